@@ -1,0 +1,74 @@
+"""Named things that can be listed, looked up and extended by third parties.
+
+A registry belongs to one noun ("method", "model", ...). Built-in entries come in when their home package is
+imported, others through Python entry points of the group `fedloom.<noun>s`:
+
+    [project.entry-points."fedloom.methods"]
+    mine = "my_package.my_method:Mine"
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from fedloom.core.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Maps names to things of one noun. A name is taken once: registering it again is an error."""
+
+    def __init__(self, noun: str, *, home: str) -> None:
+        """`noun` is used in messages and for the entry-point group; importing `home` registers the built-ins."""
+        self.noun, self._home = noun, home
+        self._items: dict[str, T] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator: enter the decorated thing as `name`. Raises `ConfigError` if the name is taken."""
+
+        def enter(item: T) -> T:
+            if name in self._items and self._items[name] is not item:
+                raise ConfigError(
+                    f"{self.noun} '{name}' is registered already by {self._items[name]!r}; choose another name"
+                )
+            self._items[name] = item
+            return item
+
+        return enter
+
+    def get(self, name: str) -> T:
+        """The thing called `name`. Raises `ConfigError` that suggests the nearest known name."""
+        self._load()
+        if name not in self._items:
+            raise ConfigError(f"unknown {self.noun} '{name}': {nearest(name, self._items)}")
+        return self._items[name]
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        self._load()
+        return sorted(self._items)
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._items
+
+    def __iter__(self) -> Iterator[tuple[str, T]]:
+        self._load()
+        return iter(sorted(self._items.items()))
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True  # before the import: the home package may ask this registry while it loads
+        try:
+            importlib.import_module(self._home)
+            for entry in entry_points(group=f"fedloom.{self.noun}s"):
+                self.register(entry.name)(entry.load())
+        except BaseException:
+            self._loaded = False  # the next call must fail in the same way, not find half a registry
+            raise

@@ -1,0 +1,85 @@
+"""Trees: flat, ordered `dict[str, Tensor]`, and all weight arithmetic.
+
+Two rules hold for every sum over clients: it is taken in float64 in the order given (client order), and integer
+tensors (batch-norm counters) are never averaged: the first tree's value is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Tree: TypeAlias = dict[str, Tensor]
+
+_BLOCK = 32_768
+
+
+def clone(tree: Tree) -> Tree:
+    """A detached copy that shares no memory with `tree`."""
+    return {name: value.detach().clone() for name, value in tree.items()}
+
+
+def select(tree: Tree, names: Collection[str]) -> Tree:
+    """The entries called `names`, in `tree`'s order, not copied."""
+    return {name: value for name, value in tree.items() if name in names}
+
+
+def weighted_mean(trees: Sequence[Tree], weights: Sequence[float]) -> Tree:
+    """sum_k (weights_k / sum(weights)) * trees_k for every floating tensor; integer tensors from the first tree.
+
+    All trees have the same names and shapes; at least one weight is positive. Sums in float64, in the given
+    order, then cast to the entry's own dtype.
+    Raises `ValueError` for no tree, differing names or shapes, or weights that are negative or sum to zero.
+    """
+    if not trees:
+        raise ValueError("weighted_mean of no trees: at least one client must have sent weights")
+    total = float(sum(weights))
+    if len(weights) != len(trees) or min(weights) < 0 or not total > 0:
+        raise ValueError(f"weights {list(weights)} for {len(trees)} trees: need one each, >= 0, with a positive sum")
+    first = trees[0]
+    for tree in trees[1:]:
+        if tree.keys() != first.keys():
+            raise ValueError(f"trees differ in names: {sorted(tree.keys() ^ first.keys())}")
+        for name, value in first.items():
+            if tree[name].shape != value.shape:
+                raise ValueError(f"trees differ in shape: {name} {tuple(value.shape)}, {tuple(tree[name].shape)}")
+    pairs = [(tree, weight / total) for tree, weight in zip(trees, weights, strict=True) if weight > 0]
+    return {
+        name: _weighted_sum([(tree[name], w) for tree, w in pairs], value)
+        if value.is_floating_point()
+        else value.clone()
+        for name, value in first.items()
+    }
+
+
+def _weighted_sum(parts: Sequence[tuple[Tensor, float]], like: Tensor) -> Tensor:
+    """sum of weight * tensor in float64, in the order given, cast to the shape and dtype of `like`.
+
+    Taken in blocks that stay in the cache: half the time of adding float32 to float64 tensors whole, the same bits.
+    """
+    result = torch.empty_like(like, memory_format=torch.contiguous_format)
+    flat = result.view(-1)
+    tensors = [(tensor.reshape(-1), weight) for tensor, weight in parts]
+    total = torch.empty(min(_BLOCK, flat.numel()), dtype=torch.float64, device=like.device)
+    block = torch.empty_like(total)
+    for start in range(0, flat.numel(), _BLOCK):
+        end = min(start + _BLOCK, flat.numel())
+        sums, addend = total[: end - start].zero_(), block[: end - start]
+        for tensor, weight in tensors:
+            sums.add_(addend.copy_(tensor[start:end]), alpha=weight)
+        flat[start:end] = sums
+    return result
+
+
+def squared_distance(a: Tree, b: Tree) -> Tensor:
+    """sum over all entries of (a - b)^2, a scalar through which gradients flow into `a` and `b`."""
+    terms = [(a[name] - b[name]).square().sum() for name in a]
+    return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+def nbytes(tree: Tree) -> int:
+    """Bytes of the tensors' values, without names or headers."""
+    return sum(value.numel() * value.element_size() for value in tree.values())
