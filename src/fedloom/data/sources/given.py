@@ -1,0 +1,18 @@
+"""Data handed over from Python."""
+
+from __future__ import annotations
+
+from fedloom.core.errors import DataError
+from fedloom.data.sources.source import Source, Splits, source
+
+
+@source("given")
+class Given(Source):
+    """A `Scenario` made in Python and passed to `fedloom.run`. `digest` is its fingerprint: a run folder can only be
+    resumed with the same data.
+    """
+
+    digest: str
+
+    def load(self) -> Splits:
+        raise DataError("source given: this run used a scenario made in Python; pass it to fedloom.run to go on")
