@@ -1,0 +1,50 @@
+"""What a net is: features, then a head; and how to make one whose every tensor is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedloom.core.registry import Registry
+from fedloom.core.streams import Streams
+from fedloom.core.trees import Tree
+
+MODELS: Registry[Callable[..., Net]] = Registry("model", home="fedloom.nets")
+
+
+class Net(nn.Module):
+    """A net in two parts: `features(x)` [B, d], the input of the head, and `head(z)` [B, C] logits.
+
+    Subclasses define `self.head` (an `nn.Linear` unless a method asks for more) and `features`. Called as
+    `net(x)`, it gives logits. A factory registered with `@MODELS.register(name)` takes `input_shape` (without the
+    batch, e.g. (1, 28, 28)) and `num_classes`, and any options of its own.
+    """
+
+    head: nn.Linear
+
+    def features(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape] -> z [B, d]. Every net defines its own."""
+        raise TypeError(f"{type(self).__name__} defines no features(x): a net needs features(x) -> [B, d] and a head")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape] -> logits [B, C]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+def build(name: str, *, input_shape: tuple[int, ...], num_classes: int, streams: Streams, **options: Any) -> Net:
+    """A new net of the registered kind, initialised from the run's "init" stream.
+
+    The same seed gives the same weights whatever was drawn before. Raises `ConfigError` for an unknown name or a
+    model that does not fit `input_shape`.
+    """
+    factory = MODELS.get(name)
+    with streams.isolated("init"):
+        return factory(input_shape=input_shape, num_classes=num_classes, **options)
+
+
+def tree_of(net: nn.Module) -> Tree:
+    """The net's live tensors (parameters and persistent buffers) by name: views, not copies."""
+    return dict(net.state_dict(keep_vars=False))

@@ -1,0 +1,105 @@
+"""Residual nets with the CIFAR stem: ResNet-8 (FedSKC), ResNet-10 (FedSC), ResNet-18 (FedDW)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from fedloom.nets.blocks import conv_bn, dense, image_shape
+from fedloom.nets.feddw_cnns import MAPPING
+from fedloom.nets.net import MODELS, Net
+
+
+class BasicBlock(nn.Module):
+    """conv3x3 BN ReLU conv3x3 BN, plus the input (through conv1x1 BN where the shape changes), then ReLU."""
+
+    def __init__(self, before: int, after: int, *, stride: int, bias: bool) -> None:
+        super().__init__()
+        self.conv1 = conv_bn(before, after, 3, stride=stride, bias=bias)
+        self.conv2 = conv_bn(after, after, 3, bias=bias)
+        same = stride == 1 and before == after
+        self.shortcut = nn.Identity() if same else conv_bn(before, after, 1, stride=stride, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv2(self.conv1(x).relu()) + self.shortcut(x)
+        return y.relu()
+
+
+class ResNet(Net):
+    """conv3x3 (c -> 64) BN ReLU, stages of basic blocks (the first at full size), global average [FC ...] | head.
+
+    Subclasses set the class attributes: widths of the stages, blocks a stage, biases of the convolutions, and the
+    linear layers between average and head (the last of them without ReLU).
+    """
+
+    widths: ClassVar[tuple[int, ...]]
+    blocks: ClassVar[int] = 1
+    conv_bias: ClassVar[bool] = False
+    mapping: ClassVar[tuple[int, ...]] = ()
+
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: bool = True) -> None:
+        super().__init__()
+        smallest = 2 ** (len(self.widths) - 1)
+        before = image_shape(type(self).__name__, input_shape, at_least=smallest)[0]
+        self.stem = conv_bn(before, self.widths[0], 3, bias=self.conv_bias)
+        before = self.widths[0]
+        stages = []
+        for number, width in enumerate(self.widths):
+            stage = nn.Sequential()
+            for block in range(self.blocks):
+                stride = 2 if number > 0 and block == 0 else 1
+                stage.append(BasicBlock(before, width, stride=stride, bias=self.conv_bias))
+                before = width
+            stages.append(stage)
+        self.stages = nn.Sequential(*stages)
+        widths = [before, *self.mapping]
+        self.fc = dense(widths, last_relu=False)
+        self.head = nn.Linear(widths[-1], num_classes, bias=head_bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.stages(self.stem(x).relu())
+        z: Tensor = self.fc(x.mean((2, 3)))
+        return z
+
+
+@MODELS.register("resnet8")
+class ResNet8(ResNet):
+    """ResNet-8 of FedSKC for CIFAR: three stages of one basic block (64, 128, 256), 256 features (non-negative).
+
+    At 3x32x32 and C = 10: 1,227,594 parameters. Layers and initialisation (convolutions N(0, sqrt(2 / (k^2 out))))
+    from the released code. Its 8x8 average pooling is a global one here: equal at 32x32, and any size works.
+    """
+
+    widths = (64, 128, 256)
+
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: bool = True) -> None:
+        super().__init__(input_shape=input_shape, num_classes=num_classes, head_bias=head_bias)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+@MODELS.register("resnet10")
+class ResNet10(ResNet):
+    """ResNet-10 of FedSC for CIFAR: four stages of one basic block (64 to 512), 512 features (non-negative).
+
+    At 3x32x32 and C = 10: 4,903,242 parameters. Layers from the released code, torch's default initialisation.
+    """
+
+    widths = (64, 128, 256, 512)
+
+
+@MODELS.register("resnet18-cifar")
+class ResNet18Cifar(ResNet):
+    """ResNet-18 of FedDW for CIFAR-100: four stages of two basic blocks (64 to 512), then FC 256 ReLU, FC 128.
+
+    128 features without a last ReLU. At 3x32x32 and C = 100: 11,350,656 parameters with FedDW's bias-free head
+    (`head_bias=False`), 11,350,756 with a bias. Convolutions have biases, as in the released code. The common
+    ResNet-18 for CIFAR (11,173,962 parameters at C = 10) has neither these biases nor the two linear layers.
+    """
+
+    widths = (64, 128, 256, 512)
+    blocks = 2
+    conv_bias = True
+    mapping = MAPPING

@@ -1,0 +1,49 @@
+"""The role of every tensor of a net, tagged from module types, never from name patterns."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from torch import nn
+
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class Role(StrEnum):
+    """What a tensor is for. Methods say what is shared, private or frozen in these words alone."""
+
+    BODY = "body"
+    HEAD = "head"
+    BN_AFFINE = "bn_affine"
+    BN_STAT = "bn_stat"
+    COUNTER = "counter"
+
+
+ALL_ROLES = frozenset(Role)
+BN_ROLES = frozenset({Role.BN_AFFINE, Role.BN_STAT, Role.COUNTER})
+
+
+def tag_roles(module: nn.Module, head: str) -> dict[str, Role]:
+    """Role of every state-dict entry of `module`, in state-dict order. `head` is the name of the head submodule.
+
+    Batch-norm entries keep their batch-norm role even inside the head.
+    """
+    roles: dict[str, Role] = {}
+    kept = module.state_dict()
+    for prefix, child in module.named_modules(remove_duplicate=False):
+        inside_head = prefix == head or prefix.startswith(f"{head}.")
+        own = [n for n, _ in child.named_parameters(recurse=False, remove_duplicate=False)]
+        for name in [*own, *(n for n, _ in child.named_buffers(recurse=False, remove_duplicate=False))]:
+            path = f"{prefix}.{name}" if prefix else name
+            if isinstance(child, _BATCH_NORM):
+                role = Role.BN_AFFINE if name in own else Role.BN_STAT
+                role = Role.COUNTER if name == "num_batches_tracked" else role
+            else:
+                role = Role.HEAD if inside_head else Role.BODY
+            roles[path] = role
+    return {name: roles[name] for name in kept}
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether batch statistics enter the forward pass in training mode (batches of one are then skipped)."""
+    return any(isinstance(child, _BATCH_NORM) for child in module.modules())
