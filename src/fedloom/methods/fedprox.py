@@ -1,0 +1,41 @@
+"""FedProx."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedloom.core import trees
+from fedloom.core.records import Record
+from fedloom.methods import method
+from fedloom.methods.method import ClientContext, Start, register
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.nets.net import Net
+
+
+class Options(method.Options):
+    """mu: strength of the pull towards the weights received; 0 is FedAvg, bit for bit."""
+
+    mu: float = Field(0.01, ge=0)
+
+
+@register
+class FedProx(method.Method):
+    """FedProx: a proximal pull to the weights received. Li et al., MLSys 2020, arXiv 1812.06127.
+
+    Down, up, server: as FedAvg.   Local: CE + (mu / 2) sum_params |w - w^t|^2 (Eq. 2), parameters only.
+    """
+
+    Options = Options
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        return Start(start.tree, {"received": start.tree})
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        ce = batch.mean(cross_entropy(net(batch.x), batch.y))
+        proximal = trees.squared_distance(dict(net.named_parameters()), consts["received"])
+        return Objective(
+            ce + 0.5 * self.options.mu * proximal,
+            terms={"ce": ce.detach(), "proximal": proximal.detach()},
+        )

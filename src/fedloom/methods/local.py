@@ -1,0 +1,29 @@
+"""Local training."""
+
+from __future__ import annotations
+
+from fedloom.core.records import Record
+from fedloom.methods.method import ClientContext, Method, ServerContext, Spec, Uploads, Work, register
+from fedloom.nets.roles import ALL_ROLES
+
+
+@register
+class Local(Method):
+    """Local: every client trains its own net and nothing travels. The floor for personalised methods.
+
+    All clients start from the same weights; a client trains only in rounds for which it is sampled.
+    """
+
+    spec = Spec(private=ALL_ROLES)
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        return {}
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return {}
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        return {}, {"model": work.tree}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        return server

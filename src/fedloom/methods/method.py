@@ -1,0 +1,238 @@
+"""The contract of a method: one declaration and seven hooks, each a pure function of its arguments.
+
+    server_init, client_init -> down -> begin -> phases -> end -> aggregate -> predictors
+
+Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method is what it changes.
+State goes in and comes out as records (`core/records.py`); nothing is kept on `self` between rounds, and no hook
+touches files, devices, processes or clocks. The round loop calls the hooks and never asks which method it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.records import Record
+from fedloom.core.registry import Registry
+from fedloom.core.streams import Streams
+from fedloom.core.trees import Tree, select, weighted_mean
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.nets.net import Net
+from fedloom.nets.roles import ALL_ROLES, Role
+
+METHODS: Registry[type[Method]] = Registry("method", home="fedloom.methods")
+PRESETS = ("paper", "authors", "sound")
+Uploads: TypeAlias = Mapping[int, Record]
+M = TypeVar("M", bound="type[Method]")
+
+
+def register(method: M) -> M:
+    """Class decorator: enter a method in the registry under its lower-case class name."""
+    METHODS.register(method.name())(method)
+    return method
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What others must know of a method without running it.
+
+    private: roles that stay with the client between rounds and never travel.
+    class_counts: whether labels are counted: not at all, by the client for itself, or sent to the server.
+    batch_statistics: the loss needs at least two samples; batches of one are skipped (as with batch norm).
+    """
+
+    private: frozenset[Role] = frozenset()
+    class_counts: Literal["unused", "local", "sent"] = "unused"
+    batch_statistics: bool = False
+
+    @property
+    def shared(self) -> frozenset[Role]:
+        """Roles that travel and are aggregated."""
+        return ALL_ROLES - self.private
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The constant facts of a run that hooks may use.
+
+    `clients` N, `num_classes` C, `rounds` T, `local_epochs` E; `init` the common first weights; `roles` of its
+    entries, `feature_dim` d (the head's input width; 0 where it has none).
+    """
+
+    clients: int
+    num_classes: int
+    rounds: int
+    local_epochs: int
+    init: Tree
+    roles: Mapping[str, Role]
+    feature_dim: int
+    streams: Streams
+
+    def names(self, roles: frozenset[Role]) -> set[str]:
+        """Names of the entries that have one of `roles`."""
+        return {name for name, role in self.roles.items() if role in roles}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """Where the server is: `round` is 1-based, 0 before the first."""
+
+    task: Task
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """Where one client is: its id, its number of training samples and their class counts [C] (int64)."""
+
+    task: Task
+    round: int
+    client: int
+    samples: int
+    class_counts: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What `begin` hands to the phases: the net's full weights and the constants frozen for this round."""
+
+    tree: Tree
+    consts: Consts
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the phases leave for `end`: weights (a copy), statistics by name, and optimiser steps made."""
+
+    tree: Tree
+    collected: Mapping[str, Any]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A method degenerating in this run: a stable `code`, one line with the figure, and the figure itself."""
+
+    code: str
+    message: str
+    figure: float
+
+
+class Options(BaseModel):
+    """Base of every method's options: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Method:
+    """Base of all methods; as it stands it is FedAvg. See the module's text for the order of the hooks."""
+
+    spec: ClassVar[Spec] = Spec()
+    Options: ClassVar[type[Options]] = Options
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        self.options: Any = options if options is not None else self.Options()
+
+    @classmethod
+    def name(cls) -> str:
+        """The registered name."""
+        return cls.__name__.lower()
+
+    @classmethod
+    def configured(cls, preset: str, overrides: Mapping[str, Any]) -> Method:
+        """The method with the options of `preset`, changed by `overrides`.
+
+        Raises `ConfigError` for an unknown preset or option, or a value out of range.
+        """
+        if preset not in cls.presets:
+            raise ConfigError(f"unknown preset '{preset}' of {cls.name()}: {nearest(preset, cls.presets)}")
+        known = cls.Options.model_fields
+        for key in overrides:
+            if key not in known:
+                raise ConfigError(f"unknown key '{cls.name()}.{key}': {nearest(key, known)}")
+        try:
+            return cls(cls.Options(**{**cls.presets[preset], **overrides}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(f"{cls.name()}.{key} = {first['input']!r}: {first['msg']}") from None
+
+    # 1. init ------------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        """First server state: the shared part of the common initial weights."""
+        return {"model": self._part(ctx.task.init, ctx.task, self.spec.shared)}
+
+    def client_init(self, ctx: ClientContext) -> Record:
+        """State of a client that has none yet: the private part of the initial weights, if there is one."""
+        private = self._part(ctx.task.init, ctx.task, self.spec.private)
+        return {"model": private} if private else {}
+
+    # 2. down ------------------------------------------------------------------------------------------------
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        """What the server sends to one client."""
+        return {"model": server["model"]}
+
+    # 3. begin -----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        """Weights to start from and this round's constants. The trees are read, never written."""
+        return Start(tree=self._joined(payload, state, ctx.task), consts={})
+
+    # 4. phases ----------------------------------------------------------------------------------------------
+    def phases(self, ctx: ClientContext) -> list[Phase]:
+        """What the client does, in order."""
+        return [Train(self.loss, epochs=ctx.task.local_epochs)]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
+        """The local objective on one batch: scalar, functional, without data-dependent shapes."""
+        return batch.mean(cross_entropy(net(batch.x), batch.y))
+
+    # 5. end -------------------------------------------------------------------------------------------------
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        """What goes up, and the client's next state."""
+        shared = self._part(work.tree, ctx.task, self.spec.shared)
+        private = self._part(work.tree, ctx.task, self.spec.private)
+        return {"model": shared, "samples": ctx.samples}, ({"model": private} if private else {})
+
+    # 6. aggregate -------------------------------------------------------------------------------------------
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        """Next server state from any non-empty set of uploads, in the order of client ids."""
+        return {"model": self.average(uploads)}
+
+    def average(self, uploads: Uploads) -> Tree:
+        """Mean of the uploaded weights, weighted by samples (McMahan et al. 2017, Algorithm 1)."""
+        trees = [cast(Tree, upload["model"]) for upload in uploads.values()]
+        return weighted_mean(trees, [cast(int, upload["samples"]) for upload in uploads.values()])
+
+    # 7. predictors ------------------------------------------------------------------------------------------
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        """Logits functions by kind. Without a client's `state`: "global" if all roles are shared; with one:
+        "personal" if some are private."""
+        if state is None:
+            complete = not self._part(ctx.task.init, ctx.task, self.spec.private)
+            return {"global": Predictor(cast(Tree, server["model"]))} if complete else {}
+        if not self.spec.private:
+            return {}
+        return {"personal": Predictor(self._joined(server, state, ctx.task))}
+
+    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+        """Ways in which the method does not do what it should in this run, seen after `aggregate`."""
+        return []
+
+    # -- shared by the defaults ------------------------------------------------------------------------------
+    @staticmethod
+    def _part(tree: Tree, task: Task, roles: frozenset[Role]) -> Tree:
+        return tree if roles == ALL_ROLES else select(tree, task.names(roles))
+
+    @staticmethod
+    def _joined(shared: Record, private: Record, task: Task) -> Tree:
+        """Shared and private parts as one full tree, in the net's own order."""
+        own = cast(Tree, private.get("model", {}))
+        both = cast(Tree, shared.get("model", {})) | own
+        return {name: both[name] for name in task.init} if own else both

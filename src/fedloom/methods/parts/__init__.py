@@ -1,0 +1,1 @@
+"""Losses and reducers shared by several methods."""
