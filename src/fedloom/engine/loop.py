@@ -1,0 +1,125 @@
+"""The round loop. It calls the hooks of a method and never asks which method it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fedloom.core.records import Record, wire_size
+from fedloom.data.scenario import Scenario
+from fedloom.engine.client import Done, Job
+from fedloom.engine.serial import Engine
+from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Task
+
+
+@dataclass(slots=True)
+class Seconds:
+    """Wall-clock seconds by phase. `train` is the clients' work, `move` everything between server and clients."""
+
+    train: float = 0.0
+    aggregate: float = 0.0
+    move: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One finished round: who took part, bytes on the wire (serialised payloads), loss terms, seconds, samples."""
+
+    round: int
+    participants: tuple[int, ...]
+    bytes_up: int
+    bytes_down: int
+    terms: Mapping[str, float]
+    steps: int
+    samples: int
+    seconds: Seconds
+    findings: list[Finding] = field(default_factory=list)
+
+
+class Federation:
+    """A running federation: the server's state, the clients' states, and the number of finished rounds.
+
+    These three are all that a checkpoint must hold; everything random is derived from them and the seed.
+    """
+
+    def __init__(self, method: Method, engine: Engine, task: Task, scenario: Scenario, *, participation: float) -> None:
+        self.method, self.engine, self.task, self.scenario = method, engine, task, scenario
+        self.sampled = max(1, round(participation * scenario.clients))
+        self.round = 0
+        self.server: Record = method.server_init(ServerContext(task, 0))
+        self.states: dict[int, Record] = {}
+
+    def participants(self, round_: int) -> list[int]:
+        """Clients drawn for a round, without replacement, in the order of their ids. Those without data sit out."""
+        if self.sampled == self.scenario.clients:
+            drawn = np.arange(self.sampled)
+        else:
+            rng = self.task.streams.numpy("participants", round_)
+            drawn = np.sort(rng.choice(self.scenario.clients, self.sampled, replace=False))
+        return [int(k) for k in drawn if len(self.scenario.train[int(k)])]
+
+    def client_context(self, client: int, round_: int) -> ClientContext:
+        """The facts of one client."""
+        indices = self.scenario.train.tensor(client)
+        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=self.task.num_classes)
+        return ClientContext(self.task, round_, client, len(indices), counts)
+
+    def state_of(self, facts: ClientContext) -> Record:
+        """The client's state; a client without one (new, or lost) starts from `client_init`."""
+        known = self.states.get(facts.client)
+        return self.method.client_init(facts) if known is None else known
+
+    def step(self) -> RoundReport:
+        """Run one round and move on. If no participant has data, the server's state stays."""
+        began = time.perf_counter()
+        now, ctx = self.round + 1, ServerContext(self.task, self.round + 1)
+        chosen = self.participants(now)
+        seconds, bytes_down = Seconds(), 0
+
+        def jobs() -> Iterator[Job]:
+            nonlocal bytes_down
+            for client in chosen:
+                payload = self.method.down(self.server, client, ctx)
+                bytes_down += wire_size(payload) if payload else 0
+                facts = self.client_context(client, now)
+                yield Job(facts, payload, self.state_of(facts), self.scenario.train.tensor(client))
+
+        done: dict[int, Done] = {d.client: d for d in self.engine.run(jobs())}
+        aggregating = time.perf_counter()
+        uploads = {client: done[client].payload for client in chosen}
+        findings: list[Finding] = []
+        if uploads:
+            self.server = self.method.aggregate(self.server, uploads, ctx)
+            findings = self.method.degeneracies(self.server, uploads, ctx)
+        self.states |= {client: done[client].state for client in chosen if done[client].state}
+        self.round = now
+        finished = time.perf_counter()
+        seconds.train = sum(d.seconds for d in done.values())
+        seconds.aggregate = finished - aggregating
+        seconds.move = max(0.0, aggregating - began - seconds.train)
+        return RoundReport(
+            round=now,
+            participants=tuple(chosen),
+            bytes_up=sum(wire_size(p) for p in uploads.values() if p),
+            bytes_down=bytes_down,
+            terms=_mean_terms([done[client] for client in chosen]),
+            steps=sum(d.steps for d in done.values()),
+            samples=sum(d.samples for d in done.values()),
+            seconds=seconds,
+            findings=findings,
+        )
+
+
+def _mean_terms(done: Sequence[Done]) -> dict[str, float]:
+    """Loss terms averaged over the clients that report them, weighted by samples processed; `done` by client id."""
+    names = dict.fromkeys(name for d in done for name in d.terms)
+    means = {}
+    for name in names:
+        pairs = [(d.terms[name], d.samples) for d in done if name in d.terms and d.samples]
+        total = sum(weight for _, weight in pairs)
+        means[name] = sum(value * weight for value, weight in pairs) / total if total else 0.0
+    return means

@@ -1,0 +1,54 @@
+"""Local optimisers over lists of tensors, in place. Same arithmetic as `torch.optim`, without its per-step overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedloom.methods.phases import OptimizerSpec
+
+
+class Optimizer:
+    """Updates `parameters` in place from gradients given to `step`. State lives as long as the object."""
+
+    def __init__(self, spec: OptimizerSpec, parameters: Sequence[Tensor]) -> None:
+        self.spec, self.parameters, self.steps = spec, list(parameters), 0
+        self._first: list[Tensor] = []
+        self._second: list[Tensor] = []
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """One update. `gradients` are in the order of the parameters and may be consumed."""
+        spec, grads = self.spec, list(gradients)
+        self.steps += 1
+        if spec.weight_decay:
+            grads = list(torch._foreach_add(grads, self.parameters, alpha=spec.weight_decay))
+        if spec.name == "sgd":
+            self._sgd(grads)
+        else:
+            self._adam(grads)
+
+    def _sgd(self, grads: list[Tensor]) -> None:
+        if self.spec.momentum:
+            if not self._first:
+                self._first = [g.clone() for g in grads]
+            else:
+                torch._foreach_mul_(self._first, self.spec.momentum)
+                torch._foreach_add_(self._first, grads)
+            grads = self._first
+        torch._foreach_add_(self.parameters, grads, alpha=-self.spec.lr)
+
+    def _adam(self, grads: list[Tensor]) -> None:
+        (beta1, beta2), lr = self.spec.betas, self.spec.lr
+        if not self._first:
+            self._first = [torch.zeros_like(g) for g in grads]
+            self._second = [torch.zeros_like(g) for g in grads]
+        torch._foreach_lerp_(self._first, grads, 1 - beta1)
+        torch._foreach_mul_(self._second, beta2)
+        torch._foreach_addcmul_(self._second, grads, grads, 1 - beta2)
+        scale = torch._foreach_sqrt(self._second)
+        torch._foreach_div_(scale, (1 - beta2**self.steps) ** 0.5)
+        torch._foreach_add_(scale, self.spec.eps)
+        torch._foreach_addcdiv_(self.parameters, self._first, scale, -lr / (1 - beta1**self.steps))

@@ -1,0 +1,29 @@
+"""The serial engine: one live net, one client after another. The reference for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from fedloom.engine.client import Done, Job, Worker
+
+
+class Engine(Protocol):
+    """Runs jobs and yields what they leave, in the order given."""
+
+    name: str
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Done]: ...
+
+
+class Serial:
+    """Takes each job as it is asked for, so that one payload at a time is alive."""
+
+    name = "serial"
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+        """Yields one `Done` per job. Raises `ClientError` at the first failure."""
+        return map(self.worker.run, jobs)

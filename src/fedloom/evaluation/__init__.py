@@ -1,0 +1,6 @@
+"""Floor 4: protocols and metrics. Knows no single method."""
+
+from fedloom.evaluation.metrics import Tested
+from fedloom.evaluation.protocols import PROTOCOLS, Evaluator, Scores
+
+__all__ = ["PROTOCOLS", "Evaluator", "Scores", "Tested"]
