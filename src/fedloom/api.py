@@ -1,0 +1,53 @@
+"""The library's Python door: scenarios and runs in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedloom.data.scenario import Scenario
+from fedloom.study.callbacks import Callback
+from fedloom.study.config import ScenarioConfig, parse
+from fedloom.study.results import Result
+from fedloom.study.run import Existing
+from fedloom.study.run import run as run_config
+
+
+def scenario(source: str, **keys: Any) -> ScenarioConfig:
+    """Describe a scenario, e.g. `scenario("digits", partition="dirichlet", alpha=0.1, clients=10)`.
+
+    Raises `ConfigError` for unknown names or keys, and for values out of range.
+    """
+    return parse({"scenario": {"source": source, **keys}}).scenario
+
+
+def run(
+    method: str = "fedavg",
+    *,
+    scenario: ScenarioConfig | Scenario,
+    model: str | None = None,
+    out: Path | str | None = None,
+    existing: Existing = "refuse",
+    callbacks: Sequence[Callback] = (),
+    **keys: Any,
+) -> Result:
+    """Train and test one method; `keys` are those of a config (rounds, participation, seed, optimizer, ...).
+
+    scenario: a description from `fedloom.scenario`, or a `Scenario` of your own. out: run folder, None keeps nothing
+    on disk. Raises what `fedloom.study.run.run` raises.
+    """
+    own = scenario if isinstance(scenario, Scenario) else None
+    if isinstance(scenario, Scenario):
+        described = {
+            "source": "given",
+            "digest": scenario.digest(),
+            "partition": "iid",
+            "clients": scenario.clients,
+        }
+    else:
+        described = scenario.resolved()
+    config = parse({"method": method, "model": model, **keys, "scenario": described})
+    return run_config(
+        config, scenario=own, out=None if out is None else Path(out), existing=existing, callbacks=callbacks
+    )

@@ -1,0 +1,317 @@
+"""The command line: words a person types, calls, prints, exit codes. No mathematics.
+
+Exit codes: 0 done; 2 something to correct (one line on stderr says what); 1 a failure inside the work, with its
+traceback. With --json, stdout holds one JSON object and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedloom.core.errors import ClientError, ConfigError, FedloomError, nearest
+
+if TYPE_CHECKING:
+    from fedloom.study.config import RunConfig
+    from fedloom.study.results import Result
+    from fedloom.study.run import Existing
+
+app = typer.Typer(
+    name="fedloom",
+    help="Federated learning on heterogeneous data: compare methods honestly, deploy what you compared.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
+Config = Annotated[Path, typer.Argument(help="A YAML config; configs/ holds ready ones.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same config.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run folder holds and train again.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 .. seeds - 1.")] = 3,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Fewer rounds, for a quicker look.")] = None,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
+    words = [] if rounds is None else [f"rounds={rounds}"]
+    configs = _variants(_demo_config(), words, ["fedavg", "fedsc"], seeds)
+    console = _console(as_json)
+    if not as_json:
+        from fedloom.study.run import describe_scenario
+        from fedloom.terminal import holdings
+
+        console.print("Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed 0:")
+        holdings(console, describe_scenario(configs[0].scenario.build(0)))
+    _compare(configs, out, "fresh", jobs, as_json, console)
+
+
+@app.command()
+def run(
+    config: Config,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default below runs/, named after the run.")] = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train and test one method as a config says."""
+    from fedloom.study.compare import Forward, folder_name
+    from fedloom.study.config import load, parse
+    from fedloom.study.results import Result
+    from fedloom.study.run import run as run_config
+    from fedloom.terminal import Live, outcome
+
+    parsed = parse(load(config, overrides or ()))
+    folder = out or Path("runs") / folder_name(parsed)
+    existing = _existing(resume, fresh)
+    console = _console(as_json)
+    finished_before = existing != "fresh" and Result.read(folder) is not None
+    with Live(console, [parsed], quiet=as_json) as live:
+        result = run_config(parsed, out=folder, existing=existing, callbacks=[Forward(0, live)])
+    if finished_before:
+        _say(f"{folder} holds this run, finished before; nothing was trained (--fresh trains again)")
+    if as_json:
+        _print_json(result.numbers)
+    else:
+        outcome(console, result)
+
+
+@app.command()
+def compare(
+    config: Config,
+    overrides: Overrides = None,
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "fedavg,fedsc",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds: the config's, and the next ones.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
+    fresh: Fresh = False,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Several methods and seeds on equal terms; finished runs are reused, unfinished ones resumed."""
+    configs = _variants(config, overrides or [], [name.strip() for name in methods.split(",")], seeds)
+    folder = out or Path("runs") / f"compare-{config.stem}"
+    _compare(configs, folder, "fresh" if fresh else "resume", jobs, as_json, _console(as_json))
+
+
+@app.command()
+def inspect(
+    config: Config,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Write the picture to this .png or .svg file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Who holds what: clients x classes and skew figures, before any training."""
+    from fedloom.study.config import load, parse
+    from fedloom.study.run import describe_scenario
+    from fedloom.terminal import holdings
+
+    parsed = parse(load(config, overrides or ()))
+    picture = describe_scenario(parsed.scenario.build(parsed.seed))
+    if out is not None:
+        from fedloom.report import save_holdings
+
+        save_holdings(picture, out)
+    if as_json:
+        _print_json(picture | {"picture": None if out is None else str(out)})
+        return
+    console = _console(as_json)
+    holdings(console, picture)
+    if out is not None:
+        console.print(f"  picture: {out}", highlight=False)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")],
+    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One self-contained report.html from finished runs."""
+    from fedloom.report import result_table, write_report
+
+    results = _finished(runs)
+    page = write_report(results, out or runs[0] / "report.html")
+    if as_json:
+        _print_json({"report": str(page), "table": result_table(results)})
+    else:
+        _console(as_json).print(f"{len(results)} runs: {page}", highlight=False)
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
+    """The federated methods, or one of them with its options and presets."""
+    from fedloom.methods import METHODS
+
+    def facts(method: Any) -> dict[str, Any]:
+        defaults = {n: f.default for n, f in method.Options.model_fields.items()}
+        return {"options": defaults, "presets": {n: dict(p) for n, p in method.presets.items()}}
+
+    _catalogue("method", dict(METHODS), name, as_json, facts)
+
+
+@app.command()
+def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
+    """The networks, or one of them with its shape."""
+    from fedloom.nets import MODELS
+
+    _catalogue("model", dict(MODELS), name, as_json, lambda model: {})
+
+
+@app.command()
+def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
+    """The data sources, or one of them with its config keys."""
+    from fedloom.data import SOURCES
+
+    def facts(source: Any) -> dict[str, Any]:
+        keys = {n: None if f.is_required() else f.default for n, f in source.model_fields.items()}
+        return {"keys": keys, "model": source.model}
+
+    _catalogue("dataset", dict(SOURCES), name, as_json, facts)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Entry point: runs a command and turns failures into exit codes."""
+    try:
+        app(args=None if words is None else list(words))
+    except ClientError as error:
+        traceback.print_exception(error.__cause__, file=sys.stderr)
+        _fail(error)
+    except FedloomError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        _say("stopped; --resume goes on from the last checkpoint")
+        sys.exit(130)
+
+
+def _fail(error: FedloomError) -> None:
+    _say(f"error: {error}")
+    sys.exit(error.exit_code)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, default=str))
+
+
+def _console(as_json: bool) -> Console:
+    """Where tables and progress go: stderr if stdout is reserved for JSON."""
+    return Console(stderr=as_json, highlight=False)
+
+
+def _existing(resume: bool, fresh: bool) -> Existing:
+    if resume and fresh:
+        raise ConfigError("--resume goes on and --fresh starts again: give one of them")
+    return "resume" if resume else "fresh" if fresh else "refuse"
+
+
+def _demo_config() -> Path:
+    """configs/demo.yaml: beside the package when installed, at the root of a checkout."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "configs", here.parents[1] / "configs"):
+        if (folder / "demo.yaml").is_file():
+            return folder / "demo.yaml"
+    raise ConfigError(
+        f"demo.yaml is in neither {here / 'configs'} nor {here.parents[1] / 'configs'}; reinstall fedloom"
+    )
+
+
+def _variants(config: Path, overrides: Sequence[str], names: Sequence[str], seeds: int) -> list[RunConfig]:
+    """One config per method and seed."""
+    from fedloom.study.config import load, parse
+
+    base = load(config, overrides)
+    first = base.get("seed", 0)
+    if not isinstance(first, int):
+        raise ConfigError(f"seed = {first!r}: need a whole number")
+    return [parse(base | {"method": name, "seed": first + n}) for name in names for n in range(seeds)]
+
+
+def _compare(
+    configs: Sequence[RunConfig],
+    out: Path,
+    existing: Existing,
+    jobs: int | None,
+    as_json: bool,
+    console: Console,
+) -> None:
+    from fedloom.report import result_table, verdict, write_report
+    from fedloom.study.compare import compare as compare_runs
+    from fedloom.terminal import Live, comparison
+
+    with Live(console, configs, quiet=as_json) as live:
+        results = compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live)
+    rows = result_table(results)
+    page = write_report(results, out / "report.html")
+    if as_json:
+        _print_json({"table": rows, "verdict": verdict(rows), "report": str(page)})
+        return
+    comparison(console, rows)
+    console.print(verdict(rows), soft_wrap=True)
+    console.print(f"\nreport: {page}", highlight=False, soft_wrap=True)
+
+
+def _finished(folders: Sequence[Path]) -> list[Result]:
+    """Results of the given run folders and of those inside them."""
+    from fedloom.study.results import Result
+
+    results = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder; give run folders such as runs/{'{name}'}")
+        candidates = (
+            [folder] if (folder / "config.yaml").exists() else sorted(p for p in folder.iterdir() if p.is_dir())
+        )
+        results += [result for path in candidates if (result := Result.read(path)) is not None]
+    if not results:
+        raise ConfigError(f"{', '.join(map(str, folders))}: no finished run there; run `fedloom run` first")
+    return results
+
+
+def _catalogue(noun: str, items: dict[str, Any], name: str | None, as_json: bool, facts: Any) -> None:
+    """List all items, or show one."""
+    from fedloom.terminal import listing
+
+    def first_line(item: Any) -> str:
+        return (item.__doc__ or "").strip().split("\n")[0]
+
+    console = _console(as_json)
+    if name is None:
+        if as_json:
+            _print_json({n: {"summary": first_line(item), **facts(item)} for n, item in items.items()})
+        else:
+            listing(console, noun, [(n, first_line(item)) for n, item in items.items()])
+        return
+    if name not in items:
+        raise ConfigError(f"unknown {noun} '{name}': {nearest(name, items)}")
+    import inspect as source_text
+
+    text = source_text.cleandoc(items[name].__doc__ or "")
+    if as_json:
+        _print_json({"name": name, "text": text, **facts(items[name])})
+        return
+    console.print(text, markup=False, highlight=False, width=min(120, shutil.get_terminal_size().columns))
+    for title, values in facts(items[name]).items():
+        console.print(f"\n[bold]{title}[/]")
+        pairs = values.items() if isinstance(values, dict) else [("", values)]
+        for key, value in pairs:
+            console.print(f"  {key}: {value}" if key else f"  {value}", markup=False, highlight=False)

@@ -1,0 +1,19 @@
+(function () {
+  var root = document.documentElement;
+  var button = document.getElementById("theme");
+  var system = window.matchMedia("(prefers-color-scheme: dark)");
+  function dark() {
+    return root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
+  }
+  function label() {
+    button.textContent = dark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", "Switch to the " + (dark() ? "light" : "dark") + " theme");
+  }
+  button.addEventListener("click", function () {
+    root.dataset.theme = dark() ? "light" : "dark";
+    label();
+  });
+  system.addEventListener("change", label);
+  button.hidden = false;
+  label();
+})();

@@ -1,0 +1,73 @@
+"""Rows of bars and rows of dots; each row is named above itself, so that long names fit a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter
+
+from fedloom.report.curves import TEXT, place
+from fedloom.report.measures import Bar, Dots, tone_name
+from fedloom.report.svg import color, new_figure
+
+WIDTH = 390.0  # CSS pixels at natural size
+_ROW, _BAR = 46.0, 13.0
+_DOT_ROW, _DOT_BAND = 62.0, 26.0
+_MOST_DOTS = 300  # per row; of more, evenly spaced quantiles are drawn
+_GOLDEN = 0.618034  # spreads dots evenly without a random number
+
+
+def draw_bars(bars: Sequence[Bar]) -> Figure:
+    """Stacked bars on one scale, which begins at zero; the parts take the colours p0, p1, ..."""
+    height = _ROW * len(bars)
+    figure = new_figure(WIDTH, height)
+    axes = place(figure, 0, 0, 0, 0)
+    axes.set_axis_off()
+    axes.set_xlim(0, WIDTH)
+    axes.set_ylim(height, 0)
+    largest = max((sum(bar.parts) for bar in bars), default=0.0) or 1.0
+    for row, bar in enumerate(bars):
+        top = row * _ROW
+        axes.text(0, top + 18, bar.label, color=color("ink"), fontsize=TEXT, va="baseline")
+        axes.text(WIDTH, top + 18, bar.total, color=color("ink"), fontsize=TEXT, va="baseline", ha="right")
+        left = 0.0
+        for k, part in enumerate(bar.parts):
+            width = WIDTH * part / largest
+            axes.add_patch(Rectangle((left, top + 25), width, _BAR, color=color(f"p{k}"), linewidth=0))
+            left += width
+    return figure
+
+
+def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
+    """One dot per client (and seed) on an axis from 0 to 100 %, with the median as a line; width in CSS pixels."""
+    height = _DOT_ROW * len(rows) + 26
+    figure = new_figure(width, height)
+    axes = place(figure, 8, 0, 22, 26)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(_DOT_ROW * len(rows), 0)
+    axes.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    axes.set_yticks([])
+    for row, dots in enumerate(rows):
+        top, tone = row * _DOT_ROW, color(tone_name(dots.tone))
+        values = [100 * value for value in _thinned(sorted(dots.values))]
+        heights = [top + 28 + _DOT_BAND * ((k * _GOLDEN) % 1.0) for k in range(len(values))]
+        for tick in (0, 25, 50, 75, 100):
+            axes.plot([tick, tick], [top + 25, top + 57], color=color("line"), linewidth=1, zorder=0)
+        axes.plot(values, heights, "o", color=tone, markersize=5.5, alpha=0.5, mew=0, clip_on=False)
+        middle = 100 * median(dots.values)
+        axes.plot([middle, middle], [top + 24, top + 58], color=tone, linewidth=2.5, clip_on=False)
+        axes.text(0, top + 16, dots.label, color=color("ink"), fontsize=TEXT, va="baseline")
+        summary = f"median {middle:.1f} · lowest {100 * min(dots.values):.1f}"
+        axes.text(100, top + 16, summary, color=color("muted"), fontsize=TEXT, va="baseline", ha="right")
+    return figure
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    if len(values) <= _MOST_DOTS:
+        return list(values)
+    step = (len(values) - 1) / (_MOST_DOTS - 1)
+    return [values[round(k * step)] for k in range(_MOST_DOTS)]

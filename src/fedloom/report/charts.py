@@ -1,0 +1,94 @@
+"""Charts of cost, of single clients and of the data: groups in, HTML figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fedloom.report.bars import draw_bars, draw_dots
+from fedloom.report.holdings import as_bubbles, draw_holdings
+from fedloom.report.markup import chart, facts, key
+from fedloom.report.measures import Bar, Dots, client_accuracies, tones
+from fedloom.report.svg import inline
+from fedloom.report.table import Group
+from fedloom.report.text import bytes_text, listed, percent, seconds_text
+
+_PER_RUN = "One run, all clients and rounds; mean over seeds."
+_BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move")
+
+
+def traffic(groups: Sequence[Group]) -> str:
+    """Bytes up and down per run."""
+    bars = []
+    for group in groups:
+        up, down = group.row["bytes_up"], group.row["bytes_down"]
+        bars.append(Bar(group.row["label"], [up, down], f"{bytes_text(up)} up · {bytes_text(down)} down"))
+    label = f"Bytes per run: {'; '.join(f'{bar.label} {bar.total}' for bar in bars)}."
+    svg = inline(partial(draw_bars, bars), "bytes", label)
+    return chart(svg, "Bytes on the wire", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_BYTE_PARTS)))
+
+
+def time_spent(groups: Sequence[Group]) -> str:
+    """Seconds by phase per run."""
+    bars, words = [], []
+    for group in groups:
+        parts = [group.row["phases"][phase] for phase in _PHASES]
+        bars.append(Bar(group.row["label"], parts, seconds_text(group.row["seconds"])))
+        each = ", ".join(f"{phase} {seconds_text(part)}" for phase, part in zip(_PHASES, parts, strict=True))
+        words.append(f"{group.row['label']}: {each}")
+    svg = inline(partial(draw_bars, bars), "seconds", f"Seconds by phase per run. {'; '.join(words)}.")
+    return chart(svg, "Time by phase", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_PHASES)))
+
+
+def client_spread(groups: Sequence[Group]) -> str:
+    """Accuracy of single clients, where the protocol tests clients."""
+    pairs = zip(groups, tones([group.row for group in groups]), strict=True)
+    found = [(Dots(g.row["label"], tone, client_accuracies(g.results)), g.row["protocol"]) for g, tone in pairs]
+    rows = [dots for dots, _ in found if dots.values]
+    if not rows:
+        return ""
+    words = "; ".join(f"{d.label} from {percent(min(d.values))} to {percent(max(d.values))} %" for d in rows)
+    label = f"Test accuracy of each client: {words}."
+    svgs = "\n".join(
+        inline(partial(draw_dots, rows, width), f"clients-{css}", label, css)
+        for css, width in (("wide", 900.0), ("narrow", 360.0))
+    )
+    protocols = listed(dict.fromkeys(protocol for dots, protocol in found if dots.values))
+    return chart(svgs, "", f"One dot per client and seed at the last round, protocol {protocols}. Line: median.")
+
+
+def holdings(name: str, scenario: dict[str, Any], caption: str) -> str:
+    """Who holds what, with the skew figures beside it. `name`: prefix of ids."""
+    counts, classes = scenario["class_counts"], scenario["classes"]
+    largest = max(max(row) for row in counts)
+    shown = f"the first {len(counts)} of {scenario['clients']:,}" if len(counts) < scenario["clients"] else "all"
+    mark = "Largest bubble" if as_bubbles(counts) else "Strongest colour"
+    label = (
+        f"Training samples by client and class, {shown} clients and {len(classes)} classes; "
+        f"the largest count is {largest}."
+    )
+    svg = inline(partial(draw_holdings, counts, classes), name, label)
+    picture = chart(svg, "Who holds what", f"{caption} {mark}: {largest:,} samples; {shown} clients.".strip())
+    return f'<div class="pair">{picture}\n<div class="beside"><h3>Skew figures</h3>{facts(_skew(scenario))}</div></div>'
+
+
+def _skew(scenario: dict[str, Any]) -> list[tuple[str, str]]:
+    def times(value: float | None) -> str:
+        return "unbounded: one is empty" if value is None else f"{value:.1f} ×"
+
+    samples = " / ".join(f"{scenario[f'{split}_samples']:,}" for split in ("train", "val", "test"))
+    pairs = [
+        ("Mean total variation between clients", f"{scenario['total_variation']:.2f} of 1"),
+        ("Classes held by a client", f"{scenario['classes_per_client']:.1f} of {len(scenario['classes'])}"),
+        ("Largest to smallest client", times(scenario["size_ratio"])),
+        ("Largest to smallest class", times(scenario["imbalance"])),
+        ("Samples to train / validate / test", samples),
+    ]
+    if scenario["empty_clients"]:
+        pairs.append(("Clients without samples", str(scenario["empty_clients"])))
+    if scenario["empty_classes"]:
+        pairs.append(
+            ("Classes that nobody holds", ", ".join(scenario["classes"][c] for c in scenario["empty_classes"]))
+        )
+    return pairs

@@ -1,0 +1,79 @@
+"""Charts by round: test accuracy, test loss, loss terms of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from fedloom.report.curves import SEEDS_SHOWN, Size, draw_lines
+from fedloom.report.markup import chart, key
+from fedloom.report.measures import Line, line, terms, tone_name, tones
+from fedloom.report.svg import inline
+from fedloom.report.table import Group
+from fedloom.report.text import percent
+
+_HERO, _FLAT, _HALF, _PHONE = Size(900, 380, 30), Size(900, 260, 30), Size(390, 260, 12), Size(360, 290, 9)
+
+
+def learning_curves(groups: Sequence[Group]) -> str:
+    """Test accuracy by round of every group."""
+    lines = _by_group(groups, "accuracy")
+    if not lines:
+        return ""
+    ends = ", ".join(f"{ln.label} ends at {percent(ln.mean[-1])} %" for ln in lines)
+    svg = _wide(lines, _HERO, "accuracy", f"Learning curves, test accuracy by round: {ends}.", share=True)
+    caption = "Test accuracy by round."
+    if any(ln.std for ln in lines):
+        caption += " Mean over seeds; band: ± sample standard deviation"
+        caption += "; thin lines: single seeds." if max(len(ln.seeds) for ln in lines) <= SEEDS_SHOWN else "."
+    return chart(svg, "", caption, _phone_key(lines))
+
+
+def losses(groups: Sequence[Group]) -> list[str]:
+    """Test loss of every group, and the loss terms of each method that logs several; an even number fills the rows."""
+    parts = []
+    for k, (group, tone) in enumerate(zip(groups, tones([group.row for group in groups]), strict=True)):
+        found = [line(name, tone, group.results, name, "train") for name in terms(group.results)]
+        lines = [one for one in found if one is not None]
+        if len(lines) > 1:
+            parts.append(_terms(f"terms-{k}", group.row["label"], lines))
+    lines = _by_group(groups, "loss")
+    if not lines:
+        return parts
+    label = f"Test loss by round: {_ends(lines)}."
+    caption = "Cross-entropy in nats, mean over seeds."
+    if len(parts) % 2:
+        svg = inline(partial(draw_lines, lines, _HALF, share=False), "loss", label)
+        return [chart(svg, "Test loss", caption), *parts]
+    svg = _wide(lines, _FLAT, "loss", label, share=False)
+    return [chart(svg, "Test loss", caption, _phone_key(lines), wide=True), *parts]
+
+
+def _terms(name: str, method: str, lines: Sequence[Line]) -> str:
+    label = f"Loss terms of {method} in training by round: {_ends(lines)}."
+    svg = inline(partial(draw_lines, lines, _HALF, share=False, marked=True), name, label)
+    return chart(svg, f"Loss terms of {method}", "As logged in training, mean over seeds.")
+
+
+def _wide(lines: Sequence[Line], size: Size, name: str, label: str, *, share: bool) -> str:
+    """The same chart for wide and for narrow screens; the page shows one of them."""
+    wide = inline(partial(draw_lines, lines, size, share=share), f"{name}-wide", label, "wide")
+    narrow = inline(partial(draw_lines, lines, _PHONE, share=share), f"{name}-narrow", label, "narrow")
+    return f"{wide}\n{narrow}"
+
+
+def _by_group(groups: Sequence[Group], name: str) -> list[Line]:
+    pairs = zip(groups, tones([group.row for group in groups]), strict=True)
+    found = [line(group.row["label"], tone, group.results, name, "test") for group, tone in pairs]
+    return [one for one in found if one is not None]
+
+
+def _phone_key(lines: Sequence[Line]) -> str:
+    """A legend for narrow screens, where some name is too long to stand beside its line."""
+    if all(len(ln.label) <= _PHONE.characters for ln in lines):
+        return ""
+    return key([(tone_name(ln.tone), ln.label) for ln in lines], "narrow")
+
+
+def _ends(lines: Sequence[Line]) -> str:
+    return ", ".join(f"{ln.label} ends at {ln.mean[-1]:.3g}" for ln in lines)

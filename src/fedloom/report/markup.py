@@ -1,0 +1,71 @@
+"""Small pieces of HTML. Text goes in as it is and is escaped here; only names ending in `html` are HTML already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from html import escape
+
+
+def heading(text: str, anchor: str) -> str:
+    """A section's heading with an id."""
+    return f'<h2 id="{anchor}">{escape(text)}</h2>'
+
+
+def chart(svg_html: str, title: str, caption: str = "", key_html: str = "", *, wide: bool = False) -> str:
+    """A figure under its title, caption and key. wide: across all columns of a grid."""
+    head = f"<h3>{escape(title)}</h3>" if title else ""
+    below = f'<p class="note">{escape(caption)}</p>' if caption else ""
+    css = ' class="across"' if wide else ""
+    return f"<figure{css}>\n<figcaption>{head}{below}{key_html}</figcaption>\n{svg_html}\n</figure>"
+
+
+def key(entries: Iterable[tuple[str, str]], css: str = "") -> str:
+    """A legend: (colour's custom property, word)."""
+    items = "".join(f"<li>{swatch(tone)}{escape(word)}</li>" for tone, word in entries)
+    return f'<ul class="key{f" {css}" if css else ""}">{items}</ul>'
+
+
+def swatch(tone: str) -> str:
+    """A dot in a colour's custom property."""
+    return f'<i class="swatch" style="--tone:var(--{tone})"></i>'
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names with their values."""
+    return f"<dl>{''.join(f'<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>' for k, v in pairs)}</dl>"
+
+
+def table(
+    anchor: str, caption: str, columns: Sequence[str], numeric: Set[str], rows_html: Sequence[Sequence[str]]
+) -> str:
+    """A table that scrolls inside its own box, with its caption below. `anchor`: its id; `numeric`: columns of numbers.
+
+    Cells are HTML. The first cell of each row names it.
+    """
+    align = [' class="num"' if column in numeric else "" for column in columns]
+    head = "".join(f'<th scope="col"{a}>{escape(c)}</th>' for c, a in zip(columns, align, strict=True))
+    body = []
+    for row in rows_html:
+        cells = "".join(f"<td{a}>{cell}</td>" for cell, a in zip(row[1:], align[1:], strict=True))
+        body.append(f'<tr><th scope="row">{row[0]}</th>{cells}</tr>')
+    rows = "\n".join(body)
+    return f"""<div class="scroll" tabindex="0" role="region" aria-labelledby="{anchor}">
+<table aria-labelledby="{anchor}">
+<thead><tr>{head}</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>
+</div>
+<p class="note" id="{anchor}">{escape(caption)}</p>"""
+
+
+def notes(texts: Iterable[str]) -> str:
+    """Remarks that a reader must not miss; nothing where there are none."""
+    items = "\n".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f'<aside class="notes" aria-label="Notes">\n<ul>\n{items}\n</ul>\n</aside>' if items else ""
+
+
+def details(summary: str, text: str) -> str:
+    """Preformatted text that opens on a click."""
+    return f"<details><summary>{escape(summary)}</summary>\n<pre><code>{escape(text)}</code></pre></details>"

@@ -1,0 +1,94 @@
+"""Plain data for the charts, taken from stored rows. Nothing here needs torch or matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from fedloom.report.table import ResultRow
+from fedloom.report.verdict import BASELINE
+from fedloom.study.results import Result, curve, mean_std
+
+TONES = 8  # colours for groups: --c0 (the baseline's grey) to --c7
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One measure by round: mean over seeds, mean ± sample std where there are several, and every seed's own values."""
+
+    label: str
+    tone: int  # number of the group, which gives its colour
+    rounds: list[int]
+    mean: list[float]
+    std: list[float] | None
+    seeds: list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row of a bar chart: parts that add up, and their sum as text."""
+
+    label: str
+    parts: list[float]
+    total: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """One row of a dot chart: values in [0, 1], one per client and seed."""
+
+    label: str
+    tone: int
+    values: list[float]
+
+
+def line(label: str, tone: int, results: Sequence[Result], name: str, split: str) -> Line | None:
+    """A measure over the rounds in which all runs have a finite value; None where there is no such round."""
+    by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
+    common = set.intersection(*(set(values) for values in by_run))
+    rounds = sorted(r for r in common if all(isfinite(values[r]) for values in by_run))
+    if not rounds:
+        return None
+    seeds = [[values[r] for r in rounds] for values in by_run]
+    columns = [mean_std(column) for column in zip(*seeds, strict=True)]
+    stds = [std for _, std in columns if std is not None]
+    return Line(label, tone, rounds, [mean for mean, _ in columns], stds or None, seeds)
+
+
+def terms(results: Sequence[Result]) -> list[str]:
+    """Names of the loss terms that training logged, in order of appearance."""
+    return list(dict.fromkeys(r["name"] for result in results for r in result.rows if r["split"] == "train"))
+
+
+def diverged(results: Sequence[Result]) -> dict[str, int]:
+    """Measures that were not finite, with the first such round."""
+    first: dict[str, int] = {}
+    for result in results:
+        for row in result.rows:
+            if not isfinite(row["value"]):
+                name = f"{row['split']} {row['name']}"
+                first[name] = min(row["round"], first.get(name, row["round"]))
+    return first
+
+
+def client_accuracies(results: Sequence[Result]) -> list[float]:
+    """Test accuracy of each client at the last tested round, all seeds together."""
+    values: list[float] = []
+    for result in results:
+        own = [r for r in result.rows if r["client"] is not None and (r["split"], r["name"]) == ("test", "accuracy")]
+        last = max((r["round"] for r in own), default=0)
+        values += [r["value"] for r in own if r["round"] == last]
+    return values
+
+
+def tones(rows: Sequence[ResultRow]) -> list[int]:
+    """A colour number per row: 0 for the baseline, 1, 2, ... for the others in order."""
+    baseline = next((k for k, row in enumerate(rows) if row["method"] == BASELINE), None)
+    others = iter(range(1, len(rows) + 1))
+    return [0 if k == baseline else next(others) for k in range(len(rows))]
+
+
+def tone_name(tone: int) -> str:
+    """The page's custom property for a colour number; the baseline's comes only once, the others repeat."""
+    return f"c{tone if tone < TONES else 1 + (tone - 1) % (TONES - 1)}"

@@ -1,0 +1,135 @@
+"""The report page: sections in order, one file, no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from fedloom._version import __version__
+from fedloom.report import charts, line_charts
+from fedloom.report.markup import facts, heading, notes
+from fedloom.report.measures import diverged
+from fedloom.report.provenance import configs, environments, run_list
+from fedloom.report.table import Group, grouped
+from fedloom.report.table_html import numbers_table
+from fedloom.report.text import counted, listed
+from fedloom.report.verdict import verdict
+from fedloom.study.results import Result
+
+# Keys of a scenario that every scenario has, or that say little about it.
+_PLAIN_SCENARIO = {"source", "partition", "clients", "val", "seed", "min_samples", "max_draws", "path"}
+
+
+def page(results: Sequence[Result], title: str | None = None) -> str:
+    """The whole page as HTML."""
+    groups = grouped(results)
+    rows = [group.row for group in groups]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    sources = list(dict.fromkeys(str(r.numbers["source"]) for r in results))
+    name = title or f"{listed(methods)} on {listed(sources)}"
+    script = _asset("page.js")
+    return Template(_asset("page.html")).substitute(
+        title=escape(name),
+        verdict=escape(verdict(rows)).replace(" ± ", "\u00a0±\u00a0"),  # a line break would part them
+        facts=facts(_facts(groups)),
+        notes=notes(_notes(groups)),
+        table=numbers_table(rows),
+        body="\n".join(filter(None, _sections(groups))),
+        version=escape(__version__),
+        style=_asset("style.css"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("fedloom.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _sections(groups: Sequence[Group]) -> list[str]:
+    costs, losses = [charts.traffic(groups), charts.time_spent(groups)], line_charts.losses(groups)
+    return [
+        _section("Learning curves", "curves", [line_charts.learning_curves(groups)]),
+        _section("Single clients", "clients", [charts.client_spread(groups)]),
+        _section("Losses", "losses", _grid(losses)),
+        _section("Cost", "cost", _grid(costs)),
+        _section("Data", "data", _pictures(groups)),
+        _section("Config", "config", configs(groups)),
+        _section("Environment and runs", "runs", [environments(groups), run_list(groups)]),
+    ]
+
+
+def _section(title: str, anchor: str, parts: Sequence[str]) -> str:
+    inner = "\n".join(filter(None, parts))
+    return f'<section aria-labelledby="{anchor}">\n{heading(title, anchor)}\n{inner}\n</section>' if inner else ""
+
+
+def _grid(parts: Sequence[str]) -> list[str]:
+    return ['<div class="grid">', *parts, "</div>"] if parts else []
+
+
+def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """What was run, at a glance."""
+    results = [result for group in groups for result in group.results]
+
+    def all_of(pick: Callable[[Result], object]) -> str:
+        return ", ".join(dict.fromkeys(str(pick(result)) for result in results))
+
+    return [
+        ("Data", all_of(lambda r: r.numbers["source"])),
+        ("Clients", all_of(lambda r: r.numbers["clients"])),
+        ("Partition", all_of(lambda r: _partition(r.config))),
+        ("Model", all_of(lambda r: r.numbers["model"])),
+        ("Rounds", all_of(lambda r: r.numbers["rounds"])),
+        ("Protocol", all_of(lambda r: r.numbers["protocol"])),
+        ("Seeds", all_of(lambda r: r.numbers["seed"])),
+    ]
+
+
+def _partition(config: dict[str, Any]) -> str:
+    scenario = config.get("scenario", {})
+    extra = [f"{k} {v}" for k, v in scenario.items() if k not in _PLAIN_SCENARIO and isinstance(v, int | float | str)]
+    return ", ".join([str(scenario.get("partition", "own")), *extra])
+
+
+def _notes(groups: Sequence[Group]) -> list[str]:
+    """Everything that limits what the numbers mean."""
+    made = []
+    for group in groups:
+        row = group.row
+        made += [f"{row['label']}: {note}" for note in row["degenerate"]]
+        for name, first in diverged(group.results).items():
+            made.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")
+        if row["repeats"]:
+            made.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
+    if len({(group.row["protocol"], group.row["select"]) for group in groups}) > 1:
+        made.append("Protocols or ways of selecting a round differ: such accuracies answer different questions.")
+    if any(group.row["select"] == "best_test" for group in groups):
+        made.append("select best_test chooses the round by looking at the test set, so it is too high.")
+    single = [group.row["label"] for group in groups if group.row["n"] == 1]
+    if single:
+        made.append(f"One seed only for {listed(single)}: how much chance moves the result is unknown.")
+    return made
+
+
+def _pictures(groups: Sequence[Group]) -> list[str]:
+    """One picture per scenario: that of its first run, with a word on the other seeds' partitions."""
+    by_scenario: dict[str, list[tuple[Group, Result]]] = {}
+    for group in groups:
+        told = ", ".join(f"{k}={v}" for k, v in group.row["setting"].items() if k.startswith("scenario."))
+        by_scenario.setdefault(told, []).extend((group, result) for result in group.results)
+    made = []
+    for k, (told, runs) in enumerate(by_scenario.items()):
+        first = runs[0][1]
+        if not first.scenario.get("class_counts"):
+            continue
+        seed = first.numbers["seed"]
+        dealt = {str(result.scenario.get("class_counts")) for _, result in runs}
+        caption = f"The partition of seed {seed}; other seeds deal the data anew." if len(dealt) > 1 else ""
+        made.append(charts.holdings(f"data-{k}", first.scenario, f"{told}. {caption}" if told else caption))
+    return made

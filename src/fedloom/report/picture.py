@@ -1,0 +1,30 @@
+"""The client x class picture as a file of its own, in the light theme's colours."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.files import write_atomic
+from fedloom.report.holdings import draw_holdings
+from fedloom.report.svg import in_light_theme
+
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
+    """Draw who holds what (`scenario` is what scenario.json holds) to a .png, .svg or .pdf; returns `path`.
+
+    Raises `ConfigError` for another ending, `OSError` if the file cannot be written.
+    """
+    if path.suffix.lower() not in _FORMATS:
+        raise ConfigError(f"{path}: pictures end in one of {', '.join(_FORMATS)}")
+    stream = io.BytesIO()
+    with in_light_theme() as page:
+        figure = draw_holdings(scenario["class_counts"], scenario["classes"])
+        figure.savefig(stream, format=path.suffix.lower()[1:], dpi=160, facecolor=page)
+    write_atomic(path, stream.getvalue())
+    return path

@@ -1,0 +1,72 @@
+"""Where the numbers come from: configs, machines and versions, run folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import yaml
+
+from fedloom.report.markup import details, facts, table
+from fedloom.report.table import Group
+from fedloom.report.text import listed, percent
+from fedloom.study.folder import RunFolder
+from fedloom.study.results import Result
+
+
+def configs(groups: Sequence[Group]) -> list[str]:
+    """The resolved config of each group, as YAML."""
+    made = []
+    for group in groups:
+        text = yaml.safe_dump(group.results[0].config, sort_keys=False, allow_unicode=True)
+        others = group.row["seeds"][1:]
+        also = f", alike for {'seed' if len(others) == 1 else 'seeds'} {listed(others)}" if others else ""
+        made.append(details(f"{group.row['label']}: resolved config of seed {group.row['seeds'][0]}{also}", text))
+    return made
+
+
+def environments(groups: Sequence[Group]) -> str:
+    """Hardware and versions of the runs that were kept on disk; runs of one machine are told once."""
+    found: dict[str, list[str]] = {}
+    for group in groups:
+        for result in group.results:
+            environment = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
+            if environment is not None:
+                key = json.dumps(environment, sort_keys=True)
+                found.setdefault(key, []).append(f"{group.row['label']} seed {result.numbers['seed']}")
+    return "\n".join(
+        facts(([("Runs", ", ".join(runs))] if len(found) > 1 else []) + _environment(json.loads(key)))
+        for key, runs in found.items()
+    )
+
+
+def run_list(groups: Sequence[Group]) -> str:
+    """Every run with its seed, its accuracy, its folder and the hash of its last checkpoint."""
+    body = [[escape(group.row["label"]), *_run(result)] for group in groups for result in group.results]
+    numeric = {"Seed", "Accuracy %", "Memory MiB"}
+    columns = ("Run", "Seed", "Accuracy %", "Memory MiB", "Engine", "Folder", "Checkpoint sha256")
+    caption = "Every run: peak memory, engine, folder, and the hash of its last checkpoint."
+    return table("runs-note", caption, columns, numeric, body)
+
+
+def _run(result: Result) -> list[str]:
+    numbers = result.numbers
+    folder = str(result.folder) if result.folder is not None else numbers["run_dir"]
+    return [
+        str(numbers["seed"]),
+        percent(numbers["accuracy"]),
+        f"{numbers['peak_memory_mb']:,.0f}",
+        escape(str(numbers["engine"])),
+        f"<code>{escape(folder)}</code>" if folder else "not kept",
+        f"<code>{escape(numbers['checkpoint_sha256'])}</code>" if numbers["checkpoint_sha256"] else "–",
+    ]
+
+
+def _environment(environment: dict[str, Any]) -> list[tuple[str, str]]:
+    plain = [(key.capitalize(), str(value)) for key, value in environment.items() if not isinstance(value, dict)]
+    nested = [
+        (name, str(value)) for inner in environment.values() if isinstance(inner, dict) for name, value in inner.items()
+    ]
+    return plain + nested

@@ -1,0 +1,152 @@
+"""Runs put into groups that differ in the seed only, and one row of numbers per group.
+
+Needs neither torch nor matplotlib: the command line prints the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, TypedDict
+
+from fedloom.study.results import SECONDS, Result, mean_std
+
+# Settings that change how a run is executed or kept, but none of its numbers.
+_NOT_COMPARED = {"seed", "engine", "checkpoint"}
+_OWN_COLUMN = {"method", "preset", "evaluation.protocol", "evaluation.select"}
+
+
+class ResultRow(TypedDict):
+    """One group of runs. Accuracies are shares in [0, 1]; bytes and seconds are means per run."""
+
+    label: str  # the method, with as much more as tells it from the other rows
+    method: str
+    preset: str
+    protocol: str
+    select: str
+    setting: dict[str, str]  # further config keys in which the rows differ, e.g. {"scenario.alpha": "0.1"}
+    n: int
+    seeds: list[int]
+    by_seed: list[float]  # accuracy, in the order of `seeds`
+    accuracy: float
+    std: float | None  # sample standard deviation over seeds; None for one seed
+    best_val: float | None  # mean test accuracy at the round of best validation accuracy; None without such data
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    phases: dict[str, float]  # seconds of train, evaluate, aggregate, move
+    peak_memory_mb: float  # MiB, the largest of the group
+    degenerate: list[str]
+    repeats: int  # runs left out because their seed was already there
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one config that differ in the seed only, one run per seed, with the row that sums them up."""
+
+    row: ResultRow
+    results: list[Result]
+
+
+def result_table(results: Sequence[Result]) -> list[ResultRow]:
+    """One row per group of runs that differ in the seed only, in the order in which they first appear."""
+    return [group.row for group in grouped(results)]
+
+
+def grouped(results: Sequence[Result]) -> list[Group]:
+    """The groups. A second run of the same seed would shrink the std without adding evidence: it is left out."""
+    found: dict[tuple[tuple[str, str], ...], list[Result]] = {}
+    for result in results:
+        found.setdefault(tuple(sorted(_settings(result).items())), []).append(result)
+    keys = [dict(key) for key in found]
+    shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
+    groups = []
+    for key, runs in zip(keys, found.values(), strict=True):
+        siblings = [other for other in keys if other["method"] == key["method"]]
+        differing = {n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _told(n, key, siblings)}
+        groups.append(_group(runs, _label(key, siblings, differing), differing))
+    return groups
+
+
+def _settings(result: Result) -> dict[str, str]:
+    """What must be equal within a group, as flat key -> text."""
+    config = {key: value for key, value in result.config.items() if key not in _NOT_COMPARED}
+    flat = dict(_flat(config))
+    if flat.get("scenario.seed") == str(result.numbers["seed"]):
+        flat["scenario.seed"] = "None"  # the run's own seed, only spelled out
+    numbers = result.numbers
+    return flat | {
+        "method": numbers["method"],
+        "preset": numbers["preset"],
+        "evaluation.protocol": numbers["protocol"],
+        "evaluation.select": numbers["select"],
+        "scenario.source": numbers["source"],
+        "scenario.clients": str(numbers["clients"]),
+    }
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+def _told(name: str, key: dict[str, str], siblings: Sequence[dict[str, str]]) -> bool:
+    """Whether a differing key says something: a method's own options do only between rows of one preset."""
+    if not name.startswith(f"{key['method']}."):
+        return True
+    return any(other.get(name) != key[name] for other in siblings if other["preset"] == key["preset"])
+
+
+def _label(key: dict[str, str], siblings: Sequence[dict[str, str]], differing: dict[str, str]) -> str:
+    def differs(name: str) -> bool:
+        return any(other.get(name) != key[name] for other in siblings)
+
+    parts = [key[name] for name in ("preset", "evaluation.protocol", "evaluation.select") if differs(name)]
+    parts += [f"{name.rpartition('.')[2]}={value}" for name, value in differing.items() if differs(name)]
+    return f"{key['method']} ({', '.join(parts)})" if parts else key["method"]
+
+
+def _group(runs: Sequence[Result], label: str, setting: dict[str, str]) -> Group:
+    by_seed: dict[int, Result] = {}
+    for run in runs:
+        by_seed.setdefault(run.numbers["seed"], run)
+    kept = [by_seed[seed] for seed in sorted(by_seed)]
+    numbers = [run.numbers for run in kept]
+    accuracies = [float(n["accuracy"]) for n in numbers]
+    mean, std = mean_std(accuracies)
+    val = [n["best_val_accuracy"] for n in numbers]
+    row = ResultRow(
+        label=label,
+        method=numbers[0]["method"],
+        preset=numbers[0]["preset"],
+        protocol=numbers[0]["protocol"],
+        select=numbers[0]["select"],
+        setting=setting,
+        n=len(kept),
+        seeds=sorted(by_seed),
+        by_seed=accuracies,
+        accuracy=mean,
+        std=std,
+        best_val=None if None in val else fmean(val),
+        bytes_up=fmean(n["bytes_up"] for n in numbers),
+        bytes_down=fmean(n["bytes_down"] for n in numbers),
+        seconds=fmean(n["seconds"]["total"] for n in numbers),
+        phases={phase: fmean(n["seconds"][phase] for n in numbers) for phase in SECONDS if phase != "total"},
+        peak_memory_mb=max(n["peak_memory_mb"] for n in numbers),
+        degenerate=_distinct(note for n in numbers for note in n["degenerate"]),
+        repeats=len(runs) - len(kept),
+    )
+    return Group(row, kept)
+
+
+def _distinct(notes: Iterable[str]) -> list[str]:
+    """Notes without those that repeat an earlier one with other figures (each seed measures its own)."""
+    first: dict[str, str] = {}
+    for note in notes:
+        first.setdefault(re.sub(r"\d[\d.,e+-]*", "#", note), note)
+    return list(first.values())

@@ -1,0 +1,81 @@
+"""What the table says, in one honest sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedloom.report.table import ResultRow
+from fedloom.report.text import counted, listed, plus_minus
+
+BASELINE = "fedavg"
+_TIE = 0.0005  # a share; below it a difference reads 0.0 points
+
+
+def verdict(rows: Sequence[ResultRow]) -> str:
+    """Who is ahead of FedAvg (or, without it, of the next method), by how much, and whether seeds could explain it.
+
+    A difference lies within the seeds' spread when the two mean ± sample std intervals touch. Rows of different
+    protocols, ways of selecting a round, or scenarios are never ranked together: each of these gets its sentence.
+    """
+    contexts: dict[tuple[str, ...], list[ResultRow]] = {}
+    for row in rows:
+        contexts.setdefault(_context(row), []).append(row)
+    varying = [len(set(column)) > 1 for column in zip(*contexts, strict=True)]
+    sentences = []
+    for key, members in contexts.items():
+        words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies)
+        sentences.append(f"With {words}: {_sentence(members)}." if words else f"{_sentence(members)}.")
+    return " ".join(sentences)
+
+
+def _context(row: ResultRow) -> tuple[str, ...]:
+    """What must be equal for two accuracies to be about the same question."""
+    scenario = [f"{key}={value}" for key, value in row["setting"].items() if key.startswith("scenario.")]
+    return f"protocol {row['protocol']}", f"select {row['select']}", " ".join(scenario)
+
+
+def _sentence(rows: Sequence[ResultRow]) -> str:
+    if len(rows) == 1:
+        row = rows[0]
+        seeds = counted(row["n"], "seed") if row["n"] > 1 else "one seed, so its spread is unknown"
+        return f"{row['label']} reaches {plus_minus(row['accuracy'], row['std'])} % accuracy ({seeds})"
+    baseline = next((row for row in rows if row["method"] == BASELINE), None)
+    others = sorted((row for row in rows if row is not baseline), key=lambda row: -row["accuracy"])
+    leader, rival = (others[0], others[1]) if baseline is None else (others[0], baseline)
+    gap = leader["accuracy"] - rival["accuracy"]
+    figures = f"({_figures(leader, rival)}){_spread(leader, rival)}"
+    points, name, against = f"{abs(100 * gap):.1f} points", leader["label"], rival["label"]
+    if gap <= -_TIE:
+        if len(others) > 1:
+            return f"no method beats {against} here: the nearest, {name}, is {points} below it {figures}"
+        return f"{name} does not win here: it is {points} below {against} {figures}"
+    if gap < _TIE:
+        return f"{name} does not win here: it ties with {against} {figures}"
+    ahead = f"{name} is highest of {len(rows)}:" if len(rows) > 2 else f"{name} is"
+    ahead += f" {points} above {against} {figures}"
+    if baseline is None:
+        return ahead
+    behind = [row["label"] for row in others if row["accuracy"] - rival["accuracy"] < _TIE]
+    return ahead + (f"; {listed(behind)} {'does' if len(behind) == 1 else 'do'} not beat {against}" if behind else "")
+
+
+def _figures(leader: ResultRow, rival: ResultRow) -> str:
+    a, b = leader["n"], rival["n"]
+    seeds = f"{a} seeds each" if a == b > 1 else "one seed each" if a == b else f"{counted(a, 'seed')} against {b}"
+    means = [plus_minus(row["accuracy"], row["std"]) for row in (leader, rival)]
+    return f"{means[0]} against {means[1]}, {seeds}"
+
+
+def _spread(leader: ResultRow, rival: ResultRow) -> str:
+    gap = leader["accuracy"] - rival["accuracy"]
+    if abs(gap) < _TIE:
+        return ""
+    if leader["std"] is None or rival["std"] is None:
+        return "; without several seeds of both, chance is not ruled out"
+    if abs(gap) > leader["std"] + rival["std"]:
+        return ""
+    mine = dict(zip(leader["seeds"], leader["by_seed"], strict=True))
+    shared = [(mine[s], v) for s, v in zip(rival["seeds"], rival["by_seed"], strict=True) if s in mine]
+    word, wins = ("higher", sum(a > b for a, b in shared)) if gap > 0 else ("lower", sum(a < b for a, b in shared))
+    paired = f" ({word} with {wins} of {counted(len(shared), 'seed')})" if len(shared) > 1 else ""
+    return f", which lies within the seeds' spread{paired}"

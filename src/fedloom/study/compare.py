@@ -1,0 +1,142 @@
+"""Several methods and seeds on equal terms: the same scenario, the same initial weights, the same batches."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event as StopFlag
+from pathlib import Path
+
+from fedloom.core.errors import RunFolderError
+from fedloom.study.callbacks import Callback
+from fedloom.study.config import RunConfig
+from fedloom.study.folder import Row
+from fedloom.study.results import Result
+from fedloom.study.run import Existing, run
+
+_events: Queue[Event] | None = None
+_stop: StopFlag | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """News of one of the runs: its position in the list, the round it has finished, its accuracy if tested, a note."""
+
+    position: int
+    round: int
+    accuracy: float | None = None
+    note: str | None = None
+
+
+Listener = Callable[[Event], None]
+
+
+def folder_name(config: RunConfig) -> str:
+    """A run folder's name: what differs most often in words, everything else in the fingerprint."""
+    return f"{config.method}-{config.preset}-seed{config.seed}-{config.fingerprint()[:8]}"
+
+
+def compare(
+    configs: Sequence[RunConfig],
+    *,
+    out: Path,
+    existing: Existing = "resume",
+    jobs: int | None = None,
+    listener: Listener = lambda event: None,
+) -> list[Result]:
+    """Run all configs into folders below `out`; results in the order of the configs.
+
+    jobs: processes at a time (None: one per core, never more than runs). Numbers do not depend on it. Raises the
+    first error of any run; runs that were under way keep their checkpoints, the others are not started.
+    """
+    folders = [out / folder_name(config) for config in configs]
+    workers = min(jobs or os.cpu_count() or 1, len(configs))
+    if workers <= 1:
+        return [
+            run(config, out=folder, existing=existing, callbacks=[Forward(position, listener)])
+            for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
+        ]
+    context = multiprocessing.get_context("spawn")
+    events: Queue[Event] = context.Queue()
+    stop = context.Event()
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(events, stop)) as pool:
+        futures = [
+            pool.submit(_run_one, position, config, folder, existing)
+            for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
+        ]
+        try:
+            _listen(futures, events, listener)
+            for future in sorted(futures, key=lambda f: not (f.done() and f.exception())):
+                future.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    results = [Result.read(folder) for folder in folders]
+    return [result for result in results if result is not None]
+
+
+def _listen(futures: Sequence[Future[None]], events: Queue[Event], listener: Listener) -> None:
+    """Pass events on until all runs have ended or one has failed."""
+    while True:
+        done, pending = wait(futures, timeout=0)
+        try:
+            listener(events.get(timeout=0.1))
+            continue
+        except queue.Empty:
+            pass
+        if not pending or any(future.exception() for future in done if not future.cancelled()):
+            return
+
+
+def _adopt(events: Queue[Event], stop: StopFlag) -> None:
+    """In a worker process: remember where news go and what stops it, and end with the parent, however that ends."""
+    global _events, _stop
+    _events, _stop = events, stop
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _report(event: Event) -> None:
+    """Send news from a worker process; end here, between two rounds, if another run has failed."""
+    assert _events is not None
+    assert _stop is not None
+    if _stop.is_set():
+        raise RunFolderError("stopped because another run of the comparison failed; compare again to go on")
+    _events.put(event)
+
+
+def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing) -> None:
+    run(config, out=folder, existing=existing, callbacks=[Forward(position, _report)])
+
+
+class Forward(Callback):
+    """Turns a run's callbacks into events."""
+
+    def __init__(self, position: int, send: Listener) -> None:
+        self._position, self._send = position, send
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        self._send(Event(self._position, first_round - 1))
+
+    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
+        tested = [r["value"] for r in rows if r["client"] is None and (r["split"], r["name"]) == ("test", "accuracy")]
+        self._send(Event(self._position, round_, tested[-1] if tested else None))
+
+    def on_end(self, config: RunConfig, result: Result) -> None:
+        self._send(Event(self._position, config.rounds))
+
+    def on_note(self, config: RunConfig, note: str) -> None:
+        self._send(Event(self._position, 0, note=note))

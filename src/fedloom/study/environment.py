@@ -1,0 +1,46 @@
+"""Hardware and versions: what a number needs beside it to mean something."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedloom._version import __version__
+
+_PACKAGES = ("torch", "numpy", "scikit-learn", "safetensors", "pydantic")
+
+
+def describe() -> dict[str, Any]:
+    """Versions, processor and threads of this process."""
+    versions = {"fedloom": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "versions": versions,
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+    }
+
+
+def peak_memory_mb() -> float:
+    """Largest resident size of this process so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1024 if platform.system() == "Linux" else 1024**2), 1)
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

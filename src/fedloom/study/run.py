@@ -1,0 +1,351 @@
+"""One run: config in, result out; resumable at any instant, never trained twice by accident."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.streams import Streams
+from fedloom.core.trees import clone
+from fedloom.data import Scenario
+from fedloom.data.skew import label_skew
+from fedloom.engine import PASS_BATCH, Federation, LocalTraining, RoundReport, Serial, Worker
+from fedloom.evaluation import Evaluator, Scores
+from fedloom.methods.method import Finding, ServerContext, Task
+from fedloom.methods.phases import Predictor
+from fedloom.nets import build
+from fedloom.nets.net import tree_of
+from fedloom.nets.roles import tag_roles
+from fedloom.study import checkpoint as checkpoints
+from fedloom.study.callbacks import Callback
+from fedloom.study.checkpoint import Checkpoint
+from fedloom.study.config import RunConfig
+from fedloom.study.environment import describe, peak_memory_mb
+from fedloom.study.folder import Row, RunFolder
+from fedloom.study.results import SECONDS, Result, accuracies, total
+
+Existing = Literal["refuse", "resume", "fresh"]
+_PICTURED_CLIENTS = 200
+
+
+def run(
+    config: RunConfig,
+    *,
+    scenario: Scenario | None = None,
+    out: Path | None = None,
+    existing: Existing = "refuse",
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """Train and test as `config` says.
+
+    out: the run folder; None keeps nothing on disk. scenario: used instead of the one that the config describes.
+    existing: what to do with a folder that holds an unfinished run of the same config: refuse, resume it, or start
+    afresh. A finished run of the same config is returned as it is, unless "fresh".
+
+    Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError`
+    if a client fails.
+    """
+    if out is None:
+        with _one_thread():
+            return _Run(config, scenario or config.scenario.build(config.seed), None, callbacks).go(None)
+    folder = RunFolder(out)
+    folder.open()
+    try:
+        with _full_disk_explained(out), _one_thread():
+            return _in_folder(config, scenario, folder, existing, callbacks)
+    finally:
+        folder.close()
+
+
+def _in_folder(
+    config: RunConfig,
+    scenario: Scenario | None,
+    folder: RunFolder,
+    existing: Existing,
+    callbacks: Sequence[Callback],
+) -> Result:
+    if existing == "fresh":
+        folder.clear()
+    before, resolved = folder.read_config(), config.resolved()
+    if before is not None and _relevant(before) != _relevant(resolved):
+        raise RunFolderError(
+            f"{folder.path} holds a run of another config (differs in {_difference(before, resolved)}); choose another "
+            "folder with --out, or replace it with --fresh"
+        )
+    finished = Result.read(folder.path)
+    if finished is not None:
+        return finished
+    if before is not None and existing == "refuse":
+        raise RunFolderError(
+            f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with --fresh"
+        )
+
+    def note(text: str) -> None:
+        for callback in callbacks:
+            callback.on_note(config, text)
+
+    start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), note)
+    running = _Run(config, scenario or config.scenario.build(config.seed), folder, callbacks)
+    if before is None:
+        folder.write_config(resolved)
+    folder.write_json("scenario.json", describe_scenario(running.scenario))
+    folder.write_json("env.json", describe())
+    return running.go(start)
+
+
+class _Run:
+    """The pieces of one run, put together."""
+
+    def __init__(
+        self, config: RunConfig, scenario: Scenario, folder: RunFolder | None, callbacks: Sequence[Callback]
+    ) -> None:
+        self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, callbacks
+        streams, data = Streams(config.seed), scenario.train_set
+        self.method = config.build_method()
+        net = build(
+            config.model_name(),
+            input_shape=data.input_shape,
+            num_classes=scenario.num_classes,
+            streams=streams,
+        )
+        self.task = Task(
+            clients=scenario.clients,
+            num_classes=scenario.num_classes,
+            rounds=config.rounds,
+            local_epochs=config.local_epochs,
+            init=clone(tree_of(net)),
+            roles=tag_roles(net, "head"),
+            feature_dim=net.head.in_features,
+            streams=streams,
+        )
+        worker = Worker(self.method, net, data, LocalTraining(config.batch_size, config.optimizer.spec()))
+        self.federation = Federation(
+            self.method, Serial(worker), self.task, scenario, participation=config.participation
+        )
+        self.protocol = config.evaluation.protocol
+        self.evaluator = Evaluator(net, worker.load, scenario, self.protocol, batch=PASS_BATCH)
+        self._refuse_missing_predictor()
+        self.rows: list[Row] = []
+        self.findings: dict[str, Finding] = {}
+
+    def go(self, start: Checkpoint | None) -> Result:
+        """All rounds after `start`, then the summary."""
+        if start is not None:
+            federation = self.federation
+            federation.round, federation.server, federation.states = start.round, start.server, start.states
+        first = self.federation.round + 1
+        self.rows = self.folder.truncate(first - 1) if self.folder else []
+        for callback in self.callbacks:
+            callback.on_start(self.config, first)
+        written, digest = time.monotonic(), ""
+        while self.federation.round < self.config.rounds:
+            rows = self._round()
+            self.rows += rows
+            if self.folder:
+                self.folder.append(rows)
+                last = self.federation.round == self.config.rounds
+                if last or time.monotonic() - written >= self.config.checkpoint.seconds:
+                    digest = self._save()
+                    written = time.monotonic()
+            for callback in self.callbacks:
+                callback.on_round(self.config, self.federation.round, rows)
+        return self._finish(digest or (self._save() if self.folder else ""))
+
+    def _round(self) -> list[Row]:
+        """One round and, when due, its evaluation; the rows they give."""
+        began = time.perf_counter()
+        report = self.federation.step()
+        trained = time.perf_counter()
+        rows = self._training_rows(report)
+        now, every = report.round, self.config.evaluation.every
+        if now % every == 0 or now == self.config.rounds:
+            for split in ("test", "val"):
+                if split == "test" or len(self.scenario.val.order):
+                    rows += self._score_rows(now, self.evaluator.scores(split, self._predictors(now)))
+        ended = time.perf_counter()
+        rows += [
+            self._row(now, "seconds_evaluate", ended - trained),
+            self._row(now, "seconds_total", ended - began),
+        ]
+        return rows
+
+    def _predictors(self, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
+        """The server's predictors, or those of all clients one by one, sampled or not."""
+        federation, ctx = self.federation, ServerContext(self.task, round_)
+        if self.evaluator.kind == "global":
+            yield -1, self.method.predictors(federation.server, None, ctx)
+            return
+        for client in range(self.scenario.clients):
+            state = federation.state_of(federation.client_context(client, round_))
+            yield client, self.method.predictors(federation.server, state, ctx)
+
+    def _training_rows(self, report: RoundReport) -> list[Row]:
+        for finding in report.findings:
+            if finding.code not in self.findings:
+                self.findings[finding.code] = finding
+                for callback in self.callbacks:
+                    callback.on_note(self.config, finding.message)
+        now, seconds = report.round, report.seconds
+        values: dict[str, float] = {
+            "bytes_up": report.bytes_up,
+            "bytes_down": report.bytes_down,
+            "participants": len(report.participants),
+            "steps": report.steps,
+            "samples": report.samples,
+            "seconds_train": seconds.train,
+            "seconds_aggregate": seconds.aggregate,
+            "seconds_move": seconds.move,
+        }
+        values |= {f"degenerate/{f.code}": f.figure for f in report.findings}
+        rows = [self._row(now, name, value) for name, value in values.items()]
+        rows += [
+            Row(round=now, client=None, split="train", protocol=None, name=name, value=value)
+            for name, value in report.terms.items()
+        ]
+        return rows
+
+    def _score_rows(self, now: int, scores: Scores) -> list[Row]:
+        values = {"accuracy": scores.accuracy, "loss": scores.loss}
+        if scores.clients:
+            values |= {"accuracy_pooled": scores.pooled.accuracy}
+            values |= {"clients": sum(1 for t in scores.clients.values() if t.total)}
+        split, protocol = scores.split, self.protocol
+        rows = [
+            Row(round=now, client=None, split=split, protocol=protocol, name=name, value=value)
+            for name, value in values.items()
+        ]
+        rows += [
+            Row(
+                round=now,
+                client=client,
+                split=split,
+                protocol=protocol,
+                name="accuracy",
+                value=tested.accuracy,
+            )
+            for client, tested in scores.clients.items()
+            if tested.total
+        ]
+        return rows
+
+    @staticmethod
+    def _row(round_: int, name: str, value: float) -> Row:
+        return Row(round=round_, client=None, split="system", protocol=None, name=name, value=value)
+
+    def _save(self) -> str:
+        assert self.folder is not None
+        federation = self.federation
+        state = Checkpoint(federation.round, federation.server, federation.states)
+        return checkpoints.save(self.folder.checkpoints, state, self.config.fingerprint(), self.config.checkpoint.keep)
+
+    def _finish(self, digest: str) -> Result:
+        config, evaluation = self.config, self.config.evaluation
+        by = accuracies(self.rows, evaluation.last_k)
+        seconds = {name: round(total(self.rows, f"seconds_{name}"), 3) for name in SECONDS}
+        chosen = by[evaluation.select]
+        if chosen is None:
+            raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
+        _, losses = Result({}, self.rows, {}, {}).curve("loss")
+        codes = {r["name"].partition("/")[2] for r in self.rows if r["name"].startswith("degenerate/")}
+        numbers: dict[str, Any] = {
+            "method": config.method,
+            "preset": config.preset,
+            "model": config.model_name(),
+            "source": self.scenario.name,
+            "seed": config.seed,
+            "rounds": config.rounds,
+            "clients": self.scenario.clients,
+            "protocol": self.protocol,
+            "select": evaluation.select,
+            "accuracy": chosen,
+            "last_accuracy": by["last"],
+            "best_val_accuracy": by["best_val"],
+            "best_test_accuracy": by["best_test"],
+            "mean_last_k_accuracy": by["mean_last_k"],
+            "test_loss": losses[-1],
+            "bytes_up": int(total(self.rows, "bytes_up")),
+            "bytes_down": int(total(self.rows, "bytes_down")),
+            "samples": int(total(self.rows, "samples")),
+            "samples_per_second": round(total(self.rows, "samples") / max(seconds["train"], 1e-9), 1),
+            "seconds": seconds,
+            "peak_memory_mb": peak_memory_mb(),
+            "engine": self.federation.engine.name,
+            "degenerate": [self.findings[c].message if c in self.findings else c for c in sorted(codes)],
+            "fingerprint": config.fingerprint(),
+            "checkpoint_sha256": digest or None,
+            "run_dir": str(self.folder.path) if self.folder else None,
+        }
+        if self.folder:
+            self.folder.write_parquet(self.rows)
+            self.folder.write_json("summary.json", numbers)
+        path = self.folder.path if self.folder else None
+        result = Result(numbers, self.rows, config.resolved(), describe_scenario(self.scenario), path)
+        for callback in self.callbacks:
+            callback.on_end(config, result)
+        return result
+
+    def _refuse_missing_predictor(self) -> None:
+        """Ask once before training whether the method offers the model that the protocol tests."""
+        _, offered = next(self._predictors(0))
+        self.evaluator.pick(offered)
+
+
+def describe_scenario(scenario: Scenario) -> dict[str, Any]:
+    """Who holds what, as scenario.json keeps it: class counts of the first clients, skew figures of all."""
+    counts = scenario.class_counts()
+    skew = label_skew(counts)
+    return {
+        "name": scenario.name,
+        "clients": scenario.clients,
+        "classes": list(scenario.train_set.classes),
+        "class_counts": counts[:_PICTURED_CLIENTS].tolist(),
+        "draws": scenario.draws,
+        "total_variation": skew.total_variation,
+        "classes_per_client": skew.classes_per_client,
+        "imbalance": skew.imbalance if skew.imbalance != float("inf") else None,
+        "size_ratio": skew.size_ratio if skew.size_ratio != float("inf") else None,
+        "empty_clients": len(skew.empty_clients),
+        "empty_classes": list(skew.empty_classes),
+        "train_samples": int(counts.sum()),
+        "val_samples": len(scenario.val.order),
+        "test_samples": len(scenario.test_set),
+    }
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """One intra-operation thread: more would change the order of sums, and so the bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _full_disk_explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise RunFolderError(
+            f"{path}: no space left on the device; the last checkpoint is intact: free space and go on with --resume"
+        ) from error
+
+
+def _relevant(resolved: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in resolved.items() if key not in ("engine", "checkpoint")}
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    keys = sorted(key for key in {*before, *now} - {"engine", "checkpoint"} if before.get(key) != now.get(key))
+    return ", ".join(f"{key}: {before.get(key)} there, {now.get(key)} here" for key in keys)

@@ -1,0 +1,154 @@
+"""What the command line shows a person: tables, the client x class picture, live progress. Nothing else prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from fedloom.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
+from fedloom.study.compare import Event
+from fedloom.study.config import RunConfig
+from fedloom.study.results import SECONDS, Result
+
+_SHADES = " ·░▒▓█"
+
+
+def listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
+    """Names with one line each."""
+    table = Table(box=SIMPLE_HEAD, header_style="bold")
+    table.add_column(noun, style="cyan", no_wrap=True)
+    table.add_column("what it is")
+    for name, line in items:
+        table.add_row(name, line)
+    console.print(table)
+
+
+def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> None:
+    """Clients x classes as shades, with the skew figures. `picture` is what scenario.json holds."""
+    counts: list[list[int]] = picture["class_counts"]
+    largest = max((n for row in counts for n in row), default=0) or 1
+    table = Table(
+        box=SIMPLE_HEAD, header_style="bold", title=f"{picture['name']}: who holds what", title_justify="left"
+    )
+    table.add_column("client", justify="right")
+    for label in picture["classes"]:
+        table.add_column(str(label)[:6], justify="center")
+    table.add_column("samples", justify="right")
+    for client, row in enumerate(counts[:most]):
+        cells = []
+        for n in row:
+            shade = _SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))]
+            cells.append(Text(shade * 3))
+        table.add_row(str(client), *cells, str(sum(row)))
+    console.print(table)
+    if picture["clients"] > most:
+        console.print(f"  … and {picture['clients'] - most} more clients")
+    console.print(
+        f"  {picture['clients']} clients hold {picture['classes_per_client']:.1f} of {len(picture['classes'])} classes "
+        f"on average; label mixes differ by {picture['total_variation']:.2f} "
+        "(mean total variation: 0 equal, 1 disjoint)"
+    )
+    ratio = "without bound" if picture["size_ratio"] is None else f"{picture['size_ratio']:.1f} times"
+    console.print(
+        f"  the largest client holds {ratio} as many samples as the smallest; partition drawn {picture['draws']}x"
+    )
+
+
+def outcome(console: Console, result: Result) -> None:
+    """One finished run: what came out, and where the time went."""
+    n = result.numbers
+    console.print(
+        f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
+        f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}"
+    )
+    console.print(
+        f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB"
+    )
+    spent = n["seconds"]
+    shares = ", ".join(f"{name} {spent[name]:.1f} s" for name in SECONDS if name != "total")
+    console.print(f"  {spent['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
+    for note in n["degenerate"]:
+        console.print(f"  [yellow]degenerate:[/] {note}")
+    if n["run_dir"]:
+        console.print(f"  {n['run_dir']}", highlight=False)
+
+
+def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
+    """Methods side by side."""
+    table = Table(box=SIMPLE_HEAD, header_style="bold")
+    table.add_column("method", no_wrap=True)
+    table.add_column("preset")
+    for column in ("n", "accuracy %", "best val %", "up", "down", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["label"],
+            row["preset"],
+            str(row["n"]),
+            plus_minus(row["accuracy"], row["std"]),
+            "" if row["best_val"] is None else percent(row["best_val"]),
+            bytes_text(row["bytes_up"]),
+            bytes_text(row["bytes_down"]),
+            seconds_text(row["seconds"]),
+        )
+    console.print(table)
+    named = sorted({(row["protocol"], row["select"]) for row in rows})
+    protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)
+    console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
+    console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
+    for row in rows:
+        for note in row["degenerate"]:
+            console.print(f"  [yellow]{row['label']} is degenerate:[/] {note}")
+
+
+class Live:
+    """Progress bars, one per run; silent when the output is no terminal (or on request)."""
+
+    def __init__(self, console: Console, configs: Sequence[RunConfig], quiet: bool) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._console = console
+        self._progress = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+        self._tasks = [
+            self._progress.add_task(f"{c.method:<8} seed {c.seed}", total=c.rounds, accuracy=" " * 13, start=False)
+            for c in configs
+        ]
+
+    def __enter__(self) -> Live:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show the news of one run."""
+        task = self._tasks[event.position]
+        if event.note is not None:
+            self._console.print(f"[yellow]note:[/] {event.note}")
+            return
+        self._progress.start_task(task)
+        shown = {} if event.accuracy is None else {"accuracy": f"accuracy {100 * event.accuracy:4.1f}"}
+        self._progress.update(task, completed=event.round, **shown)  # type: ignore[arg-type]
