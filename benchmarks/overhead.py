@@ -1,0 +1,143 @@
+"""Overhead of the round loop: a no-op client at 10 and at 500 k parameters, per client-round.
+
+The client does nothing (no phases): what is measured is sampling, payloads, loading the weights, taking them back,
+counting bytes and aggregating. The floor is the copy and the float64 sum alone. With flwr installed, Flower's FedAvg
+over an in-process grid is measured in turn with it (A B A B), doing the same: weights out, weights back, average.
+
+    python benchmarks/overhead.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedloom.core.streams import Streams
+from fedloom.core.trees import clone
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Views
+from fedloom.engine import Federation, LocalTraining, Serial, Worker
+from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.method import ClientContext, Task
+from fedloom.methods.phases import OptimizerSpec, Phase
+from fedloom.nets.net import Net, tree_of
+from fedloom.nets.roles import tag_roles
+from fedloom.study.environment import describe
+
+CLIENTS = 20
+ROUNDS = 10
+REPEATS = 5
+
+
+class Weights(Net):
+    """A net that is nothing but `size` parameters."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.body = nn.Parameter(torch.randn(size - 2))
+        self.head = nn.Linear(1, 1)
+
+
+class NoOp(FedAvg):
+    """FedAvg whose clients do nothing."""
+
+    def phases(self, ctx: ClientContext) -> list[Phase]:
+        return []
+
+
+def fedloom_rounds(size: int) -> Callable[[], None]:
+    """A function that runs ROUNDS rounds of CLIENTS no-op clients."""
+    data = Dataset(torch.zeros(CLIENTS, 1), torch.zeros(CLIENTS, dtype=torch.int64), ("0",))
+    views = Views.of(list(torch.arange(CLIENTS).numpy().reshape(CLIENTS, 1)))
+    scenario = Scenario("none", data, data, views, views, views)
+    net = Weights(size)
+    task = Task(CLIENTS, 1, ROUNDS, 1, clone(tree_of(net)), tag_roles(net, "head"), 1, Streams(0))
+    method = NoOp()
+    worker = Worker(method, net, data, LocalTraining(1, OptimizerSpec()))
+    federation = Federation(method, Serial(worker), task, scenario, participation=1.0)
+
+    def rounds() -> None:
+        for _ in range(ROUNDS):
+            federation.step()
+
+    return rounds
+
+
+def floor_rounds(size: int) -> Callable[[], None]:
+    """The least that any implementation does: copy the weights in and out, and sum them in float64."""
+    received, live = torch.randn(size), torch.empty(size)
+
+    def rounds() -> None:
+        for _ in range(ROUNDS):
+            total = torch.zeros(size, dtype=torch.float64)
+            for _ in range(CLIENTS):
+                live.copy_(received)
+                total.add_(live.clone(), alpha=1 / CLIENTS)
+
+    return rounds
+
+
+def flower_rounds(size: int) -> Callable[[], None] | None:
+    """The same in Flower: its FedAvg over an in-process grid that calls a ClientApp; None without flwr."""
+    if importlib.util.find_spec("flwr") is None:
+        return None
+    import flower_inprocess
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    return flower_inprocess.flower_rounds(size, CLIENTS, ROUNDS)
+
+
+def milliseconds(work: Callable[[], None]) -> float:
+    """Per client-round."""
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) / (ROUNDS * CLIENTS) * 1e3
+
+
+def measure(size: int) -> dict[str, Any]:
+    """Medians over REPEATS turns, all contestants in each turn."""
+    contestants = {"fedloom": fedloom_rounds(size), "floor": floor_rounds(size), "flower": flower_rounds(size)}
+    runs: dict[str, list[float]] = {name: [] for name, work in contestants.items() if work is not None}
+    for turn in range(REPEATS + 1):
+        for name, times in runs.items():
+            work = contestants[name]
+            assert work is not None
+            spent = milliseconds(work)
+            if turn:  # the first turn warms up
+                times.append(spent)
+    return {name: {"median_ms": statistics.median(t), "min_ms": min(t), "max_ms": max(t)} for name, t in runs.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(Path(__file__).parent))
+    result: dict[str, Any] = {"clients": CLIENTS, "rounds": ROUNDS, "turns": REPEATS, "environment": describe()}
+    print(f"overhead per client-round, no-op client, {CLIENTS} clients, median of {REPEATS} turns (min .. max)")
+    for size, limit in ((10, 0.3), (500_000, 1.5)):
+        figures = result[str(size)] = measure(size)
+        for name, f in figures.items():
+            bound = f"   (bound {limit} ms)" if name == "fedloom" else ""
+            print(f"{size:>9,} parameters  {name:<8} {f['median_ms']:8.3f} ms ({f['min_ms']:.3f} .. {f['max_ms']:.3f}){bound}")
+    if "flower" not in result["10"]:
+        print("flwr is not installed: install the extra 'flower' to have it measured beside")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""A file is written whole or not at all."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedloom.core import files
+from fedloom.core.files import write_atomic
+
+
+def test_writes_bytes_and_text_and_makes_missing_folders(tmp_path):
+    write_atomic(tmp_path / "new" / "deep" / "a.bin", b"\x00\xff")
+    write_atomic(tmp_path / "b.txt", "Zürich\n")
+    assert (tmp_path / "new" / "deep" / "a.bin").read_bytes() == b"\x00\xff"
+    assert (tmp_path / "b.txt").read_bytes() == "Zürich\n".encode()
+
+
+def test_replaces_the_old_file_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("a longer old text")
+    write_atomic(path, "new")
+    assert path.read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_others_may_read_the_file(tmp_path):
+    write_atomic(tmp_path / "a", "x")
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch, existed):
+    path = tmp_path / "checkpoint"
+    if existed:
+        path.write_text("old")
+    monkeypatch.setattr(files.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomic(path, "new")
+    assert caught.value.errno == errno.ENOSPC
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("checkpoint", "old")] * existed
+
+
+def test_a_kill_during_the_rename_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint"
+    path.write_text("old")
+
+    def interrupted(self, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(path, "new")
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("checkpoint", "old")]
+
+
+def test_data_is_flushed_to_disk_before_the_old_file_is_replaced(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_text("old")
+    seen = []
+    monkeypatch.setattr(
+        files.os, "fsync", lambda descriptor: seen.append((os.fstat(descriptor).st_size, path.read_text()))
+    )
+    write_atomic(path, "12345")
+    assert seen == [(5, "old")]

@@ -1,0 +1,125 @@
+"""Registries: lazy, refusing duplicates, open to third parties, helpful to people who mistype."""
+
+import sys
+import types
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from fedloom.core import registry as registry_module
+from fedloom.core.errors import ConfigError
+from fedloom.core.registry import Registry
+
+HOME = "fedloom_test_home"
+PLUGIN = "fedloom_test_plugin"
+
+
+@pytest.fixture
+def _no_plugins(monkeypatch):
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: [])
+
+
+@pytest.fixture
+def things(tmp_path, monkeypatch):
+    """A registry whose home package registers "builtin" when it is imported."""
+    registry = Registry("thing", home=HOME)
+    holder = types.ModuleType("fedloom_test_holder")
+    holder.THINGS = registry
+    monkeypatch.setitem(sys.modules, "fedloom_test_holder", holder)
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "from fedloom_test_holder import THINGS\n@THINGS.register('builtin')\nclass Builtin: pass\n"
+    (tmp_path / f"{HOME}.py").write_text(source)
+    yield registry
+    for name in (HOME, PLUGIN):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("_no_plugins")
+def test_the_home_package_is_imported_at_the_first_question_and_not_before(things):
+    @things.register("mine")
+    class Mine:
+        pass
+
+    assert HOME not in sys.modules
+    assert things.names() == ["builtin", "mine"]
+    assert HOME in sys.modules
+
+
+@pytest.mark.usefixtures("_no_plugins")
+@pytest.mark.parametrize(
+    "ask",
+    [lambda r: r.get("builtin"), lambda r: "builtin" in r, lambda r: dict(r)["builtin"]],
+    ids=["get", "in", "iter"],
+)
+def test_every_question_loads_the_built_ins(things, ask):
+    assert ask(things)
+
+
+@pytest.mark.usefixtures("_no_plugins")
+def test_register_returns_the_thing_and_get_finds_it(things):
+    @things.register("mine")
+    def mine():
+        return 5
+
+    assert mine() == 5
+    assert things.get("mine") is mine
+    assert "mine" in things
+    assert "other" not in things
+
+
+@pytest.mark.usefixtures("_no_plugins")
+def test_iteration_is_sorted_by_name(things):
+    for name in ("z", "a", "m"):
+        things.register(name)(name.upper())
+    assert [item for item in things if item[0] != "builtin"] == [("a", "A"), ("m", "M"), ("z", "Z")]
+
+
+def test_a_name_is_taken_once(things):
+    things.register("mine")("first")
+    with pytest.raises(ConfigError, match="thing 'mine' is registered already by 'first'"):
+        things.register("mine")("second")
+
+
+def test_registering_the_same_thing_again_is_harmless(things):
+    item = object()
+    things.register("mine")(item)
+    things.register("mine")(item)
+
+
+@pytest.mark.usefixtures("_no_plugins")
+def test_an_unknown_name_is_answered_with_the_nearest(things):
+    with pytest.raises(ConfigError, match="unknown thing 'biultin': did you mean 'builtin'"):
+        things.get("biultin")
+
+
+def plugin(tmp_path, monkeypatch, name, source="class Mine: pass\n"):
+    """An installed package that offers `Mine` under `name`; returns the list of groups asked for."""
+    (tmp_path / f"{PLUGIN}.py").write_text(source)
+    asked = []
+
+    def entry_points(group):
+        asked.append(group)
+        return [EntryPoint(name, f"{PLUGIN}:Mine", group)]
+
+    monkeypatch.setattr(registry_module, "entry_points", entry_points)
+    return asked
+
+
+def test_entry_points_of_the_nouns_group_are_loaded(things, tmp_path, monkeypatch):
+    asked = plugin(tmp_path, monkeypatch, "foreign")
+    assert things.get("foreign").__module__ == PLUGIN
+    assert things.names() == ["builtin", "foreign"]
+    assert asked == ["fedloom.things"]  # once, of this group
+
+
+def test_a_plugin_cannot_take_a_built_in_name(things, tmp_path, monkeypatch):
+    plugin(tmp_path, monkeypatch, "builtin")
+    with pytest.raises(ConfigError, match="'builtin' is registered already"):
+        things.names()
+
+
+def test_a_broken_plugin_fails_at_every_question_not_only_at_the_first(things, tmp_path, monkeypatch):
+    plugin(tmp_path, monkeypatch, "foreign", "import fedloom_test_missing\n")
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="fedloom_test_missing"):
+            things.names()

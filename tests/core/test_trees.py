@@ -1,0 +1,176 @@
+"""Tree arithmetic: the one weighted mean that every method uses, and its small relatives."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.core.trees import clone, nbytes, select, squared_distance, weighted_mean
+
+finite = st.floats(-1e6, 1e6, allow_nan=False, width=32)
+
+
+def test_mean_of_two_clients_by_hand():
+    trees = [{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([5.0, -2.0])}]
+    # shares 1/4 and 3/4: 0.25 * 1 + 0.75 * 5 = 4, 0.25 * 2 - 0.75 * 2 = -1
+    assert weighted_mean(trees, [10, 30])["w"].tolist() == [4.0, -1.0]
+
+
+def test_only_the_ratio_of_weights_matters():
+    trees = [{"w": torch.randn(7)}, {"w": torch.randn(7)}, {"w": torch.randn(7)}]
+    small, large = weighted_mean(trees, [1, 2, 5]), weighted_mean(trees, [0.25, 0.5, 1.25])
+    assert torch.equal(small["w"], large["w"])
+
+
+def test_sums_are_taken_in_float64():
+    values = [1e8, 1.0, -1e8]
+    trees = [{"w": torch.tensor([v])} for v in values]
+
+    in_float32 = torch.zeros(1)
+    for tree in trees:
+        in_float32 += tree["w"] * (1 / 3)
+    assert abs(in_float32.item() - 1 / 3) > 0.1  # what a float32 sum would have given
+
+    assert weighted_mean(trees, [1, 1, 1])["w"].item() == pytest.approx(1 / 3, rel=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(finite, st.integers(0, 10_000)), min_size=1, max_size=12))
+def test_mean_equals_exact_rational_arithmetic(pairs):
+    total = sum(weight for _, weight in pairs)
+    if total == 0:
+        return
+    exact = sum(Fraction(value) * weight for value, weight in pairs) / total
+    mean = weighted_mean([{"w": torch.tensor([value])} for value, _ in pairs], [weight for _, weight in pairs])
+    largest = max(abs(value) for value, _ in pairs)
+    assert abs(mean["w"].item() - float(exact)) <= 2**-24 * abs(float(exact)) + 1e-13 * largest
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_entries_keep_their_dtype(dtype):
+    trees = [{"w": torch.ones(2, dtype=dtype)}, {"w": torch.full((2,), 3.0, dtype=dtype)}]
+    mean = weighted_mean(trees, [1, 1])["w"]
+    assert mean.dtype == dtype
+    assert mean.tolist() == [2.0, 2.0]
+
+
+def test_integer_buffers_come_from_the_first_tree_and_are_never_averaged():
+    trees = [
+        {"count": torch.tensor(7), "flag": torch.tensor([True]), "w": torch.tensor(0.0)},
+        {"count": torch.tensor(100), "flag": torch.tensor([False]), "w": torch.tensor(1.0)},
+    ]
+    mean = weighted_mean(trees, [1, 99])
+    assert mean["count"].item() == 7
+    assert mean["count"].dtype == torch.int64
+    assert mean["flag"].tolist() == [True]
+
+
+def test_names_keep_the_order_of_the_first_tree():
+    first = {"z": torch.zeros(1), "n": torch.tensor(1), "a": torch.zeros(1)}
+    second = {"a": torch.zeros(1), "z": torch.zeros(1), "n": torch.tensor(1)}
+    assert list(weighted_mean([first, second], [1, 1])) == ["z", "n", "a"]
+
+
+def test_a_client_of_weight_zero_does_not_count_even_if_it_diverged():
+    trees = [{"w": torch.tensor([2.0])}, {"w": torch.tensor([float("nan")])}, {"w": torch.tensor([4.0])}]
+    assert weighted_mean(trees, [1, 0, 1])["w"].item() == 3.0
+
+
+def test_a_nan_of_a_client_that_counts_is_not_hidden():
+    trees = [{"w": torch.tensor([2.0])}, {"w": torch.tensor([float("nan")])}]
+    assert math.isnan(weighted_mean(trees, [1, 1])["w"].item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_mean_of_one_tree_shares_no_memory_with_it(dtype):
+    tree = {"w": torch.ones(3, dtype=dtype)}
+    mean = weighted_mean([tree], [5])
+    mean["w"].fill_(9)
+    assert tree["w"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "weights", [[0, 0], [1, -1], [2, -1], [1], [1, 1, 1], [float("nan"), 1.0]], ids=lambda weights: str(weights)
+)
+def test_unusable_weights_are_refused(weights):
+    with pytest.raises(ValueError, match="positive sum"):
+        weighted_mean([{"w": torch.ones(1)}, {"w": torch.ones(1)}], weights)
+
+
+def test_no_trees_are_refused():
+    with pytest.raises(ValueError, match="no trees"):
+        weighted_mean([], [])
+
+
+def test_trees_of_other_names_are_refused_and_the_name_is_said():
+    with pytest.raises(ValueError, match="extra"):
+        weighted_mean([{"w": torch.ones(1)}, {"w": torch.ones(1), "extra": torch.ones(1)}], [1, 1])
+
+
+@pytest.mark.parametrize("shapes", [[(2, 3), (3, 2)], [(3,), (1,)], [(1,), (3,)]], ids=str)
+def test_trees_of_other_shapes_are_refused_and_never_broadcast(shapes):
+    with pytest.raises(ValueError, match="trees differ in shape: w"):
+        weighted_mean([{"w": torch.ones(shape)} for shape in shapes], [1, 1])
+
+
+@pytest.mark.parametrize("size", [32_767, 32_768, 32_769, 70_000])
+def test_large_entries_are_averaged_to_their_last_element(size):
+    generator = torch.Generator().manual_seed(size)
+    values = torch.randn(3, size, generator=generator)
+    mean = weighted_mean([{"w": row.view(1, -1)} for row in values], [1, 2, 5])["w"]
+    expected = (values.double() * torch.tensor([[1.0], [2.0], [5.0]], dtype=torch.float64)).sum(0) / 8
+    torch.testing.assert_close(mean.view(-1), expected.float(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "trees", [[{}, {}], [{"n": torch.tensor(1)}, {"n": torch.tensor(2)}]], ids=["empty", "integer"]
+)
+def test_trees_without_floating_entries_have_a_mean(trees):
+    assert weighted_mean(trees, [1, 3]) == trees[0]
+
+
+def test_entries_of_any_layout_and_of_no_elements_are_averaged_in_place_of_their_names():
+    crooked = torch.arange(6.0).view(2, 3).T
+    mean = weighted_mean(
+        [{"w": crooked, "e": torch.zeros(0, 3)}, {"w": torch.zeros(3, 2), "e": torch.zeros(0, 3)}], [1, 1]
+    )
+    assert mean["w"].tolist() == [[0.0, 1.5], [0.5, 2.0], [1.0, 2.5]]
+    assert mean["e"].shape == (0, 3)
+
+
+def test_select_keeps_the_trees_order_ignores_unknown_names_and_does_not_copy():
+    tree = {"c": torch.zeros(1), "a": torch.zeros(1), "b": torch.zeros(1)}
+    chosen = select(tree, ["b", "c", "unknown"])
+    assert list(chosen) == ["c", "b"]
+    assert chosen["c"] is tree["c"]
+
+
+def test_clone_is_detached_and_shares_no_memory():
+    weight = torch.nn.Parameter(torch.ones(2))
+    copy = clone({"w": weight})
+    assert not copy["w"].requires_grad
+    copy["w"].fill_(5)
+    assert weight.tolist() == [1.0, 1.0]
+
+
+def test_squared_distance_and_its_gradients_by_hand():
+    a = {"u": torch.tensor([1.0, 2.0], requires_grad=True), "v": torch.tensor(3.0, requires_grad=True)}
+    b = {"u": torch.tensor([0.0, 4.0], requires_grad=True), "v": torch.tensor(-1.0, requires_grad=True)}
+    distance = squared_distance(a, b)
+    distance.backward()
+    assert distance.item() == 1 + 4 + 16
+    assert a["u"].grad.tolist() == [2.0, -4.0]  # 2 (a - b)
+    assert b["u"].grad.tolist() == [-2.0, 4.0]
+    assert (a["v"].grad.item(), b["v"].grad.item()) == (8.0, -8.0)
+
+
+def test_squared_distance_of_empty_trees_is_zero():
+    assert squared_distance({}, {}).item() == 0.0
+
+
+def test_nbytes_counts_values_by_dtype():
+    tree = {"a": torch.zeros(3, 2), "b": torch.zeros(5, dtype=torch.float16), "c": torch.tensor(1)}
+    assert nbytes(tree) == 3 * 2 * 4 + 5 * 2 + 8

@@ -1,0 +1,154 @@
+"""NPZ files in the Keras convention, right and wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.core.errors import DataError
+from fedloom.data.sources.npz import Npz
+
+
+def arrays(shape=(4, 6, 5), dtype=np.uint8):
+    rng = np.random.default_rng(0)
+    x = [rng.integers(0, 256, shape).astype(dtype) for _ in range(2)]
+    return {"x_train": x[0], "y_train": np.arange(4) % 3, "x_test": x[1], "y_test": np.arange(4) % 2}
+
+
+@pytest.fixture
+def save(tmp_path):
+    def to_source(**changed):
+        np.savez(tmp_path / "set.npz", **(arrays() | changed))
+        return Npz(path=tmp_path / "set.npz")
+
+    return to_source
+
+
+@pytest.mark.parametrize(
+    ("stored", "seen"),
+    [
+        ((4, 6, 5), (1, 6, 5)),  # images without channels
+        ((4, 6, 5, 3), (3, 6, 5)),  # channels last
+        ((4, 6, 5, 1), (1, 6, 5)),
+        ((4, 3, 6, 5), (3, 6, 5)),  # channels first
+        ((4, 1, 6, 5), (1, 6, 5)),
+        ((4, 3, 6, 3), (3, 6, 3)),  # could be both: taken as channels first
+        ((4, 7), (7,)),  # no images at all
+    ],
+)
+def test_layouts(save, stored, seen):
+    data = arrays(stored)
+    splits = save(**data).load()
+    assert splits.train.input_shape == splits.test.input_shape == seen
+    last = len(stored) == 4 and seen != stored[1:]
+    expected = np.moveaxis(data["x_train"], -1, 1) if last else data["x_train"].reshape(4, *seen)
+    assert (splits.train.x.numpy() == expected).all()
+
+
+def test_labels_may_have_a_trailing_axis(save):
+    assert save(y_train=np.array([[0], [1], [2], [0]])).load().train.y.tolist() == [0, 1, 2, 0]
+
+
+def test_classes_run_to_the_largest_label_of_both_parts(save):
+    for changed in ({"y_test": np.array([0, 4, 1, 1])}, {"y_train": np.array([0, 4, 1, 1])}):
+        splits = save(**changed).load()
+        assert splits.train.classes == splits.test.classes == ("0", "1", "2", "3", "4")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_both_parts_are_scaled_by_the_training_sets_channels(save, dtype):
+    data = arrays((4, 6, 5, 3), dtype)
+    splits = save(**data).load()
+    mean, std = (f(data["x_train"].astype(np.float64), axis=(0, 1, 2)) for f in (np.mean, np.std))
+    for part, x in ((splits.train, data["x_train"]), (splits.test, data["x_test"])):
+        expected = np.moveaxis((x - mean) / std, -1, 1)
+        assert part.gather(torch.arange(4)).numpy() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("key", ["x_train", "y_train", "x_test", "y_test"])
+def test_a_missing_key_is_named(tmp_path, key):
+    np.savez(tmp_path / "set.npz", **{name: value for name, value in arrays().items() if name != key})
+    with pytest.raises(DataError, match=f"lacks {key}; need x_train, y_train, x_test, y_test"):
+        Npz(path=tmp_path / "set.npz").load()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"y_train": np.array([0.0, 1.0, 2.0, 0.0])}, r"\(train\): labels have dtype float64"),
+        ({"y_test": np.array([0.0, 1.0, 2.0, np.nan])}, r"\(test\): labels have dtype float64"),
+        ({"y_test": np.array(list("abcd"))}, r"\(test\): labels have dtype <U1"),
+        ({"y_train": np.array([0, -1, 1, 2])}, r"\(train\): label -1 is outside 0 \.\. 2"),
+        ({"y_test": np.array([0, -5, 1, 2])}, r"\(test\): label -5 is outside 0 \.\. 2"),
+        ({"y_train": np.arange(3)}, r"\(train\): .*one label per sample"),
+        ({"y_test": np.eye(4, dtype=int)}, r"\(test\): .*one label per sample"),  # one-hot
+        ({"x_train": np.full((4, 6, 5), np.nan)}, r"\(train\): 120 values are NaN or infinite"),
+        ({"x_train": np.full((4, 6, 5), np.inf)}, r"\(train\): 120 values are NaN or infinite"),
+        ({"x_test": np.full((4, 6, 5), np.nan)}, r"\(test\): 120 values are NaN or infinite"),
+        ({"x_train": np.zeros((4, 6, 5), bool)}, r"\(train\): samples have dtype bool"),
+        ({"x_train": np.zeros((0, 6, 5)), "y_train": np.zeros(0, int)}, r"\(train\): holds no samples"),
+        ({"x_test": np.zeros((4, 5, 6))}, "differ in sample shape"),
+        ({"x_train": np.zeros(()), "x_test": np.zeros(())}, "one label per sample"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_wrong_arrays_are_refused(save, changed, message):
+    with pytest.raises(DataError, match=message):
+        save(**changed).load()
+
+
+def test_a_missing_file_says_what_was_expected(tmp_path):
+    with pytest.raises(DataError, match=r"absent\.npz: no such file; expected an \.npz with x_train"):
+        Npz(path=tmp_path / "absent.npz").load()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.99])
+def test_a_truncated_file_is_refused(save, share):
+    source = save()
+    data = source.path.read_bytes()
+    source.path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(DataError, match=r"set\.npz: cannot be read as \.npz"):
+        source.load()
+
+
+def test_a_flipped_pixel_is_noticed_by_the_archives_checksum(save):
+    source = save()
+    data = bytearray(source.path.read_bytes())
+    place = bytes(data).index(arrays()["x_train"].tobytes())
+    data[place] ^= 1
+    source.path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match="CRC"):
+        source.load()
+
+
+@pytest.mark.parametrize("kind", ["text", "npy", "folder"])
+def test_what_is_no_npz_is_refused(tmp_path, kind):
+    path = tmp_path / "set.npz"
+    if kind == "text":
+        path.write_text("x_train, y_train")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as stream:
+            np.save(stream, np.zeros(3))
+    with pytest.raises(DataError, match=r"cannot be read as \.npz"):
+        Npz(path=path).load()
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return open, (str(self.mark), "w")
+
+
+def test_object_arrays_are_refused_and_never_unpickled(save, tmp_path):
+    mark = tmp_path / "exploded"
+    source = save(x_train=np.array([Bomb(mark)] * 4, dtype=object))
+    with pytest.raises(DataError, match="Object arrays cannot be loaded"):
+        source.load()
+    assert not mark.exists()
+    np.load(source.path, allow_pickle=True)["x_train"][0].close()  # the bomb is live: whoever unpickles it sets it off
+    assert mark.exists()

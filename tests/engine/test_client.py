@@ -1,0 +1,480 @@
+"""One client's round: what the phases of a method may rely on."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.core.errors import ClientError
+from fedloom.core.trees import clone
+from fedloom.methods.method import Method, Spec, Start
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import ClassMeans, Collect, Objective, OptimizerSpec, SampleMean, Train
+from fedloom.nets.net import Net
+from fedloom.nets.roles import BN_ROLES, Role
+from support import CLASSES, WIDTH, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
+
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3]]
+
+
+class Noting(Method):
+    """FedAvg that notes every batch: (labels, whether the net was in training mode, head bias before the step)."""
+
+    def __init__(self, options=None):
+        super().__init__(options)
+        self.batches = []
+
+    def loss(self, net, batch, consts):
+        self.batches.append((batch.y.tolist(), net.training, net.head.bias.detach().clone()))
+        return super().loss(net, batch, consts)
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+def test_every_epoch_sees_every_sample_once_in_a_new_order_and_keeps_the_last_partial_batch():
+    toy = world(Noting(), LABELS, epochs=3, batch_size=3)
+    done = toy.worker.run(toy.job(0))
+    labels = [y for y, _, _ in toy.method.batches]
+    assert [len(y) for y in labels] == [3, 3, 1] * 3
+    epochs = [list(itertools.chain(*labels[i : i + 3])) for i in (0, 3, 6)]
+    assert all(sorted(epoch) == sorted(LABELS[0]) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+    assert (done.steps, done.samples) == (9, 21)
+    assert all(training for _, training, _ in toy.method.batches)
+
+
+def test_a_batch_of_one_is_skipped_under_batch_norm_only():
+    for net, sizes in ((TinyBN, [3, 3] * 2), (Tiny, [3, 3, 1] * 2)):
+        toy = world(Noting(), LABELS, epochs=2, batch_size=3, net=net)
+        done = toy.worker.run(toy.job(0))
+        assert [len(y) for y, _, _ in toy.method.batches] == sizes
+        assert (done.steps, done.samples) == (len(sizes), sum(sizes))
+
+
+def test_a_batch_of_one_is_skipped_for_a_loss_with_batch_statistics():
+    class Statistical(Noting):
+        spec = Spec(batch_statistics=True)
+
+    toy = world(Statistical(), LABELS, batch_size=3)
+    toy.worker.run(toy.job(0))
+    assert [len(y) for y, _, _ in toy.method.batches] == [3, 3]
+
+
+def test_a_client_with_one_sample_under_batch_norm_sends_what_it_received():
+    toy = world(Method(), LABELS, net=TinyBN)
+    done = toy.worker.run(toy.job(2))
+    assert (done.steps, done.samples, dict(done.terms)) == (0, 0, {})
+    assert same_tree(done.payload["model"], toy.task.init)
+    assert done.payload["samples"] == 1
+
+
+# -- hooks of a training phase -----------------------------------------------------------------------------------------
+class Shaped(Method):
+    """One training phase, shaped by keyword arguments; losses are FedAvg's."""
+
+    def __init__(self, **fields):
+        super().__init__()
+        self.fields = fields
+
+    def begin(self, payload, state, ctx):
+        return Start(super().begin(payload, state, ctx).tree, {"limit": 0.0625})
+
+    def phases(self, ctx):
+        return [Train(self.fields.get("loss", self.loss), **{"epochs": ctx.task.local_epochs} | self._rest())]
+
+    def _rest(self):
+        return {name: value for name, value in self.fields.items() if name != "loss"}
+
+
+def plain(labels=LABELS, client=0, **keys):
+    toy = world(Method(), labels, **keys)
+    return toy, toy.worker.run(toy.job(client))
+
+
+def test_grad_map_changes_gradients_before_the_step():
+    calls = []
+
+    def reversed_head(gradients, parameters, consts):
+        calls.append((list(gradients), list(parameters), consts["limit"]))
+        return {n: -g if n.startswith("head") else torch.zeros_like(g) for n, g in gradients.items()}
+
+    toy = world(Shaped(grad_map=reversed_head), LABELS, batch_size=8)
+    ours = toy.worker.run(toy.job(0)).payload["model"]
+    _, expected = plain(batch_size=8)
+    expected, init = expected.payload["model"], toy.task.init
+    assert calls == [([*init], [*init], 0.0625)]
+    for name in ("head.weight", "head.bias"):  # one step: exactly the other way round
+        assert torch.allclose(ours[name] - init[name], init[name] - expected[name], rtol=0, atol=1e-7)
+        assert not torch.equal(ours[name], init[name])
+    for name in ("fc.weight", "fc.bias"):
+        assert torch.equal(ours[name], init[name])
+
+
+def test_grad_map_sees_live_parameters():
+    """g + mu (w - w_t) as a gradient map is FedProx."""
+
+    class Mapped(Shaped):
+        def begin(self, payload, state, ctx):
+            return Start(payload["model"], {"received": payload["model"]})
+
+    def pull(gradients, parameters, consts):
+        return {n: g + 0.5 * (parameters[n] - consts["received"][n]) for n, g in gradients.items()}
+
+    momentum = OptimizerSpec(lr=0.1, momentum=0.9)
+    mapped = world(Mapped(grad_map=pull), LABELS, epochs=3, optimizer=momentum)
+    prox = world(configured("fedprox", mu=0.5), LABELS, epochs=3, optimizer=momentum)
+    trees = [toy.worker.run(toy.job(0)).payload["model"] for toy in (mapped, prox)]
+    assert furthest(*trees) < 1e-6
+    assert furthest(trees[0], plain(epochs=3, optimizer=momentum)[1].payload["model"]) > 1e-3
+
+
+def test_project_changes_parameters_after_every_step():
+    def into_box(parameters, consts):
+        return {n: p.clamp(-consts["limit"], consts["limit"]) for n, p in parameters.items()}
+
+    seen = []
+
+    class Watching(Shaped):
+        def loss(self, net, batch, consts):
+            seen.append(max(float(p.detach().abs().max()) for p in net.parameters()))
+            return super().loss(net, batch, consts)
+
+    toy = world(Watching(project=into_box), LABELS, batch_size=3)
+    done = toy.worker.run(toy.job(0))
+    assert seen[0] > 0.0625
+    assert len(seen) == 3
+    assert all(largest <= 0.0625 for largest in seen[1:])
+    assert max(float(v.abs().max()) for v in done.payload["model"].values()) == 0.0625
+
+
+def test_only_the_named_roles_are_trained():
+    toy = world(Shaped(trains=frozenset({Role.HEAD})), LABELS, net=TinyBN, epochs=2)
+    tree, init = toy.worker.run(toy.job(0)).payload["model"], toy.task.init
+    moved = {name for name in init if not torch.equal(tree[name], init[name])}
+    # batch-norm statistics move whenever the net is in training mode
+    assert moved == {"head.weight", "head.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+
+
+def test_a_phase_may_have_its_own_optimiser():
+    own = OptimizerSpec(lr=0.01, momentum=0.5)
+    toy = world(Shaped(optimizer=own), LABELS, epochs=2)
+    ours = toy.worker.run(toy.job(0)).payload["model"]
+    assert same_tree(ours, plain(epochs=2, optimizer=own)[1].payload["model"])
+    assert not same_tree(ours, plain(epochs=2)[1].payload["model"])
+
+
+def test_momentum_does_not_cross_phases():
+    class Twice(Method):
+        def phases(self, ctx):
+            return [Train(self.loss, epochs=1), Train(self.loss, epochs=1)]
+
+    momentum = OptimizerSpec(lr=0.1, momentum=0.9)
+    two = world(Twice(), LABELS, optimizer=momentum, batch_size=8)
+    two = two.worker.run(two.job(0))
+    assert two.steps == 2
+    one = plain(epochs=2, optimizer=momentum, batch_size=8)[1]
+    without = plain(epochs=2, optimizer=OptimizerSpec(lr=0.1), batch_size=8)[1]
+    assert furthest(two.payload["model"], without.payload["model"]) < 1e-6
+    assert furthest(two.payload["model"], one.payload["model"]) > 1e-4
+
+
+def test_refresh_is_taken_before_every_epoch_in_evaluation_mode_over_all_samples():
+    modes, given = [], []
+
+    def feature(net, batch, consts):
+        modes.append(net.training)
+        return net.features(batch.x)
+
+    def loss(net, batch, consts):
+        given.append((consts["centre"], [p.detach().clone() for p in net.parameters()]))
+        return batch.mean(cross_entropy(net(batch.x), batch.y))
+
+    toy = world(Shaped(loss=loss, refresh={"centre": SampleMean(feature)}), LABELS, epochs=3, net=TinyBN, batch_size=3)
+    toy.worker.run(toy.job(0))
+    assert modes == [False] * 3
+    assert len(given) == 6  # 7 samples in threes, without the batch of one, three times
+    centres = [centre for centre, _ in given]
+    for epoch in range(3):
+        assert torch.equal(centres[2 * epoch], centres[2 * epoch + 1])
+    assert not torch.allclose(centres[0], centres[2], atol=1e-4)
+    fresh = TinyBN().eval()
+    fresh.load_state_dict(toy.task.init)
+    with torch.no_grad():
+        expected = fresh.features(toy.samples(0)[0]).mean(0)
+    assert torch.allclose(centres[0], expected, rtol=0, atol=1e-6)
+
+
+def test_collect_gathers_the_last_epoch_before_each_step():
+    noted = []
+
+    class Tapping(Shaped):
+        def loss(self, net, batch, consts):
+            logits = net(batch.x)
+            noted.append((logits.detach(), batch.y))
+            return Objective(batch.mean(cross_entropy(logits, batch.y)), taps={"logits": logits.detach()})
+
+        def end(self, work, state, ctx):
+            self.collected = work.collected
+            return super().end(work, state, ctx)
+
+    statistics = {"by_class": ClassMeans("logits"), "overall": SampleMean("logits")}
+    toy = world(Tapping(collect=statistics), [[0, 1, 2, 0, 1, 2, 0]], epochs=3, batch_size=3)
+    toy.worker.run(toy.job(0))
+    last = noted[6:]
+    logits, y = torch.cat([z for z, _ in last]).double(), torch.cat([y for _, y in last])
+    assert len(y) == 7
+    table = toy.method.collected["by_class"]
+    assert table.held.tolist() == [True, True, True, False]
+    for label in range(3):
+        mean = logits[y == label].mean(0)
+        assert torch.allclose(table.values[label].double(), mean, rtol=0, atol=1e-6)
+    assert torch.allclose(toy.method.collected["overall"].double(), logits.mean(0), rtol=0, atol=1e-6)
+    assert table.values.dtype == toy.method.collected["overall"].dtype == torch.float32
+
+
+def test_a_statistics_pass_sees_all_samples_changes_nothing_and_feeds_later_phases():
+    modes = []
+
+    def inputs(net, batch, consts):
+        modes.append((net.training, torch.is_grad_enabled(), len(batch.y)))
+        return batch.x
+
+    class Passing(Method):
+        def phases(self, ctx):
+            return [Collect({"mean": SampleMean(inputs), "means": ClassMeans(inputs)}), Train(self.loss, epochs=1)]
+
+        def loss(self, net, batch, consts):
+            self.consts = consts
+            return super().loss(net, batch, consts)
+
+        def end(self, work, state, ctx):
+            self.collected = work.collected
+            return super().end(work, state, ctx)
+
+    toy = world(Passing(), LABELS, net=TinyBN, batch_size=3)
+    done = toy.worker.run(toy.job(0))
+    x, y = toy.samples(0)
+    assert modes == [(False, False, 7)] * 2
+    for where in (toy.method.consts, toy.method.collected):
+        assert torch.allclose(where["mean"], x.mean(0), rtol=0, atol=1e-6)
+        for label in range(CLASSES):
+            assert torch.allclose(where["means"].values[label], x[y == label].mean(0), rtol=0, atol=1e-6)
+    assert same_tree(done.payload["model"], plain(net=TinyBN, batch_size=3)[1].payload["model"])
+
+
+def test_large_clients_are_passed_over_in_parts():
+    sizes = []
+
+    def inputs(net, batch, consts):
+        sizes.append(len(batch.y))
+        return batch.x
+
+    class Passing(Method):
+        def phases(self, ctx):
+            return [Collect({"mean": SampleMean(inputs)})]
+
+        def end(self, work, state, ctx):
+            self.mean = work.collected["mean"]
+            return super().end(work, state, ctx)
+
+    toy = world(Passing(), [[0, 1, 2, 3] * 150])
+    toy.worker.run(toy.job(0))
+    assert sizes == [256, 256, 88]
+    assert torch.allclose(toy.method.mean, toy.samples(0)[0].mean(0), rtol=0, atol=1e-6)
+
+
+def test_terms_are_means_over_the_last_epoch():
+    class Counting(Method):
+        calls = 0
+
+        def loss(self, net, batch, consts):
+            self.calls += 1
+            return Objective(super().loss(net, batch, consts), terms={"call": torch.tensor(float(self.calls))})
+
+    toy = world(Counting(), LABELS, epochs=2, batch_size=3)
+    assert dict(toy.worker.run(toy.job(0)).terms) == {"call": 5.0}  # calls 4, 5 and 6
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+class Failing(Method):
+    """Raises in one stage of one client."""
+
+    def __init__(self, stage):
+        super().__init__()
+        self.stage = stage
+
+    def fail(self, stage, client=1):
+        if stage == self.stage and client == 1:
+            raise ZeroDivisionError("on purpose")
+
+    def begin(self, payload, state, ctx):
+        self.fail("begin", ctx.client)
+        self.client = ctx.client
+        return super().begin(payload, state, ctx)
+
+    def phases(self, ctx):
+        second = Collect({"mean": SampleMean(lambda net, batch, consts: self.fail("phase 1", self.client) or batch.x)})
+        return [Train(self.loss, epochs=1), second]
+
+    def loss(self, net, batch, consts):
+        self.fail("phase 0", self.client)
+        return super().loss(net, batch, consts)
+
+    def end(self, work, state, ctx):
+        self.fail("end", ctx.client)
+        return super().end(work, state, ctx)
+
+
+@pytest.mark.parametrize("stage", ["begin", "phase 0", "phase 1", "end"])
+def test_an_exception_says_whose_when_and_where_it_was(stage):
+    toy = world(Failing(stage), LABELS)
+    toy.federation.round = 6
+    with pytest.raises(ClientError) as caught:
+        toy.federation.step()
+    error = caught.value
+    assert (error.client, error.round, error.stage) == (1, 7, stage)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert "client 1" in str(error)
+    assert "round 7" in str(error)
+    assert stage in str(error)
+    assert "ZeroDivisionError: on purpose" in str(error)
+    assert toy.federation.round == 6
+    assert toy.federation.states == {}
+
+
+def test_a_failed_round_leaves_the_server_as_it_was_and_can_be_run_again():
+    toy, calm = world(Failing("phase 0"), LABELS), world(Failing("nowhere"), LABELS)
+    with pytest.raises(ClientError):
+        toy.federation.step()
+    toy.method.stage = "nowhere"
+    toy.federation.step()
+    calm.federation.step()
+    assert same_bits(toy.federation.server, calm.federation.server)
+
+
+# -- ownership of memory -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsc", "local"])
+@pytest.mark.parametrize("net", [Tiny, TinyBN])
+def test_what_a_client_is_given_is_never_written(name, net):
+    toy = world(configured(name), LABELS, net=net, epochs=2, optimizer=OptimizerSpec(lr=0.1, momentum=0.9))
+    toy.federation.step()
+    job = toy.job(0, round_=2)
+    given = job.payload.get("model") or job.state["model"]
+    before, init = clone(given), clone(toy.task.init)
+    done = toy.worker.run(job)
+    toy.worker.run(toy.job(1, round_=2))
+    assert same_tree(given, before)
+    assert same_tree(toy.task.init, init)
+    left = done.payload.get("model") or done.state["model"]
+    assert furthest(left, before) > 1e-4
+
+
+def test_what_a_client_leaves_does_not_change_when_others_train():
+    toy = world(Method(), LABELS, net=TinyBN)
+    done = toy.worker.run(toy.job(0))
+    kept = clone(done.payload["model"])
+    toy.worker.run(toy.job(1))
+    assert same_tree(done.payload["model"], kept)
+
+
+def test_a_client_does_not_depend_on_who_went_before():
+    toy = world(configured("fedsc"), LABELS, net=TinyBN, optimizer=OptimizerSpec(lr=0.1, momentum=0.9))
+    first = toy.worker.run(toy.job(1)).payload
+    toy.worker.run(toy.job(0))
+    toy.worker.run(toy.job(2))
+    assert same_bits(first, toy.worker.run(toy.job(1)).payload)
+
+
+# -- dropout -----------------------------------------------------------------------------------------------------------
+class Masking(Net):
+    """Notes its dropout masks."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(WIDTH, CLASSES)
+        self.masks = []
+
+    def features(self, x):
+        mask = self.drop(torch.ones_like(x))
+        if self.training:
+            self.masks.append(mask)
+        return x * mask
+
+
+def masks(toy, client, round_):
+    toy.net.masks.clear()
+    toy.worker.run(toy.job(client, round_=round_))
+    return torch.stack(list(toy.net.masks))
+
+
+def test_dropout_is_the_same_in_any_order_and_leaves_the_global_generator_alone():
+    payloads = {}
+    for order, seed in (((0, 1, 2), 0), ((2, 0, 1), 1)):
+        toy = world(Method(), LABELS, net=TinyDropout, epochs=2)
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        for client in order:
+            payloads.setdefault(client, []).append(toy.worker.run(toy.job(client)).payload)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert all(same_bits(*pair) for pair in payloads.values())
+
+
+def test_dropout_differs_between_clients_rounds_steps_and_seeds():
+    same_sizes = [[0, 1, 2, 3]] * 2
+    toy = world(Method(), same_sizes, net=Masking, epochs=2)
+    first = masks(toy, 0, 1)
+    assert torch.equal(first, masks(toy, 0, 1))
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first, masks(toy, 1, 1))
+    assert not torch.equal(first, masks(toy, 0, 2))
+    assert not torch.equal(first, masks(world(Method(), same_sizes, net=Masking, epochs=2, seed=4), 0, 1))
+    assert set(first.unique().tolist()) == {0.0, 2.0}
+
+
+def test_dropout_differs_between_phases():
+    class Twice(Method):
+        def phases(self, ctx):
+            return [Train(self.loss, epochs=1), Train(self.loss, epochs=1)]
+
+    first, second = masks(world(Twice(), [[0, 1, 2, 3]], net=Masking), 0, 1)
+    assert not torch.equal(first, second)
+
+
+def test_statistics_passes_drop_nothing():
+    class Passing(Method):
+        def phases(self, ctx):
+            return [Collect({"z": SampleMean(lambda net, batch, consts: net.features(batch.x))})]
+
+        def end(self, work, state, ctx):
+            self.z = work.collected["z"]
+            return super().end(work, state, ctx)
+
+    toy = world(Passing(), LABELS, net=Masking)
+    toy.worker.run(toy.job(0))
+    assert torch.allclose(toy.method.z, toy.samples(0)[0].mean(0), rtol=0, atol=1e-6)
+
+
+def test_jobs_and_results_are_values():
+    toy = world(Method(), LABELS)
+    job = toy.job(0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        job.payload = {}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        toy.worker.run(job).payload = {}
+
+
+def test_private_roles_start_from_the_client_and_shared_ones_from_the_server():
+    class Split(Method):
+        spec = Spec(private=BN_ROLES)
+
+    toy = world(Split(), LABELS, net=TinyBN, optimizer=OptimizerSpec(lr=0.0))
+    state = {"model": {name: v + 3 for name, v in toy.task.init.items() if toy.task.roles[name] in BN_ROLES}}
+    start = toy.method.begin({"model": toy.federation.server["model"]}, state, toy.federation.client_context(0, 2))
+    assert list(start.tree) == list(toy.task.init)
+    for name, value in start.tree.items():
+        assert torch.equal(value, toy.task.init[name] + 3 * (toy.task.roles[name] in BN_ROLES))
+    done = toy.worker.run(toy.job(0, state=state))
+    assert torch.equal(done.state["model"]["norm.weight"], state["model"]["norm.weight"])
+    assert int(done.state["model"]["norm.num_batches_tracked"]) == 3 + done.steps

@@ -1,0 +1,340 @@
+"""The round loop: who takes part, what is counted, and that nothing depends on anything but the seed."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from pydantic import Field
+
+from fedloom.core.records import to_bytes
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import clone
+from fedloom.engine import PASS_BATCH
+from fedloom.evaluation import Evaluator
+from fedloom.methods import METHODS, register
+from fedloom.methods import method as contract
+from fedloom.methods.method import Finding, Method, ServerContext
+from fedloom.methods.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
+from support import Backwards, Recording, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
+
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3], [2, 0, 1, 1, 3], [0, 2, 2, 2, 2, 1]]
+MOMENTUM = OptimizerSpec(lr=0.1, momentum=0.9)
+NAMES = ["fedavg", "fedprox", "fedsc", "local"]
+
+
+def states_and_server(toy):
+    """All that a checkpoint would hold, as bytes."""
+    federation = toy.federation
+    return to_bytes(federation.server), {k: to_bytes(v) for k, v in sorted(federation.states.items())}
+
+
+def everything(toy):
+    """Server and personal models, whichever the method has."""
+    federation, ctx = toy.federation, ServerContext(toy.task, toy.federation.round)
+    offered = dict(toy.method.predictors(federation.server, None, ctx))
+    for client in federation.states:
+        personal = toy.method.predictors(federation.server, federation.states[client], ctx)
+        offered |= {f"{client}/{kind}": predictor for kind, predictor in personal.items()}
+    return {kind: predictor.tree for kind, predictor in offered.items()}
+
+
+# -- participants ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("participation", "expected"), [(1.0, 10), (0.5, 5), (0.3, 3), (0.1, 1), (0.01, 1)])
+def test_number_of_participants(participation, expected):
+    federation = world(Method(), [[0, 1]] * 10, participation=participation).federation
+    for round_ in range(1, 20):
+        drawn = federation.participants(round_)
+        assert len(drawn) == expected
+        assert len(set(drawn)) == expected  # without replacement
+        assert drawn == sorted(drawn)
+        assert set(drawn) <= set(range(10))
+        assert all(type(client) is int for client in drawn)
+
+
+def test_participants_follow_from_seed_and_round_alone():
+    def draws(seed):
+        federation = world(Method(), [[0, 1]] * 10, participation=0.4, seed=seed).federation
+        return [federation.participants(round_) for round_ in range(1, 30)]
+
+    first = draws(3)
+    np.random.seed(1)  # noqa: NPY002 - the global generator must not matter
+    random.seed(1)
+    torch.manual_seed(1)
+    assert draws(3) == first
+    assert draws(4) != first
+    assert len({tuple(d) for d in first}) > 10
+    assert {k for d in first for k in d} == set(range(10))
+    # asking for round 7 first gives round 7
+    federation = world(Method(), [[0, 1]] * 10, participation=0.4, seed=3).federation
+    assert federation.participants(7) == first[6]
+
+
+def test_every_client_is_drawn_about_equally_often():
+    federation = world(Method(), [[0]] * 8, participation=0.25).federation
+    counts = np.bincount([k for round_ in range(1, 1001) for k in federation.participants(round_)], minlength=8)
+    assert counts.sum() == 2000
+    assert abs(counts - 250).max() < 70  # five standard deviations of a binomial with n = 1000, p = 1/4
+
+
+def test_clients_without_data_sit_out():
+    toy = world(Method(), [[0, 1], [], [2]], engine=Recording)
+    report = toy.federation.step()
+    assert report.participants == (0, 2)
+    assert [job.ctx.client for job in toy.federation.engine.jobs] == [0, 2]
+    assert all(value.isfinite().all() for value in toy.federation.server["model"].values())
+
+
+def test_a_round_without_any_data_changes_nothing_but_the_round():
+    toy = world(Method(), [[], [0, 1], [2]], participation=1 / 3)
+    empty = next(r for r in range(1, 50) if toy.federation.participants(r) == [])
+    before = to_bytes(toy.federation.server)
+    toy.federation.round = empty - 1
+    report = toy.federation.step()
+    assert (report.participants, report.bytes_up, report.bytes_down, report.steps) == ((), 0, 0, 0)
+    assert report.terms == {}
+    assert to_bytes(toy.federation.server) == before
+    assert toy.federation.round == empty
+
+
+# -- what is reported --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_those_of_the_serialised_payloads(name):
+    toy = world(configured(name), LABELS, participation=0.6, engine=Recording, net=TinyBN)
+    for _ in range(3):
+        engine = toy.federation.engine
+        engine.jobs.clear()
+        engine.done.clear()
+        report = toy.federation.step()
+        assert len(report.participants) == 3
+        assert report.bytes_down == sum(len(to_bytes(job.payload)) for job in engine.jobs if job.payload)
+        assert report.bytes_up == sum(len(to_bytes(done.payload)) for done in engine.done if done.payload)
+        floor = 4 * sum(v.numel() for v in toy.task.init.values()) * len(report.participants)
+        if name == "local":
+            assert report.bytes_up == report.bytes_down == 0
+        else:
+            assert min(report.bytes_up, report.bytes_down) > floor
+
+
+def test_a_report_adds_up_over_participants():
+    toy = world(Method(), LABELS, participation=0.6, engine=Recording, epochs=2)
+    for expected_round in (1, 2, 3):
+        toy.federation.engine.done.clear()
+        report = toy.federation.step()
+        done = toy.federation.engine.done
+        assert report.round == toy.federation.round == expected_round
+        assert list(report.participants) == toy.federation.participants(expected_round) == [d.client for d in done]
+        sizes = [len(LABELS[k]) for k in report.participants]
+        assert report.samples == 2 * sum(sizes)
+        assert report.steps == 2 * sum(-(-n // 4) for n in sizes)
+        weighted = sum(d.terms["loss"] * n for d, n in zip(done, sizes, strict=True)) / sum(sizes)
+        assert report.terms == {"loss": pytest.approx(weighted)}
+        assert report.seconds.train > 0
+        assert report.seconds.aggregate > 0
+
+
+def test_terms_that_only_some_clients_report_are_averaged_over_those():
+    class Partial(Method):
+        def begin(self, payload, state, ctx):
+            self.client = ctx.client
+            return super().begin(payload, state, ctx)
+
+        def loss(self, net, batch, consts):
+            terms = {"extra": torch.tensor(float(self.client))} if self.client in (1, 3) else {}
+            return Objective(super().loss(net, batch, consts), terms=terms)
+
+    report = world(Partial(), LABELS).federation.step()
+    assert report.terms == {"extra": pytest.approx((1 * 3 + 3 * 5) / 8)}
+
+
+# -- the same seed, the same bits --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("net", [TinyBN, TinyDropout])
+def test_same_seed_same_bits(name, net):
+    results = []
+    for noise, seed in ((0, 3), (99, 3), (0, 4)):
+        torch.manual_seed(noise)
+        toy = world(configured(name), LABELS, net=net, epochs=2, participation=0.6, optimizer=MOMENTUM, seed=seed)
+        reports = []
+        for _ in range(3):
+            torch.rand(noise)
+            reports.append(toy.federation.step())
+        results.append((states_and_server(toy), [r.terms for r in reports]))
+    assert results[0] == results[1]
+    assert results[0] != results[2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_may_run_in_any_order(name):
+    keys = {"net": TinyDropout, "epochs": 2, "participation": 0.8, "optimizer": MOMENTUM}
+    forwards, backwards = (world(configured(name), LABELS, **keys, **engine) for engine in ({}, {"engine": Backwards}))
+    for _ in range(3):
+        first, second = forwards.federation.step(), backwards.federation.step()
+        assert first.terms == second.terms  # to the last bit, too
+        assert (first.bytes_up, first.bytes_down) == (second.bytes_up, second.bytes_down)
+        assert first.participants == second.participants
+    assert states_and_server(forwards) == states_and_server(backwards)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_federation_goes_on_from_its_three_values(name):
+    """Round, server state and client states are all there is: a new object that gets them continues bit for bit."""
+    keys = {"net": TinyDropout, "participation": 0.6, "optimizer": MOMENTUM}
+    whole = world(configured(name), LABELS, **keys)
+    for _ in range(2):
+        whole.federation.step()
+    fresh = world(configured(name), LABELS, **keys)
+    fresh.federation.round, fresh.federation.server = 2, dict(whole.federation.server)
+    fresh.federation.states = dict(whole.federation.states)
+    for toy in (whole, fresh):
+        toy.federation.step()
+        toy.federation.step()
+    assert states_and_server(whole) == states_and_server(fresh)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_partial_participation_touches_participants_only(name):
+    toy = world(configured(name), LABELS, participation=0.4, engine=Recording)
+    for _ in range(5):
+        before = {k: to_bytes(v) for k, v in toy.federation.states.items()}
+        report = toy.federation.step()
+        for client, state in before.items():
+            if client not in report.participants:
+                assert to_bytes(toy.federation.states[client]) == state
+        assert set(toy.federation.states) <= set(before) | set(report.participants)
+
+
+def test_the_model_is_the_weighted_mean_of_the_participants_only():
+    toy = world(Method(), LABELS, participation=0.4, engine=Recording)
+    toy.federation.step()
+    uploads = [done.payload for done in toy.federation.engine.done]
+    assert len(uploads) == 2
+    total = sum(len(LABELS[done.client]) for done in toy.federation.engine.done)
+    for name, value in toy.federation.server["model"].items():
+        mean = sum(
+            len(LABELS[done.client]) / total * done.payload["model"][name].double()
+            for done in toy.federation.engine.done
+        )
+        assert torch.allclose(value.double(), mean, rtol=0, atol=1e-7)
+
+
+# -- a method that the loop has never heard of -------------------------------------------------------------------------
+@pytest.fixture
+def open_registry(monkeypatch):
+    """What a test registers is gone after it."""
+    METHODS.names()
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+
+
+def test_a_third_party_method_works_end_to_end(open_registry):
+    class Keys(contract.Options):
+        """shrink: how much of the old offset stays."""
+
+        shrink: float = Field(0.5, ge=0, le=1)
+
+    @register
+    class Thirdparty(Method):
+        """Each client is sent its own number and a table; it sends a mean input, a note and no samples key. The server
+        keeps a running tensor; clients count their rounds; both a global and a personal model are offered."""
+
+        Options = Keys
+
+        def server_init(self, ctx):
+            return super().server_init(ctx) | {"running": torch.zeros(5), "rounds": 0}
+
+        def client_init(self, ctx):
+            return {"visits": 0}
+
+        def down(self, server, client, ctx):
+            table = ClassTable(torch.full((4, 2), float(client)), torch.tensor([True, False, True, False]))
+            return {"weights": server["model"], "you": client, "table": table}
+
+        def begin(self, payload, state, ctx):
+            assert payload["you"] == ctx.client
+            assert payload["table"].values[0, 0] == ctx.client
+            return contract.Start(payload["weights"], {"visits": state["visits"]})
+
+        def phases(self, ctx):
+            seen = SampleMean(lambda net, batch, consts: batch.x)
+            return [Train(self.loss, epochs=1, refresh={"seen": seen}, collect={"z": SampleMean("z")})]
+
+        def loss(self, net, batch, consts):
+            z = net.features(batch.x)
+            return Objective(super().loss(net, batch, consts), {}, {"z": z.detach()})
+
+        def end(self, work, state, ctx):
+            up = {"tree": work.tree, "z": work.collected["z"], "note": f"round {ctx.round}", "n": ctx.samples}
+            return up, {"visits": state["visits"] + 1, "last": work.tree}
+
+        def aggregate(self, server, uploads, ctx):
+            assert list(uploads) == sorted(uploads)
+            assert all(u["note"] == f"round {ctx.round}" for u in uploads.values())
+            z = torch.stack([u["z"] for u in uploads.values()]).mean(0)[:5]
+            running = self.options.shrink * server["running"] + z
+            model = contract.weighted_mean([u["tree"] for u in uploads.values()], [u["n"] for u in uploads.values()])
+            return {"model": model, "running": running, "rounds": server["rounds"] + 1}
+
+        def predictors(self, server, state, ctx):
+            if state is None:
+                return {"global": Predictor(server["model"], lambda net, x: net(x) + 0.0)}
+            return {"personal": Predictor(state["last"])} if "last" in state else {}
+
+        def degeneracies(self, server, uploads, ctx):
+            return [Finding("thirdparty.alone", "one client", 1.0)] if len(uploads) == 1 else []
+
+    assert "thirdparty" in METHODS
+    method = METHODS.get("thirdparty").configured("paper", {"shrink": 0.25})
+    toy = world(method, LABELS, participation=0.6, rounds=6)
+    reports = [toy.federation.step() for _ in range(6)]
+    visits = {k: state["visits"] for k, state in toy.federation.states.items()}
+    assert visits == {k: n for k in range(5) if (n := sum(k in r.participants for r in reports))}
+    assert toy.federation.server["rounds"] == 6
+    assert toy.federation.server["running"].abs().sum() > 0
+    assert all(r.findings == [] for r in reports)
+    assert all(r.bytes_down > 0 and r.bytes_up > 0 for r in reports)
+    evaluator = Evaluator(toy.net, toy.worker.load, toy.scenario, "global/global", batch=PASS_BATCH)
+    ctx = ServerContext(toy.task, 6)
+    scores = evaluator.scores("test", iter([(-1, method.predictors(toy.federation.server, None, ctx))]))
+    assert scores.pooled.total == sum(map(len, LABELS))
+    # the same federation, backwards
+    again = world(
+        METHODS.get("thirdparty").configured("paper", {"shrink": 0.25}), LABELS, participation=0.6, engine=Backwards
+    )
+    for _ in range(6):
+        again.federation.step()
+    assert states_and_server(toy) == states_and_server(again)
+
+
+def test_findings_are_those_of_the_method():
+    class Alone(Method):
+        def degeneracies(self, server, uploads, ctx):
+            return [Finding("alone", f"{len(uploads)} of {ctx.task.clients}", float(len(uploads)))]
+
+    report = world(Alone(), LABELS, participation=0.4).federation.step()
+    assert [(f.code, f.message, f.figure) for f in report.findings] == [("alone", "2 of 5", 2.0)]
+
+
+def test_a_lost_client_state_starts_again_from_client_init():
+    toy, other = (world(configured("local"), LABELS) for _ in range(2))
+    for run in (toy, other):
+        run.federation.step()
+    del toy.federation.states[1]
+    trained = toy.federation.step()
+    other.federation.step()
+    assert trained.participants == (0, 1, 2, 3, 4)
+    assert not same_bits(toy.federation.states[1], other.federation.states[1])
+    assert same_bits(toy.federation.states[0], other.federation.states[0])
+
+
+def test_models_move():
+    """Guards the tests above: a federation that trains nothing would pass most of them."""
+    for name in NAMES:
+        toy = world(configured(name), LABELS, optimizer=MOMENTUM)
+        init = clone(toy.task.init)
+        toy.federation.step()
+        first = {kind: clone(tree) for kind, tree in everything(toy).items()}
+        toy.federation.step()
+        for kind, tree in everything(toy).items():
+            assert furthest(tree, first[kind]) > 1e-3
+            assert furthest(tree, init) > 1e-3
+        assert same_tree(toy.task.init, init)

@@ -1,0 +1,106 @@
+"""FedAvg: what can be worked out by hand."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedloom.methods.method import ServerContext
+from fedloom.methods.phases import OptimizerSpec
+from support import Recording, Tiny, TinyBN, configured, furthest, world
+
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1]]
+
+
+DECAY = OptimizerSpec(lr=0.2, momentum=0.9, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(
+    ("net", "spec", "oracle"),
+    [
+        (Tiny, OptimizerSpec(lr=0.2), lambda p: torch.optim.SGD(p, lr=0.2)),
+        (TinyBN, OptimizerSpec(lr=0.2), lambda p: torch.optim.SGD(p, lr=0.2)),
+        (Tiny, DECAY, lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9, weight_decay=0.1)),
+        (TinyBN, DECAY, lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9, weight_decay=0.1)),
+        (Tiny, OptimizerSpec("adam", lr=0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
+    ],
+)
+def test_one_client_one_batch_one_epoch_is_one_step(net, spec, oracle):
+    toy = world(configured("fedavg"), [[0, 1, 2, 3, 0, 1]], batch_size=6, optimizer=spec, net=net)
+    reference = net()
+    reference.load_state_dict(toy.task.init)
+    x, y = toy.samples(0)
+    cross_entropy(reference.train()(x), y).backward()
+    oracle(reference.parameters()).step()
+    report = toy.federation.step()
+    assert report.steps == 1
+    # Adam divides by |g|: rounding in gradients near zero shows a little more.
+    assert furthest(toy.federation.server["model"], reference.state_dict()) < (2e-5 if spec.name == "adam" else 1e-6)
+    assert furthest(toy.federation.server["model"], toy.task.init) > 5e-3
+
+
+def test_two_epochs_of_batches_are_a_plain_torch_loop_over_the_same_shuffles():
+    spec = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=1e-3)
+    toy = world(configured("fedavg"), LABELS, epochs=2, batch_size=3, optimizer=spec)
+    reference = Tiny()
+    reference.load_state_dict(toy.task.init)
+    sgd = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    shuffle = toy.task.streams.numpy("shuffle", 1, 0)
+    x, y = toy.samples(0)
+    for _ in range(2):
+        order = torch.from_numpy(shuffle.permutation(7))
+        for part in (order[:3], order[3:6], order[6:]):
+            sgd.zero_grad()
+            cross_entropy(reference(x[part]), y[part]).backward()
+            sgd.step()
+    done = toy.worker.run(toy.job(0))
+    assert furthest(done.payload["model"], reference.state_dict()) < 1e-6
+
+
+def test_weighted_average_by_hand():
+    method = configured("fedavg")
+    ctx = ServerContext(world(method, LABELS).task, 1)
+    uploads = {
+        0: {"model": {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(7)}, "samples": 1},
+        4: {"model": {"w": torch.tensor([4.0, -1.0]), "n": torch.tensor(9)}, "samples": 3},
+    }
+    server = method.aggregate({"model": {}}, uploads, ctx)
+    assert server["model"]["w"].tolist() == [3.25, -0.25]
+    assert int(server["model"]["n"]) == 7
+    assert server["model"]["w"].dtype == torch.float32
+
+
+def test_clients_weigh_by_their_samples():
+    toy = world(configured("fedavg"), LABELS, engine=Recording, net=TinyBN)
+    toy.federation.step()
+    sent = [done.payload["model"] for done in toy.federation.engine.done]
+    assert [done.payload["samples"] for done in toy.federation.engine.done] == [7, 3, 5]
+    for name, value in toy.federation.server["model"].items():
+        if name == "norm.num_batches_tracked":
+            continue
+        a, b, c = (tree[name].double() for tree in sent)
+        assert torch.allclose(value.double(), (7 * a + 3 * b + 5 * c) / 15, rtol=0, atol=1e-6)
+        if name == "head.weight":
+            assert not torch.allclose(value.double(), (a + b + c) / 3, rtol=0, atol=1e-4)
+
+
+def test_one_client_is_copied_bit_for_bit():
+    toy = world(configured("fedavg"), [LABELS[0]], engine=Recording, net=TinyBN)
+    toy.federation.step()
+    sent = toy.federation.engine.done[0].payload["model"]
+    assert all(torch.equal(value, sent[name]) for name, value in toy.federation.server["model"].items())
+
+
+def test_the_global_predictor_is_the_server_model_and_there_is_no_personal_one():
+    toy = world(configured("fedavg"), LABELS)
+    toy.federation.step()
+    ctx = ServerContext(toy.task, 1)
+    offered = toy.method.predictors(toy.federation.server, None, ctx)
+    assert list(offered) == ["global"]
+    net = copy.deepcopy(toy.net)
+    net.load_state_dict(offered["global"].tree)
+    x, _ = toy.samples(1)
+    toy.worker.load(toy.federation.server["model"])
+    assert torch.equal(offered["global"].logits(net, x), toy.net(x))
+    assert toy.method.predictors(toy.federation.server, {}, ctx) == {}

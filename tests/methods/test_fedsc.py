@@ -1,0 +1,575 @@
+"""FedSC: the properties that its equations promise, whatever the numbers."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedloom.core.records import from_bytes, to_bytes
+from fedloom.core.tables import ClassTable, label_discrepancy
+from fedloom.methods import fedsc
+from fedloom.methods.method import ServerContext
+from fedloom.methods.phases import Batch, OptimizerSpec
+from support import CLASSES, PLAIN_SGD, Recording, Through, Tiny, TinyBN, configured, furthest, same_tree, world
+
+PRESETS = ("paper", "authors", "sound")
+STILL = OptimizerSpec(lr=0.0)
+# Class 3 is held by nobody, class 2 by client 2 alone; client 3 has one sample.
+SKEWED = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
+
+
+def random_table(clients=4, classes=CLASSES, width=3, seed=0, held=None) -> ClassTable:
+    rng = torch.Generator().manual_seed(seed)
+    values = torch.randn(clients, classes, width, generator=rng, dtype=torch.float64)
+    held = torch.rand(clients, classes, generator=rng) < 0.7 if held is None else torch.tensor(held)
+    return ClassTable(torch.where(held.unsqueeze(-1), values, 0.0), held)
+
+
+def constants(method, r: ClassTable, o: ClassTable):
+    """What a client of `method` gets from R and O (and some U, where that comes from the data set)."""
+    toy = world(method, [[0, 1]])
+    payload = {"model": toy.task.init, "relational": r, "consistent": o}
+    consts = method.begin(payload, {}, toy.federation.client_context(0, 2)).consts
+    return consts | {"scale": torch.linspace(0.5, 2.0, len(consts["owner"]), dtype=r.values.dtype)}
+
+
+def example(method, *, seed=0, rows=7, width=3, held=None, tables=None):
+    """z [rows, width], labels of all classes, and the constants of random tables, in float64."""
+    r = random_table(width=width, seed=seed, held=held)
+    weights = fedsc.discrepancy_weights(torch.tensor([[3, 1, 0, 2], [1, 1, 1, 1], [5, 0, 0, 0], [2, 2, 0, 1]]))
+    o = fedsc.consistent_prototypes(r, weights)
+    rng = torch.Generator().manual_seed(seed + 100)
+    z = torch.randn(rows, width, generator=rng, dtype=torch.float64)
+    return z, torch.arange(rows) % CLASSES, constants(method, *(tables(r, o) if tables else (r, o)))
+
+
+def objective(method, z, y, consts, mask=None):
+    net = Through(torch.linspace(-1, 1, CLASSES * z.shape[1], dtype=z.dtype).reshape(CLASSES, -1))
+    return method.loss(net, Batch(z, y, mask), consts)
+
+
+def options_of_the_loss():
+    """Every combination of options that the client's objective reads."""
+    for scale, detach, positives, reduce, norm in itertools.product(
+        ("batch", "dataset", "none"), (True, False), ("all", "mean"), ("sum", "mean_exp"), ("l1", "l2", "mse", "off")
+    ):
+        yield {
+            "scale": scale,
+            "detach_scale": detach,
+            "positives": positives,
+            "rpcl_reduce": reduce,
+            "cpdr": norm,
+        }
+    yield {"positives": "self", "cpdr": "off"}
+
+
+# -- classes held by nobody, or by one ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("metric", ["angle", "l1", "l2", "cosine", "kl", "none"])
+def test_a_class_of_one_holder_keeps_its_prototype_and_one_of_nobody_stays_absent(metric):
+    held = [[True, True, False, False], [True, False, False, False], [True, False, False, False]]
+    local = random_table(clients=3, held=held)
+    r = fedsc.relational_prototypes(local, 2, metric)
+    o = fedsc.consistent_prototypes(r, torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64))
+    assert torch.equal(r.held, local.held)
+    assert o.held.tolist() == [True, True, False, False]
+    assert torch.equal(r.values[0, 1], local.values[0, 1])
+    assert torch.allclose(o.values[1], local.values[0, 1], rtol=0, atol=1e-15)
+    assert not r.values[~r.held].any()
+    assert not o.values[~o.held].any()
+
+
+def test_renormalised_consistent_prototypes_lie_among_their_relational_ones():
+    r = random_table(clients=6, seed=3)
+    o = fedsc.consistent_prototypes(r, fedsc.discrepancy_weights(torch.arange(1, 25).reshape(6, CLASSES) % 7 + 1))
+    for label in range(CLASSES):
+        rows = r.values[r.held[:, label], label]
+        assert (o.values[label] >= rows.amin(0) - 1e-12).all()
+        assert (o.values[label] <= rows.amax(0) + 1e-12).all()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_rows_of_absent_classes_are_never_read(preset):
+    """What lies in memory where nobody holds a class changes neither loss nor gradient."""
+    held = [[True, True, False, False], [True, False, False, False], [False, True, True, False], [False] * 4]
+
+    def spoilt(r, o):
+        return tuple(ClassTable(torch.where(t.held.unsqueeze(-1), t.values, 50.0), t.held) for t in (r, o))
+
+    results = []
+    for tables in (None, spoilt):
+        method = configured("fedsc", preset)
+        z, y, consts = example(method, held=held, tables=tables)
+        out = objective(method, z.requires_grad_(), y, consts)
+        results.append((out.total, torch.autograd.grad(out.total, z)[0]))
+    (clean, clean_gradient), (dirty, dirty_gradient) = results
+    assert torch.allclose(clean, dirty, rtol=0, atol=1e-12)
+    assert torch.allclose(clean_gradient, dirty_gradient, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [{"cpdr": "l1"}, {"cpdr": "mse", "positives": "mean"}])
+def test_samples_of_an_absent_class_feel_cross_entropy_alone(options):
+    held = [[True, True, True, False]] * 4
+    method = configured("fedsc", "paper", scale="none", **options)
+    z, y, consts = example(method, held=held)
+    out = objective(method, z.requires_grad_(), y, consts)
+    alone = objective(method, z, y, {})
+    gradient, ce_gradient = (torch.autograd.grad(o.total, z)[0] for o in (out, alone))
+    absent = y == 3
+    assert torch.allclose(gradient[absent], ce_gradient[absent], rtol=0, atol=1e-15)
+    assert not torch.allclose(gradient[~absent], ce_gradient[~absent], atol=1e-3)
+    # ... and the means are over the others.
+    others = objective(method, z[~absent], y[~absent], consts)
+    for term in ("rpcl", "cpdr"):
+        assert torch.allclose(out.terms[term], others.terms[term], rtol=0, atol=1e-12)
+
+
+def test_nobody_knows_any_class_of_the_batch():
+    method = configured("fedsc", "paper")
+    z, _, consts = example(method, held=[[True, True, True, False]] * 4)
+    y = torch.full((len(z),), 3)
+    out = objective(method, z.requires_grad_(), y, consts)
+    assert float(out.terms["rpcl"]) == float(out.terms["cpdr"]) == 0.0
+    gradient, expected = (torch.autograd.grad(o.total, z)[0] for o in (out, objective(method, z, y, {})))
+    assert torch.equal(gradient, expected)
+
+
+# -- neighbours --------------------------------------------------------------------------------------------------------
+def slow_relational(local: ClassTable, neighbours: int, metric: str) -> torch.Tensor:
+    """Eq. 5-9 and Table 5 as printed: loops over classes and clients, plain Python numbers."""
+
+    def cosine(a, b):
+        return float(a @ b) / (math.sqrt(float(a @ a)) * math.sqrt(float(b @ b)))
+
+    def distance(a, b, g):
+        if metric == "angle":
+            return abs(cosine(g, a) - cosine(g, b))
+        if metric == "l1":
+            return float((a - b).abs().sum())
+        if metric == "l2":
+            return math.sqrt(float(((a - b) ** 2).sum()))
+        if metric == "cosine":
+            return 1 - cosine(a, b)
+        p, q = torch.softmax(a, 0), torch.softmax(b, 0)
+        return float((p * (p / q).log()).sum())
+
+    r = torch.zeros_like(local.values)
+    for label in range(local.held.shape[1]):
+        holders = [k for k in range(len(local.held)) if local.held[k, label]]
+        rows = {k: local.values[k, label] for k in holders}
+        for k in holders:
+            g = sum(rows.values()) / len(rows)
+            others = sorted((q for q in holders if q != k), key=lambda q: distance(rows[k], rows[q], g))
+            merged = [k, *others[:neighbours]]
+            r[k, label] = sum(rows[q] for q in merged) / len(merged)
+    return r
+
+
+@pytest.mark.parametrize("metric", ["angle", "l1", "l2", "cosine", "kl"])
+@pytest.mark.parametrize("neighbours", [0, 1, 2, 4])
+def test_relational_prototypes_of_every_metric_against_plain_loops(metric, neighbours):
+    local = random_table(clients=7, width=5, seed=11)
+    r = fedsc.relational_prototypes(local, neighbours, metric)
+    assert torch.allclose(r.values, slow_relational(local, neighbours, metric), rtol=0, atol=1e-12)
+
+
+def test_without_neighbours_nothing_is_merged():
+    local = random_table(clients=5)
+    assert torch.equal(fedsc.relational_prototypes(local, 0, "angle").values, local.values)
+
+
+@pytest.mark.parametrize("neighbours", [4, 5, 100])
+def test_with_all_neighbours_every_prototype_is_the_class_mean(neighbours):
+    local = random_table(clients=5, held=[[True] * CLASSES] * 5)
+    r = fedsc.relational_prototypes(local, neighbours, "angle")
+    for label in range(CLASSES):
+        g = sum(local.values[k, label] for k in range(5)) / 5
+        assert torch.allclose(r.values[:, label], g.expand(5, -1), rtol=0, atol=1e-14)
+
+
+def test_two_holders_share_one_relational_prototype_whatever_M():
+    local = random_table(clients=3, held=[[True] * CLASSES, [False] * CLASSES, [True] * CLASSES])
+    for neighbours in (1, 2, 3):  # the mean of two, not their sum over M + 1
+        r = fedsc.relational_prototypes(local, neighbours, "angle")
+        mean = (local.values[0] + local.values[2]) / 2
+        assert torch.allclose(r.values[0], mean, rtol=0, atol=1e-15)
+        assert torch.allclose(r.values[2], mean, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("metric", ["angle", "l1", "l2"])
+def test_ties_between_neighbours_go_to_the_smaller_client(metric):
+    # On a line: clients 1, 2 and 3 hold one and the same prototype, equally far from client 0's.
+    values = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]], [[0.0, 1.0]]], dtype=torch.float64)
+    values[3] = values[3] + 1e-14  # rounding is no reason to be nearer
+    local = ClassTable(values, torch.ones(4, 1, dtype=torch.bool))
+    r = fedsc.relational_prototypes(local, 1, metric).values[:, 0]
+    assert torch.allclose(r[0], torch.tensor([0.5, 0.5], dtype=torch.float64), rtol=0, atol=1e-12)
+    assert torch.equal(r[0], (values[0, 0] + values[1, 0]) / 2)
+    assert torch.equal(r[3], (values[3, 0] + values[1, 0]) / 2)
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+def test_angles_are_cosines():
+    for seed in range(20):
+        local = random_table(clients=6, seed=seed)
+        phi = fedsc.angles(ClassTable(local.values * 10.0 ** (seed - 10), local.held))
+        assert phi.isfinite().all()
+        assert (phi.abs() <= 1 + 1e-12).all()
+
+
+def test_prototypes_that_cancel_have_no_angle_but_stay_finite():
+    values = torch.tensor([[[1.0, 2.0]], [[-1.0, -2.0]]])  # g = 0
+    local = ClassTable(values, torch.ones(2, 1, dtype=torch.bool))
+    assert fedsc.angles(local).isfinite().all()
+    assert fedsc.relational_prototypes(local, 1, "angle").values.isfinite().all()
+
+
+def test_label_discrepancy_range():
+    counts = torch.cat(
+        [torch.arange(120).reshape(30, CLASSES) ** 3 % 50 + torch.eye(CLASSES, dtype=torch.int64)[0], torch.eye(4)]
+    )
+    d = label_discrepancy(counts)
+    largest = math.sqrt((1 - 1 / CLASSES) / 2)
+    assert (d >= 0).all()
+    assert (d <= largest + 1e-12).all()
+    assert torch.allclose(d[-4:], torch.full((4,), largest, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert float(label_discrepancy(torch.full((1, CLASSES), 9))) == 0.0
+
+
+def test_weights_sum_to_one_and_prefer_large_balanced_clients():
+    for counts in (
+        torch.tensor([[9, 9, 9, 9], [9, 9, 9, 9]]),  # no discrepancy at all: 0 / 0 must not happen
+        torch.tensor([[100_000, 0, 0, 0], [0, 1, 0, 0], [5, 5, 5, 5]]),
+        torch.tensor([[3, 0, 0, 0]]),
+    ):
+        e = fedsc.discrepancy_weights(counts)
+        assert float(e.sum()) == pytest.approx(1, abs=1e-12)
+        assert (e > 0).all()
+    assert torch.equal(fedsc.discrepancy_weights(torch.full((5, 4), 7)), torch.full((5,), 0.2, dtype=torch.float64))
+    same_mix = fedsc.discrepancy_weights(torch.tensor([[20, 4, 4, 4], [5, 1, 1, 1]]))
+    assert same_mix[0] > same_mix[1]
+    same_size = fedsc.discrepancy_weights(torch.tensor([[8, 0, 0, 0], [2, 2, 2, 2]]))
+    assert same_size[1] > same_size[0]
+
+
+def test_permuting_clients_permutes_weights():
+    counts = torch.tensor([[3, 1, 0, 2], [1, 1, 1, 1], [5, 0, 0, 0], [2, 2, 0, 9]])
+    order = [2, 0, 3, 1]
+    e = fedsc.discrepancy_weights(counts)
+    assert len(set(e.tolist())) == 4
+    assert torch.allclose(fedsc.discrepancy_weights(counts[order]), e[order], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("preset", ["paper", "sound"])
+def test_permuting_clients_leaves_the_server_as_it_is(preset):
+    method = configured("fedsc", preset)
+    ctx = ServerContext(world(method, [[0]]).task, 1)
+    local = random_table(clients=4, held=[[True, True, True, False]] * 3 + [[True, False, False, False]], width=6)
+    uploads = [
+        {
+            "model": {"w": torch.randn(5, generator=torch.Generator().manual_seed(k))},
+            "samples": 3 + 2 * k,
+            "prototypes": ClassTable(local.values[k].float(), local.held[k]),
+            "class_counts": torch.tensor([1 + k, 1, k, 0]),
+        }
+        for k in range(4)
+    ]
+    order = [3, 1, 0, 2]
+    straight = method.aggregate({}, dict(enumerate(uploads)), ctx)
+    shuffled = method.aggregate({}, {place: uploads[k] for place, k in enumerate(order)}, ctx)
+    assert furthest(straight["model"], shuffled["model"]) < 1e-6
+    assert torch.allclose(straight["consistent"].values, shuffled["consistent"].values, rtol=0, atol=1e-6)
+    assert torch.equal(straight["consistent"].held, shuffled["consistent"].held)
+    assert torch.allclose(straight["relational"].values[order], shuffled["relational"].values, rtol=0, atol=1e-6)
+    assert torch.equal(straight["relational"].held[order], shuffled["relational"].held)
+
+
+# -- the losses --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("scale", ["batch", "dataset", "none"])
+@pytest.mark.parametrize("positives", ["all", "mean"])
+def test_rpcl_is_never_negative(scale, positives):
+    method = configured("fedsc", "paper", scale=scale, positives=positives)
+    for seed in range(10):
+        z, y, consts = example(method, seed=seed)
+        batch = Batch(z, y)
+        one_by_one = [
+            fedsc.rpcl(z[i : i + 1], Batch(z[i : i + 1], y[i : i + 1]), consts, method.options) for i in range(7)
+        ]
+        assert min(one_by_one) >= -1e-12
+        assert fedsc.rpcl(z, batch, consts, method.options) > 0
+
+
+def test_rpcl_of_the_only_known_class_is_zero():
+    method = configured("fedsc", "paper")
+    z, _, consts = example(method, held=[[False, True, False, False]] * 4)
+    out = objective(method, z, torch.ones(len(z), dtype=torch.int64), consts)
+    assert float(out.terms["rpcl"]) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors"])
+def test_without_U_the_length_of_prototypes_does_not_matter(preset):
+    def scaled(r, o):
+        return ClassTable(r.values * 37.5, r.held), o
+
+    method = configured("fedsc", preset, scale="none")
+    z, y, consts = example(method)
+    _, _, longer = example(method, tables=scaled)
+    first, second = (objective(method, z, y, c).terms["rpcl"] for c in (consts, longer))
+    assert torch.allclose(first, second, rtol=1e-12, atol=1e-12)
+    if preset == "paper":  # with U it does
+        method = configured("fedsc", "paper")
+        first, second = (objective(method, z, y, c).terms["rpcl"] for c in (consts, longer))
+        assert abs(float(first - second)) > 0.1
+
+
+def test_mean_exp_adds_the_log_of_the_number_of_positives():
+    held = [[True, True, False, False]] * 3 + [[True, False, False, False]]
+    y = torch.tensor([0, 1])
+    losses = {}
+    for reduce in ("sum", "mean_exp"):
+        method = configured("fedsc", "paper", rpcl_reduce=reduce)
+        z, _, consts = example(method, held=held, rows=2)
+        losses[reduce] = float(objective(method, z, y, consts).terms["rpcl"])
+    assert losses["mean_exp"] - losses["sum"] == pytest.approx((math.log(4) + math.log(3)) / 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", ["batch", "dataset", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_low_temperature_stays_finite(scale, dtype):
+    """tau = 0.01 with opposite prototypes: naive exponentials of +-100 leave float32."""
+    method = configured("fedsc", "paper", tau=0.01, scale=scale)
+    r = ClassTable(
+        torch.tensor([[[1.0, 0], [-1, 0], [0, 1], [0, -1]]], dtype=dtype), torch.ones(1, 4, dtype=torch.bool)
+    )
+    consts = constants(method, r, ClassTable(r.values[0], r.held[0]))
+    consts["scale"] = torch.full((4,), 1e-3, dtype=dtype)
+    z = torch.tensor([[-1.0, 0], [1, 1e-4], [0, -3]], dtype=dtype, requires_grad=True)
+    out = objective(method, z, torch.tensor([0, 1, 2]), consts)
+    assert out.total.isfinite()
+    assert torch.autograd.grad(out.total, z)[0].isfinite().all()
+    if scale == "none":  # every sample sits on the opposite class: cos differs by 2
+        assert float(out.terms["rpcl"]) == pytest.approx(2 / 0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("options", list(options_of_the_loss()), ids=lambda o: "-".join(map(str, o.values())))
+def test_features_of_zero_and_features_on_a_prototype_have_finite_gradients(options):
+    method = configured("fedsc", "paper", **options)
+    z, y, consts = example(method, held=[[True] * CLASSES] * 4)
+    z[0] = 0.0
+    z[1] = consts["prototypes"][1]
+    z[2] = consts["consistent"][y[2]]
+    out = objective(method, z.requires_grad_(), y, consts)
+    gradient = torch.autograd.grad(out.total, z)[0]
+    assert out.total.isfinite()
+    assert gradient.isfinite().all()
+    assert gradient.abs().max() < 1e4
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_net_whose_features_died_has_finite_gradients(preset):
+    method = configured("fedsc", preset)
+    z, y, consts = example(method)
+    z = torch.zeros_like(z).requires_grad_()
+    out = objective(method, z, y, consts)
+    assert out.total.isfinite()
+    assert torch.autograd.grad(out.total, z)[0].abs().max() < 1e4
+
+
+def test_no_gradient_through_U_unless_asked():
+    """U times a gradient-free copy of itself: only `detach_scale` false differs from U as plain numbers."""
+    gradients = {}
+    for name, options in (("detached", {}), ("not detached", {"detach_scale": False}), ("numbers", {})):
+        method = configured("fedsc", "paper", **options)
+        z, y, consts = example(method)
+        batch = Batch(z, y)
+        if name == "numbers":
+            distances = (z.unsqueeze(1) - consts["prototypes"]).norm(dim=2).mean(0)
+            consts["scale"] = distances
+            method = configured("fedsc", "paper", scale="dataset")
+        loss = fedsc.rpcl(z.requires_grad_(), batch, consts, method.options)
+        gradients[name] = torch.autograd.grad(loss, z)[0]
+    assert torch.allclose(gradients["detached"], gradients["numbers"], rtol=0, atol=1e-12)
+    assert not torch.allclose(gradients["not detached"], gradients["numbers"], atol=1e-2)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation gives, backward included."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("rows", [20, 40])  # cdist takes another path from 26 rows on
+@pytest.mark.parametrize("options", [{}, {"detach_scale": False}, {"positives": "mean"}, {"preset": "authors"}])
+def test_no_tensor_of_batch_times_prototypes_times_width(rows, options):
+    options = dict(options)
+    method = configured("fedsc", options.pop("preset", "paper"), **options)
+    clients, width = 12, 50
+    r = random_table(clients=clients, width=width, held=[[True] * CLASSES] * clients)
+    consts = constants(method, r, ClassTable(r.values[0], r.held[0]))
+    z = torch.linspace(-1, 1, rows * width, dtype=torch.float64).reshape(rows, width).requires_grad_()
+    with Largest() as seen:
+        out = objective(method, z, torch.arange(rows) % CLASSES, consts)
+        torch.autograd.grad(out.total, z)
+    prototypes = len(consts["owner"])
+    assert seen.numel >= rows * prototypes  # the mode does see
+    assert seen.numel <= max(rows * prototypes, rows * width, prototypes * (width + 2))
+
+
+# -- whole rounds ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("net", [Tiny, TinyBN])
+def test_in_round_1_clients_send_the_weights_of_fedavg(preset, net):
+    toys = [world(configured(name, preset), SKEWED, net=net, epochs=3) for name in ("fedavg", "fedsc")]
+    for client in range(len(SKEWED)):
+        plain, ours = (toy.worker.run(toy.job(client)) for toy in toys)
+        assert same_tree(plain.payload["model"], ours.payload["model"])
+        assert plain.payload["samples"] == ours.payload["samples"] == len(SKEWED[client])
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_in_round_2_clients_send_others(preset):
+    toys = [world(configured(name, preset), SKEWED) for name in ("fedavg", "fedsc")]
+    for toy in toys:
+        toy.federation.step()
+    assert same_tree(*(toy.federation.server["model"] for toy in toys))
+    for toy in toys:
+        toy.federation.step()
+    assert furthest(*(toy.federation.server["model"] for toy in toys)) > 1e-4
+
+
+def test_what_travels():
+    toy = world(configured("fedsc"), SKEWED, engine=Recording, participation=0.5)
+    for _ in range(2):
+        toy.federation.step()
+    first, second = toy.federation.engine.jobs[:2], toy.federation.engine.jobs[2:]
+    assert all(set(job.payload) == {"model"} for job in first)
+    for job in second:
+        assert set(job.payload) == {"model", "relational", "consistent"}
+        assert job.payload["relational"].values.shape == (2, CLASSES, 6)
+        assert job.payload["consistent"].values.shape == (CLASSES, 6)
+    for done in toy.federation.engine.done:
+        assert set(done.payload) == {"model", "samples", "prototypes", "class_counts"}
+        assert done.state == {}
+        expected = torch.bincount(torch.tensor(SKEWED[done.client]), minlength=CLASSES)
+        assert torch.equal(done.payload["class_counts"], expected)
+        assert torch.equal(done.payload["prototypes"].held, expected > 0)
+
+
+@pytest.mark.parametrize("net", [Tiny, TinyBN])
+def test_prototypes_are_class_means_under_the_weights_that_travel_with_them(net):
+    toy = world(configured("fedsc", "paper"), SKEWED, net=net, epochs=2)
+    done = toy.worker.run(toy.job(0))
+    other = net().eval()
+    other.load_state_dict(done.payload["model"])
+    x, y = toy.samples(0)
+    with torch.no_grad():
+        z = other.features(x)
+    for label in (0, 1):
+        mean = z[y == label].double().mean(0)
+        assert torch.allclose(done.payload["prototypes"].values[label].double(), mean, rtol=0, atol=1e-6)
+
+
+def test_prototypes_of_the_last_epoch_are_seen_before_the_steps():
+    """Two epochs, one batch each: the last epoch sees the weights that one epoch leaves."""
+    method = configured("fedsc", "paper", prototypes_from="last_epoch")
+    done = world(method, SKEWED, epochs=2, batch_size=8)
+    done = done.worker.run(done.job(0))
+    before = world(configured("fedsc", "paper"), SKEWED, epochs=1, batch_size=8)
+    before = before.worker.run(before.job(0))
+    after = world(configured("fedsc", "paper"), SKEWED, epochs=2, batch_size=8)
+    after = after.worker.run(after.job(0))
+    ours = done.payload["prototypes"].values
+    assert same_tree(done.payload["model"], after.payload["model"])
+    assert torch.allclose(ours, before.payload["prototypes"].values, rtol=0, atol=1e-6)
+    assert not torch.allclose(ours, after.payload["prototypes"].values, atol=1e-4)
+
+
+def test_U_of_the_data_set_is_its_mean_distance(monkeypatch):
+    method = configured("fedsc", "paper", scale="dataset")
+    toy = world(method, SKEWED, epochs=2, optimizer=STILL)
+    toy.federation.step()
+    seen = []
+    original = fedsc.scaled_similarities
+
+    def spy(z, batch, consts, options):
+        seen.append(consts["scale"])
+        return original(z, batch, consts, options)
+
+    monkeypatch.setattr(fedsc, "scaled_similarities", spy)
+    job = toy.job(2, round_=2)
+    toy.worker.run(job)
+    x, _ = toy.samples(2)
+    toy.worker.load(toy.federation.server["model"])
+    with torch.no_grad():
+        z = toy.net.eval().features(x)
+    rows = job.payload["relational"].values.reshape(-1, z.shape[1])
+    expected = (z.unsqueeze(1) - rows).norm(dim=2).mean(0)
+    assert len(seen) == 4  # two epochs of six samples in batches of four
+    assert all(torch.allclose(scale, expected, rtol=0, atol=1e-5) for scale in seen)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_nothing_that_travels_carries_a_gradient(preset):
+    toy = world(configured("fedsc", preset), SKEWED, engine=Recording)
+    for _ in range(2):
+        toy.federation.step()
+    consts = toy.method.begin(toy.job(0, round_=3).payload, {}, toy.federation.client_context(0, 3)).consts
+    records = [toy.federation.server, consts, *(d.payload for d in toy.federation.engine.done)]
+    for value in itertools.chain.from_iterable(r.values() for r in records):
+        tensors = value.values() if isinstance(value, dict) else [getattr(value, "values", value)]
+        for tensor in tensors:
+            assert not getattr(tensor, "requires_grad", False)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("net", [Tiny, TinyBN])
+def test_four_rounds_of_the_skewed_world_stay_finite(preset, net):
+    toy = world(configured("fedsc", preset), SKEWED, net=net, epochs=2, participation=0.5, engine=Recording)
+    for _ in range(4):
+        report = toy.federation.step()
+        assert all(math.isfinite(v) for v in report.terms.values())
+    server = toy.federation.server
+    assert all(value.isfinite().all() for value in server["model"].values())
+    assert server["relational"].values.isfinite().all()
+    assert server["consistent"].values.isfinite().all()
+    assert not server["consistent"].held[3]
+    assert len(toy.federation.engine.done) == 8
+
+
+def test_one_sample_under_batch_norm_still_has_a_prototype():
+    """Its batch of one is skipped, so the last epoch shows nothing: a pass in evaluation mode stands in."""
+    toy = world(configured("fedsc", "authors"), SKEWED, net=TinyBN)
+    done = toy.worker.run(toy.job(3))
+    assert done.steps == 0
+    assert same_tree(done.payload["model"], toy.task.init)
+    assert done.payload["prototypes"].held.tolist() == [False, True, False, False]
+    with torch.no_grad():
+        z = toy.net.eval().features(toy.samples(3)[0])
+    assert torch.allclose(done.payload["prototypes"].values[1], z[0], rtol=0, atol=1e-6)
+
+
+def test_server_state_survives_a_round_trip_through_bytes():
+    """A federation that goes on from stored bytes gives the bits of one that never stopped."""
+    whole, stored = (world(configured("fedsc", "paper"), SKEWED, optimizer=PLAIN_SGD) for _ in range(2))
+    for _ in range(3):
+        whole.federation.step()
+        stored.federation.step()
+        stored.federation.server = from_bytes(to_bytes(stored.federation.server))
+    assert to_bytes(whole.federation.server) == to_bytes(stored.federation.server)
+
+
+def test_one_holder_per_class_is_reported():
+    lonely = world(configured("fedsc"), [[0, 0], [1, 1]]).federation.step()
+    assert [f.code for f in lonely.findings] == ["fedsc.one_holder_per_class"]
+    assert world(configured("fedsc"), [[0, 0], [0, 1]]).federation.step().findings == []
+    assert world(configured("fedsc"), [[0, 0]]).federation.step().findings == []

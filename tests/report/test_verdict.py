@@ -1,0 +1,105 @@
+"""The sentence: wins, losses, ties, and what the seeds allow to say."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedloom.report import result_table, verdict
+
+
+@pytest.fixture
+def say(make_result):
+    """The verdict on {method: last accuracies by seed}."""
+
+    def said(**methods):
+        results = [make_result(m, s, (0.1, v)) for m, values in methods.items() for s, v in enumerate(values)]
+        return verdict(result_table(results))
+
+    return said
+
+
+def test_win(say):
+    assert say(fedavg=(0.960, 0.962, 0.964), fedsc=(0.980, 0.982, 0.984)) == (
+        "fedsc is 2.0 points above fedavg (98.2 ± 0.2 against 96.2 ± 0.2, 3 seeds each)."
+    )
+
+
+def test_loss(say):
+    assert say(fedavg=(0.93, 0.94), fedsc=(0.90, 0.91)) == (
+        "fedsc does not win here: it is 3.0 points below fedavg (90.5 ± 0.7 against 93.5 ± 0.7, 2 seeds each)."
+    )
+
+
+def test_win_within_the_spread_counts_seeds(say):
+    assert say(fedavg=(0.90, 0.92, 0.94), fedsc=(0.91, 0.93, 0.93)) == (
+        "fedsc is 0.3 points above fedavg (92.3 ± 1.2 against 92.0 ± 2.0, 3 seeds each), "
+        "which lies within the seeds' spread (higher with 2 of 3 seeds)."
+    )
+
+
+def test_loss_within_the_spread(say):
+    assert say(fedavg=(0.90, 0.94), fedsc=(0.91, 0.91)) == (
+        "fedsc does not win here: it is 1.0 points below fedavg (91.0 ± 0.0 against 92.0 ± 2.8, 2 seeds each), "
+        "which lies within the seeds' spread (lower with 1 of 2 seeds)."
+    )
+
+
+def test_tie(say):
+    assert say(fedavg=(0.9, 0.92), fedsc=(0.91, 0.91)) == (
+        "fedsc does not win here: it ties with fedavg (91.0 ± 0.0 against 91.0 ± 1.4, 2 seeds each)."
+    )
+
+
+def test_one_seed_each_rules_nothing_out(say):
+    assert say(fedavg=(0.90,), fedsc=(0.95,)) == (
+        "fedsc is 5.0 points above fedavg (95.0 against 90.0, one seed each); "
+        "without several seeds of both, chance is not ruled out."
+    )
+
+
+def test_different_numbers_of_seeds(say):
+    assert "(95.0 against 90.0 ± 0.0, 1 seed against 2)" in say(fedavg=(0.90, 0.90), fedsc=(0.95,))
+
+
+def test_best_of_several_names_those_that_do_not_beat_fedavg(say):
+    assert say(fedprox=(0.90, 0.90), fedavg=(0.92, 0.92), fedsc=(0.95, 0.95), feddw=(0.92, 0.92)) == (
+        "fedsc is highest of 4: 3.0 points above fedavg (95.0 ± 0.0 against 92.0 ± 0.0, 2 seeds each); "
+        "feddw and fedprox do not beat fedavg."
+    )
+
+
+def test_none_of_several_beats_fedavg(say):
+    assert say(fedavg=(0.92, 0.92), fedsc=(0.91, 0.91), feddw=(0.90, 0.90)) == (
+        "no method beats fedavg here: the nearest, fedsc, is 1.0 points below it "
+        "(91.0 ± 0.0 against 92.0 ± 0.0, 2 seeds each)."
+    )
+
+
+def test_without_fedavg_the_best_two_are_compared(say):
+    assert say(fedprox=(0.90, 0.90), fedsc=(0.95, 0.95)).startswith("fedsc is 5.0 points above fedprox (")
+
+
+def test_a_single_row(say):
+    assert say(fedsc=(0.9, 0.92)) == "fedsc reaches 91.0 ± 1.4 % accuracy (2 seeds)."
+    assert say(fedsc=(0.9,)) == "fedsc reaches 90.0 % accuracy (one seed, so its spread is unknown)."
+
+
+def test_protocols_are_never_ranked_together(make_result):
+    rows = result_table([make_result("fedavg"), make_result("local", protocol="personal/local")])
+    assert verdict(rows) == (
+        "With protocol global/global: fedavg reaches 90.0 % accuracy (one seed, so its spread is unknown). "
+        "With protocol personal/local: local reaches 90.0 % accuracy (one seed, so its spread is unknown)."
+    )
+
+
+def test_scenarios_are_never_ranked_together(make_result):
+    other = {"scenario": {"source": "toy", "partition": "dirichlet", "alpha": 0.5, "seed": None}}
+    results = [make_result(m, config=c) for c in ({}, other) for m in ("fedavg", "fedsc")]
+    said = verdict(result_table(results))
+    assert said.count("ties with fedavg") == 2
+    assert "With scenario.alpha=0.1: " in said
+    assert "With scenario.alpha=0.5: " in said
+
+
+def test_nothing_to_say_about_nothing():
+    assert verdict([]) == ""

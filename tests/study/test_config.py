@@ -1,0 +1,111 @@
+"""Configs: what is accepted, what is refused, and with which line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedloom.core.errors import ConfigError
+from fedloom.study.config import load, parse
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+SMALL: dict[str, Any] = {"scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 4}}
+
+
+def changed(*words: str) -> dict[str, Any]:
+    return load(DEMO, words)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("metod=fedsc", "unknown key 'metod': did you mean 'method'?"),
+        ("method=fedcs", "unknown method 'fedcs': did you mean 'fedsc'?"),
+        ("model=lenet", "unknown model 'lenet': did you mean 'lenet5'?"),
+        ("scenario.source=digit", "unknown source 'digit': did you mean 'digits'?"),
+        ("scenario.partition=dirichlett", "unknown partition 'dirichlett': did you mean 'dirichlet'?"),
+        ("scenario.aplha=1", "unknown key 'scenario.aplha': did you mean 'alpha'?"),
+        ("optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate'"),
+        ("optimizer.lrr=1", "unknown key 'optimizer.lrr': did you mean 'lr'?"),
+        ("fedsc.tua=1", "unknown key 'fedsc.tua': did you mean 'tau'?"),
+        ("fedsc.tau=0", "fedsc.tau = 0: "),
+        ("fedprox.mu=-1", "fedprox.mu = -1: "),
+        ("fedsc.neighbour=angel", "fedsc.neighbour = 'angel': "),
+        ("preset=sounds", "preset = 'sounds': "),
+        ("scenario.alpha=0", "scenario.alpha = 0: input should be greater than 0"),
+        ("scenario.alpha=.nan", "scenario.alpha = nan: "),
+        ("participation=0", "participation = 0: input should be greater than 0"),
+        ("participation=1.5", "participation = 1.5: input should be less than or equal to 1"),
+        ("rounds=0", "rounds = 0: "),
+        ("rounds=many", "rounds = 'many': "),
+        ("evaluation.protocol=global", "evaluation.protocol = 'global': "),
+        ("seed=-1", "seed = -1: "),
+        ("fedsc=3", "fedsc = 3: the section of a method holds its options"),
+    ],
+)
+def test_one_clear_line_for_each_mistake(word: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(changed(word))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_alpha_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"scenario\.alpha is missing"):
+        parse({"scenario": {"source": "digits", "partition": "dirichlet"}})
+
+
+@pytest.mark.parametrize(
+    ("word", "says"), [("rounds", "no override"), ("rounds.x=3", "is a value"), ("a=[", "not YAML")]
+)
+def test_broken_overrides(word: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(DEMO, [word])
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such config file"):
+        load(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [")
+    with pytest.raises(ConfigError, match="not readable as YAML"):
+        load(broken)
+    broken.write_text("- a list")
+    with pytest.raises(ConfigError, match="mapping"):
+        load(broken)
+
+
+def test_overrides_win_and_reach_sections() -> None:
+    config = parse(changed("rounds=7", "scenario.alpha=0.3", "optimizer.lr=1e-2", "fedsc.tau=0.2"))
+    assert (config.rounds, config.optimizer.lr) == (7, 0.01)
+    assert config.resolved()["scenario"]["alpha"] == 0.3
+    assert config.build_method().options.tau == 0.2
+
+
+def test_the_resolved_config_gives_the_same_run_again() -> None:
+    config = parse(changed("preset=authors", "fedsc.tau=0.2"))
+    again = parse(yaml.safe_load(yaml.safe_dump(config.resolved())))
+    assert again.resolved() == config.resolved()
+    assert again.fingerprint() == config.fingerprint()
+
+
+def test_the_fingerprint_follows_what_changes_results_and_nothing_else() -> None:
+    base = parse(SMALL).fingerprint()
+    assert parse(SMALL | {"engine": "serial", "checkpoint": {"seconds": 1}}).fingerprint() == base
+    for change in ({"seed": 1}, {"rounds": 3}, {"preset": "paper", "method": "fedsc"}, {"optimizer": {"lr": 0.1}}):
+        assert parse(SMALL | change).fingerprint() != base
+
+
+def test_options_of_other_methods_are_checked_but_do_not_change_the_run() -> None:
+    assert parse(SMALL | {"fedsc": {"tau": 0.3}}).fingerprint() == parse(SMALL).fingerprint()
+    with pytest.raises(ConfigError, match="fedsc"):
+        parse(SMALL | {"fedsc": {"tau": -1}})
+
+
+def test_presets_set_the_options() -> None:
+    options = {p: parse(SMALL | {"method": "fedsc", "preset": p}).build_method().options for p in ("paper", "sound")}
+    assert options["paper"].cpdr == "l1"
+    assert options["sound"].cpdr == "mse"

@@ -1,0 +1,267 @@
+"""Runs: same bits, resuming, refusing, and what is left behind when something fails."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from filelock import FileLock
+
+from fedloom.core.errors import CheckpointError, ClientError, ConfigError, RunFolderError
+from fedloom.methods import METHODS
+from fedloom.study import checkpoint as checkpoints
+from fedloom.study.callbacks import Callback
+from fedloom.study.config import RunConfig, parse
+from fedloom.study.results import Result
+from fedloom.study.run import run
+
+
+def small(**changes: Any) -> RunConfig:
+    values: dict[str, Any] = {
+        "method": "fedsc",
+        "scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 4},
+        "rounds": 4,
+        "local_epochs": 1,
+        "participation": 0.5,
+        "checkpoint": {"seconds": 0},
+    }
+    return parse(values | changes)
+
+
+class Notes(Callback):
+    """Keeps notes; raises before the round `stop`, as a crash would."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.notes: list[str] = []
+        self.first_round, self.stop = 0, stop
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        self.first_round = first_round
+
+    def on_round(self, config: RunConfig, round_: int, rows: Any) -> None:
+        if round_ == self.stop:
+            raise ConnectionError("power cut")
+
+    def on_end(self, config: RunConfig, result: Result) -> None:
+        pass
+
+    def on_note(self, config: RunConfig, note: str) -> None:
+        self.notes.append(note)
+
+
+def interrupted(config: RunConfig, out: Path, after: int) -> None:
+    with pytest.raises(ConnectionError):
+        run(config, out=out, callbacks=[Notes(stop=after)])
+
+
+def metrics(result: Result) -> list[Any]:
+    """All rows but wall-clock ones."""
+    return [row for row in result.rows if not row["name"].startswith("seconds")]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedsc", "local"])
+def test_the_same_config_gives_the_same_bits(tmp_path: Path, method: str) -> None:
+    protocol = "personal/local" if method == "local" else "global/global"
+    config = small(method=method, evaluation={"protocol": protocol})
+    torch.rand(7)  # the global generator's state must not matter
+    first, second = (run(config, out=tmp_path / name) for name in "ab")
+    assert first.numbers["checkpoint_sha256"] == second.numbers["checkpoint_sha256"]
+    assert metrics(first) == metrics(second)
+    other = run(small(method=method, seed=1, evaluation={"protocol": protocol}), out=tmp_path / "c")
+    assert other.numbers["checkpoint_sha256"] != first.numbers["checkpoint_sha256"]
+
+
+@pytest.mark.parametrize("method", ["fedsc", "local"])
+@pytest.mark.parametrize("after", [1, 3])
+def test_resuming_gives_the_bits_of_an_uninterrupted_run(tmp_path: Path, method: str, after: int) -> None:
+    config = small(method=method, evaluation={"protocol": "personal/local" if method == "local" else "global/global"})
+    whole = run(config, out=tmp_path / "whole")
+    interrupted(config, tmp_path / "cut", after)
+    watch = Notes()
+    resumed = run(config, out=tmp_path / "cut", existing="resume", callbacks=[watch])
+    assert watch.first_round == after + 1
+    assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
+    assert metrics(resumed) == metrics(whole)
+
+
+def test_rounds_after_the_last_checkpoint_are_run_again_not_doubled(tmp_path: Path) -> None:
+    config = small(checkpoint={"seconds": 1000})
+    whole = run(config, out=tmp_path / "whole")
+    interrupted(config, tmp_path / "cut", 3)
+    with (tmp_path / "cut" / "metrics.jsonl").open("a") as log:
+        log.write('{"round": 4, "client": nu')  # torn by the crash
+    resumed = run(config, out=tmp_path / "cut", existing="resume")
+    assert metrics(resumed) == metrics(whole)
+    assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
+
+
+def test_memory_only_runs_leave_nothing_and_agree_with_runs_on_disk(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    in_memory = run(small())
+    assert list(tmp_path.iterdir()) == []
+    assert metrics(in_memory) == metrics(run(small(), out=tmp_path / "disk"))
+
+
+def test_the_folder_holds_what_it_should(tmp_path: Path) -> None:
+    result = run(small(), out=tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()} - {".lock"}
+    expected = {"config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json"}
+    assert names == expected | {"checkpoint"}
+    table = pq.read_table(tmp_path / "run" / "metrics.parquet")
+    assert table.num_rows == len(result.rows)
+    assert table.column_names == ["round", "client", "split", "protocol", "name", "value"]
+    assert len(list((tmp_path / "run" / "checkpoint").iterdir())) == 2  # keep: 2
+    again = Result.read(tmp_path / "run")
+    assert again is not None
+    assert again.numbers == json.loads(json.dumps(result.numbers))
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    first = run(small(), out=tmp_path)
+    watch = Notes()
+    second = run(small(), out=tmp_path, callbacks=[watch])
+    assert watch.first_round == 0
+    assert second.numbers == json.loads(json.dumps(first.numbers))
+    run(small(), out=tmp_path, existing="fresh", callbacks=[watch])
+    assert watch.first_round == 1
+
+
+def test_an_unfinished_run_needs_a_word(tmp_path: Path) -> None:
+    interrupted(small(), tmp_path, 2)
+    with pytest.raises(RunFolderError, match="--resume"):
+        run(small(), out=tmp_path)
+
+
+def test_a_folder_of_another_config_is_refused_and_left_alone(tmp_path: Path) -> None:
+    run(small(), out=tmp_path)
+    before = (tmp_path / "summary.json").read_bytes()
+    with pytest.raises(RunFolderError, match="seed: 0 there, 5 here"):
+        run(small(seed=5), out=tmp_path, existing="resume")
+    assert (tmp_path / "summary.json").read_bytes() == before
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with FileLock(tmp_path / ".lock"), pytest.raises(RunFolderError, match="in use"):
+        run(small(), out=tmp_path)
+    run(small(), out=tmp_path)  # and free again afterwards
+
+
+def newest(folder: Path) -> Path:
+    return sorted((folder / "checkpoint").iterdir())[-1]
+
+
+@pytest.mark.parametrize("name", ["server.safetensors", "meta.json"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, name: str, damage: str) -> None:
+    whole = run(small(), out=tmp_path / "whole")
+    interrupted(small(), tmp_path / "cut", 3)
+    file = newest(tmp_path / "cut") / name
+    content = file.read_bytes()
+    if damage == "truncate":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        middle = len(content) // 2
+        file.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
+    else:
+        file.unlink()
+    watch = Notes()
+    resumed = run(small(), out=tmp_path / "cut", existing="resume", callbacks=[watch])
+    assert watch.first_round == 3
+    assert "round-000003 is damaged" in watch.notes[0]
+    assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
+
+
+def test_all_checkpoints_damaged_is_an_error(tmp_path: Path) -> None:
+    interrupted(small(), tmp_path, 3)
+    for folder in (tmp_path / "checkpoint").iterdir():
+        (folder / "server.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="all 2 checkpoints are damaged"):
+        run(small(), out=tmp_path, existing="resume")
+
+
+@pytest.mark.parametrize(("key", "value", "says"), [("version", "0.0.1", "0.0.1"), ("fingerprint", "0" * 16, "config")])
+def test_a_checkpoint_of_another_version_or_config_is_refused(tmp_path: Path, key: str, value: str, says: str) -> None:
+    interrupted(small(), tmp_path, 2)
+    for folder in (tmp_path / "checkpoint").iterdir():
+        meta = json.loads((folder / "meta.json").read_text())
+        (folder / "meta.json").write_text(json.dumps(meta | {key: value}))
+    with pytest.raises(CheckpointError, match=says):
+        run(small(), out=tmp_path, existing="resume")
+
+
+def test_a_full_disk_is_explained_and_costs_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    whole = run(small(), out=tmp_path / "whole")
+    real, calls = os.fsync, 0
+
+    def full(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 12:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(RunFolderError, match="no space left"):
+            run(small(), out=tmp_path / "cut")
+    assert calls > 12
+    assert not [p for p in (tmp_path / "cut").rglob("*") if "partial" in p.name or p.name.startswith(".metrics")]
+    resumed = run(small(), out=tmp_path / "cut", existing="resume")
+    assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
+
+
+def test_an_exception_in_a_client_names_client_round_and_stage(tmp_path: Path, monkeypatch: Any) -> None:
+    fedavg = METHODS.get("fedavg")
+    real = fedavg.phases
+
+    def phases(self: Any, ctx: Any) -> Any:
+        if ctx.round == 2:
+            raise ZeroDivisionError("inside")
+        return real(self, ctx)
+
+    monkeypatch.setattr(fedavg, "phases", phases)
+    with pytest.raises(ClientError, match=r"client \d+ failed in round 2 .*ZeroDivisionError: inside") as caught:
+        run(small(method="fedavg"), out=tmp_path)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.exit_code == 1
+
+
+def test_a_protocol_that_the_method_cannot_serve_is_refused_before_training() -> None:
+    with pytest.raises(ConfigError, match="no personal model"):
+        run(small(method="fedavg", evaluation={"protocol": "personal/local"}))
+    with pytest.raises(ConfigError, match="no global model"):
+        run(small(method="local"))
+
+
+def test_best_val_needs_validation_data() -> None:
+    scenario = {"source": "digits", "partition": "iid", "clients": 4, "val": 0}
+    with pytest.raises(ConfigError, match="best_val"):
+        run(small(scenario=scenario, evaluation={"select": "best_val"}))
+
+
+def test_bytes_are_those_of_the_serialised_payloads() -> None:
+    result = run(small(method="fedavg", participation=1.0, rounds=2))
+    weights = 38_282 * 4
+    for name in ("bytes_up", "bytes_down"):
+        per_client_round = result.numbers[name] / (2 * 4)
+        assert weights < per_client_round < weights + 1500  # headers
+    silent = run(small(method="local", evaluation={"protocol": "personal/global"}, rounds=2))
+    assert silent.numbers["bytes_up"] == silent.numbers["bytes_down"] == 0
+
+
+def test_client_files_of_unsampled_clients_are_shared_between_checkpoints(tmp_path: Path) -> None:
+    config = small(method="local", evaluation={"protocol": "personal/local"}, participation=0.25)
+    run(config, out=tmp_path)
+    before, last = sorted((tmp_path / "checkpoint").iterdir())
+    shared = [p for p in (last / "clients").iterdir() if p.stat().st_nlink > 1]
+    assert shared
+    assert all((before / "clients" / p.name).samefile(p) for p in shared)
+    loaded = checkpoints.load_latest(tmp_path / "checkpoint", config.fingerprint(), print)
+    assert loaded is not None
+    assert loaded.round == 4

@@ -1,0 +1,205 @@
+"""Small worlds for tests: toy nets, hand-made data, one method, one federation. Nothing here is checked itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedloom.core.records import Record, to_bytes
+from fedloom.core.streams import Streams
+from fedloom.core.trees import Tree, clone
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Views
+from fedloom.engine import Federation, LocalTraining, Serial, Worker
+from fedloom.engine.client import Done, Job
+from fedloom.methods import METHODS
+from fedloom.methods.method import Method, ServerContext, Task
+from fedloom.methods.phases import OptimizerSpec
+from fedloom.nets import build
+from fedloom.nets.net import Net, tree_of
+from fedloom.nets.roles import tag_roles
+
+WIDTH, CLASSES = 5, 4
+PLAIN_SGD = OptimizerSpec(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
+
+
+class Tiny(Net):
+    """5 inputs -> 6 ReLU features -> C logits."""
+
+    def __init__(self, num_classes: int = CLASSES) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, 6)
+        self.head = nn.Linear(6, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.fc(x).relu()
+
+
+class TinyBN(Net):
+    """As `Tiny`, with batch norm in front of the ReLU."""
+
+    def __init__(self, num_classes: int = CLASSES) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.norm(self.fc(x)).relu()
+
+
+class TinyDropout(Net):
+    """As `Tiny`, with dropout behind the ReLU."""
+
+    def __init__(self, num_classes: int = CLASSES) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, 6)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(6, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.drop(self.fc(x).relu())
+
+
+class Through(Net):
+    """Features are the inputs; the head is linear, without bias, and starts from `weight` [C, d]."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.head = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+        with torch.no_grad():
+            self.head.weight.copy_(weight)
+
+    def features(self, x: Tensor) -> Tensor:
+        return x
+
+
+@dataclass
+class World:
+    """The pieces of a federation over hand-made clients."""
+
+    method: Method
+    net: Net
+    data: Dataset
+    scenario: Scenario
+    task: Task
+    worker: Worker
+    federation: Federation
+
+    def job(self, client: int, *, round_: int = 1, state: Record | None = None) -> Job:
+        """One client's work against the server's present state."""
+        federation = self.federation
+        ctx = federation.client_context(client, round_)
+        from_server = self.method.down(federation.server, client, ServerContext(self.task, round_))
+        own = federation.state_of(ctx) if state is None else state
+        return Job(ctx, from_server, own, self.scenario.train.tensor(client))
+
+    def samples(self, client: int) -> tuple[Tensor, Tensor]:
+        """x and y of one client, in stored order."""
+        indices = self.scenario.train.tensor(client)
+        return self.data.gather(indices), self.data.y[indices]
+
+
+def configured(name: str, preset: str = "sound", **options: Any) -> Method:
+    """A registered method."""
+    return METHODS.get(name).configured(preset, options)
+
+
+def dataset(labels: Sequence[int], *, shape: tuple[int, ...] = (WIDTH,), classes: int = CLASSES) -> Dataset:
+    """Random inputs (always the same for the same labels), shifted by class so that there is something to learn."""
+    y = torch.tensor(list(labels), dtype=torch.int64)
+    rng = np.random.default_rng(7)
+    x = torch.from_numpy(rng.normal(size=(len(y), *shape)).astype(np.float32))
+    centres = torch.from_numpy(rng.normal(size=(classes, *shape)).astype(np.float32))
+    return Dataset(x + centres[y], y, tuple(str(c) for c in range(classes)))
+
+
+def world(
+    method: Method,
+    clients: Sequence[Sequence[int]],
+    *,
+    net: Callable[[], Net] | str = Tiny,
+    shape: tuple[int, ...] = (WIDTH,),
+    classes: int = CLASSES,
+    epochs: int = 1,
+    batch_size: int = 4,
+    optimizer: OptimizerSpec = PLAIN_SGD,
+    participation: float = 1.0,
+    rounds: int = 5,
+    seed: int = 3,
+    engine: Callable[[Worker], Any] = Serial,
+) -> World:
+    """A federation; `clients` holds one list of labels per client."""
+    streams = Streams(seed)
+    data = dataset([label for labels in clients for label in labels], shape=shape, classes=classes)
+    starts = np.cumsum([0, *(len(labels) for labels in clients)])
+    views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(starts)])
+    scenario = Scenario("toy", data, data, views, Views.of([np.arange(0)] * len(clients)), views)
+    if isinstance(net, str):
+        made = build(net, input_shape=shape, num_classes=classes, streams=streams)
+    else:
+        with streams.isolated("init"):
+            made = net()
+    task = Task(
+        clients=len(clients),
+        num_classes=classes,
+        rounds=rounds,
+        local_epochs=epochs,
+        init=clone(tree_of(made)),
+        roles=tag_roles(made, "head"),
+        feature_dim=made.head.in_features,
+        streams=streams,
+    )
+    worker = Worker(method, made, data, LocalTraining(batch_size, optimizer))
+    federation = Federation(method, engine(worker), task, scenario, participation=participation)
+    return World(method, made, data, scenario, task, worker, federation)
+
+
+class Backwards:
+    """An engine that runs all jobs last to first and hands the results back in that order."""
+
+    name = "backwards"
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+        return iter([self.worker.run(job) for job in reversed(list(jobs))])
+
+
+class Recording(Serial):
+    """The serial engine; keeps every job and result in `jobs` and `done`."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self.jobs: list[Job] = []
+        self.done: list[Done] = []
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+        for job in jobs:
+            self.jobs.append(job)
+            self.done.append(self.worker.run(job))
+            yield self.done[-1]
+
+
+def same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two records are equal byte for byte."""
+    return to_bytes(dict(a)) == to_bytes(dict(b))
+
+
+def same_tree(a: Tree, b: Tree) -> bool:
+    """Whether two trees have the same names in the same order, and the same bits."""
+    return list(a) == list(b) and all(a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a)
+
+
+def furthest(a: Tree, b: Tree) -> float:
+    """Largest absolute difference over all entries."""
+    assert a.keys() == b.keys()
+    return max(float((a[n].double() - b[n].double()).abs().max()) for n in a)

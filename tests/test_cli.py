@@ -1,0 +1,180 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedloom.cli import main
+from fedloom.methods import METHODS
+
+DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
+QUICK = ["rounds=2", "local_epochs=1", "scenario.alpha=0.5", "scenario.clients=4"]
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_run_prints_one_json_object(capsys: Any) -> None:
+    code, out, err = call(capsys, "run", str(DEMO), "method=fedsc", "seed=1", *QUICK, "--json")
+    assert (code, err) == (0, "")
+    numbers = json.loads(out)
+    assert {"method", "preset", "seed", "rounds", "protocol", "accuracy", "best_val_accuracy"} <= numbers.keys()
+    assert {"bytes_up", "bytes_down", "run_dir", "degenerate", "checkpoint_sha256"} <= numbers.keys()
+    assert {"train", "evaluate", "aggregate", "total"} <= numbers["seconds"].keys()
+    assert (numbers["method"], numbers["preset"], numbers["seed"]) == ("fedsc", "sound", 1)
+    assert numbers["protocol"] == "global/global"
+    assert 0 < numbers["accuracy"] <= 1
+    assert isinstance(numbers["degenerate"], list)
+    assert (Path(numbers["run_dir"]) / "summary.json").is_file()
+
+
+def test_the_same_command_twice_trains_once_and_says_so(capsys: Any) -> None:
+    words = ("run", str(DEMO), "method=fedavg", *QUICK, "--json")
+    _, first, _ = call(capsys, *words)
+    code, second, err = call(capsys, *words)
+    assert code == 0
+    assert json.loads(first) == json.loads(second)
+    assert "nothing was trained" in err
+    _, fresh, err = call(capsys, *words, "--fresh")
+    assert err == ""
+    assert json.loads(fresh)["checkpoint_sha256"] == json.loads(first)["checkpoint_sha256"]
+
+
+def test_run_for_people(capsys: Any) -> None:
+    code, out, _ = call(capsys, "run", str(DEMO), "method=fedavg", *QUICK)
+    assert code == 0
+    for word in ("fedavg", "global/global", "train", "evaluate", "aggregate", "MB"):
+        assert word in out
+
+
+def test_compare_writes_table_and_report(capsys: Any) -> None:
+    words = ("compare", str(DEMO), *QUICK, "--methods", "fedavg,fedprox", "--seeds", "2", "--out", "both")
+    code, out, _ = call(capsys, *words, "--json", "--jobs", "2")
+    result = json.loads(out)
+    assert code == 0
+    assert [(row["method"], row["n"]) for row in result["table"]] == [("fedavg", 2), ("fedprox", 2)]
+    assert all(row["std"] is not None for row in result["table"])
+    assert Path(result["report"]).read_text().startswith("<!DOCTYPE html>")
+    code, out, _ = call(capsys, *words)  # all four are reused
+    assert code == 0
+    assert "±" in out
+    assert "report.html" in out
+
+
+def test_numbers_do_not_depend_on_the_number_of_processes(capsys: Any) -> None:
+    words = ("compare", str(DEMO), *QUICK, "--methods", "fedavg", "--seeds", "2", "--json")
+    one = json.loads(call(capsys, *words, "--out", "one", "--jobs", "1")[1])
+    two = json.loads(call(capsys, *words, "--out", "two", "--jobs", "2")[1])
+    digests = [
+        sorted(json.loads(p.read_text())["checkpoint_sha256"] for p in Path(name).glob("*/summary.json"))
+        for name in ("one", "two")
+    ]
+    assert digests[0] == digests[1]
+    assert one["table"][0]["accuracy"] == two["table"][0]["accuracy"]
+
+
+def test_a_failing_run_in_a_comparison_ends_it(capsys: Any, tmp_path: Path) -> None:
+    words = ("compare", str(DEMO), *QUICK, "--methods", "fedavg,local", "--seeds", "1", "--out", "x", "--jobs", "2")
+    code, _, err = call(capsys, *words)
+    assert code == 2
+    assert "local" in err or "no global model" in err
+
+
+def test_report_from_folders(capsys: Any) -> None:
+    call(capsys, "run", str(DEMO), "method=fedavg", *QUICK, "--out", "runs/a", "--json")
+    code, out, _ = call(capsys, "report", "runs", "--json")
+    assert code == 0
+    assert Path(json.loads(out)["report"]).is_file()
+    code, _, err = call(capsys, "report", "nowhere")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_inspect_shows_who_holds_what(capsys: Any) -> None:
+    code, out, _ = call(capsys, "inspect", str(DEMO), "--json", "--out", "picture.png")
+    picture = json.loads(out)
+    assert code == 0
+    assert len(picture["class_counts"]) == 10
+    assert sum(map(sum, picture["class_counts"])) == picture["train_samples"]
+    assert Path("picture.png").read_bytes().startswith(b"\x89PNG")
+    code, out, _ = call(capsys, "inspect", str(DEMO))
+    assert "total variation" in out
+
+
+def test_catalogues(capsys: Any) -> None:
+    listed = json.loads(call(capsys, "methods", "--json")[1])
+    assert set(listed) == set(METHODS.names())
+    assert all(entry["summary"] for entry in listed.values())
+    assert "tau" in json.loads(call(capsys, "methods", "fedsc", "--json")[1])["options"]
+    assert "lenet5" in json.loads(call(capsys, "models", "--json")[1])
+    assert "digits" in json.loads(call(capsys, "datasets", "--json")[1])
+    for noun in ("methods", "models", "datasets"):
+        assert call(capsys, noun)[0] == 0
+    code, _, err = call(capsys, "methods", "fedcs")
+    assert code == 2
+    assert "did you mean 'fedsc'?" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["metod=fedsc"],
+        ["method=fedcs"],
+        ["scenario.alpha=0"],
+        ["scenario.clients=5000"],
+        ["participation=0"],
+        ["participation=1.01"],
+        ["scenario.source=npz", "scenario.path=none.npz"],
+        ["scenario.source=idx", "scenario.path=none"],
+        ["model=lenet5"],
+        ["evaluation.protocol=personal/local"],
+    ],
+)
+def test_mistakes_give_one_line_and_leave_nothing(capsys: Any, words: list[str], tmp_path: Path) -> None:
+    code, out, err = call(capsys, "run", str(DEMO), *words, "--json")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"]
+
+
+def test_a_missing_config_file(capsys: Any) -> None:
+    code, _, err = call(capsys, "run", "nowhere.yaml")
+    assert (code, err) == (2, "error: nowhere.yaml: no such config file\n")
+
+
+def test_an_exception_in_a_client_exits_1_with_traceback_client_and_round(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, net: Any, batch: Any, consts: Any) -> Any:
+        raise ZeroDivisionError("the loss is broken")
+
+    monkeypatch.setattr(METHODS.get("fedavg"), "loss", broken)
+    code, out, err = call(capsys, "run", str(DEMO), "method=fedavg", *QUICK, "--json")
+    assert (code, out) == (1, "")
+    assert "Traceback" in err
+    assert "the loss is broken" in err
+    assert "client 0 failed in round 1 (phase 0)" in err
+
+
+def test_the_demo_is_the_documented_config(capsys: Any) -> None:
+    code, out, _ = call(capsys, "demo", "--rounds", "1", "--seeds", "1", "--json")
+    table = json.loads(out)["table"]
+    assert code == 0
+    assert [row["method"] for row in table] == ["fedavg", "fedsc"]
+    written = yaml.safe_load(next(Path("runs/demo").glob("fedsc*/config.yaml")).read_text())
+    assert (written["scenario"]["alpha"], written["scenario"]["clients"]) == (0.1, 10)
