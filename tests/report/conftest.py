@@ -13,7 +13,7 @@ from fedloom.study.results import Result
 MakeResult = Callable[..., Result]
 
 
-def scenario(clients: int = 3, classes: int = 4, shift: int = 0) -> dict[str, Any]:
+def toy_scenario(clients: int = 3, classes: int = 4, shift: int = 0) -> dict[str, Any]:
     """A scenario.json with counts that differ by client, class and `shift`."""
     counts = [[(7 * k + 3 * c + shift) % 11 for c in range(classes)] for k in range(clients)]
     return {
@@ -32,6 +32,11 @@ def scenario(clients: int = 3, classes: int = 4, shift: int = 0) -> dict[str, An
         "val_samples": 5,
         "test_samples": 20,
     }
+
+
+@pytest.fixture
+def make_scenario() -> Callable[..., dict[str, Any]]:
+    return toy_scenario
 
 
 @pytest.fixture
@@ -64,7 +69,7 @@ def make_result() -> MakeResult:
             add(now, "test", "loss", 1.0 - accuracy)
             for client, own in enumerate(client_accuracies):
                 add(now, "test", "accuracy", own, client)
-        world = world or scenario(shift=seed)
+        world = world or toy_scenario(shift=seed)
         base = {
             "method": method,
             "preset": preset,

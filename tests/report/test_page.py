@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -14,4 +14,182 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.report import write_report
 
-from .conftest import scenario
+NASTY = "<script>alert('1')</script> & \"$x$\" 漢 ${title}"
+
+
+class Elements(HTMLParser):
+    """Start tags with attributes, and whether every tag is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, {key: value or "" for key, value in attrs}))
+        if tag not in {"meta"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, {key: value or "" for key, value in attrs}))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+@pytest.fixture
+def page_of(tmp_path):
+    def written(results, title=None):
+        return write_report(results, tmp_path / "report.html", title).read_text(encoding="utf-8")
+
+    return written
+
+
+def test_page_is_complete(page_of, two_methods):
+    text = page_of(two_methods)
+    elements = Elements(text)
+    assert elements.open == []
+    assert "<h1>fedavg and fedsc on toy</h1>" in text
+    assert "fedsc is 2.0 points above fedavg (98.0\u00a0±\u00a01.0 against 96.0\u00a0±\u00a01.0, 3 seeds each)" in text
+    for part in ("Results", "Learning curves", "Losses", "Cost", "Data", "Config", "Environment and runs"):
+        assert f">{part}</h2>" in text
+    assert "<b>98.0</b>" in text
+    assert "± 1.0" in text
+    for word in ("global/global", "last", "1.00 kB", "3.00 kB", "4.00 s", "alpha: 0.1", f"{2:064x}"):
+        assert word in text
+    assert "The partition of seed 0; other seeds deal the data anew." in text
+    assert "unbounded: one is empty" in text
+    assert "Loss terms of fedsc" in text
+    assert "Loss terms of fedavg" not in text
+    assert "Single clients" not in text
+
+
+def test_charts_are_named_and_their_ids_unique(page_of, two_methods):
+    text = page_of(two_methods)
+    elements = Elements(text)
+    charts = elements.all("svg")
+    assert len(charts) == 2 + 2 + 2 + 1
+    assert all(chart["role"] == "img" and len(chart["aria-label"]) > 20 for chart in charts)
+    ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)
+    assert {a or b for a, b in used} <= set(ids)
+    assert {a["scope"] for a in elements.all("th")} == {"col", "row"}
+
+
+def test_colours_and_fonts_come_from_the_page(page_of, two_methods):
+    charts = "".join(re.findall(r"<svg.*?</svg>", page_of(two_methods), flags=re.DOTALL))
+    assert not re.findall(r"#[0-9a-f]{6}\b", charts)
+    assert "DejaVu" not in charts
+    assert "var(--c0)" in charts  # FedAvg's grey
+    assert "var(--c1)" in charts
+
+
+def test_nothing_is_loaded_from_elsewhere(page_of, two_methods):
+    text = page_of(two_methods)
+    assert "http://" not in text
+    assert "https://" not in text
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
+    assert "@import" not in text
+
+
+def test_same_results_give_the_same_bytes(page_of, two_methods):
+    assert page_of(two_methods) == page_of(two_methods)
+
+
+def test_another_process_gives_the_same_bytes(make_result, tmp_path):
+    result = make_result("fedsc", terms=("ce", "rpcl"), client_accuracies=(0.2, 0.9))
+    values = {name: getattr(result, name) for name in ("numbers", "rows", "config", "scenario")}
+    (tmp_path / "result.json").write_text(json.dumps(values))
+    code = (
+        "import json, sys; from pathlib import Path; from fedloom.report import write_report; "
+        "from fedloom.study.results import Result; "
+        "write_report([Result(**json.loads(Path(sys.argv[1]).read_text()))], Path(sys.argv[2]))"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "result.json", tmp_path / "theirs.html"], check=True)
+    assert (tmp_path / "theirs.html").read_bytes() == write_report([result], tmp_path / "ours.html").read_bytes()
+
+
+def test_strings_of_configs_are_text(page_of, make_result, make_scenario):
+    world = make_scenario() | {"classes": [NASTY, "a$b$", "c", "d"]}
+    text = page_of(
+        [
+            make_result(NASTY, world=world, source=NASTY, model=NASTY, degenerate=[NASTY], run_dir=NASTY),
+            make_result("fedsc", terms=(NASTY, "ce"), config={"note": NASTY}, engine=NASTY),
+        ],
+        title=NASTY,
+    )
+    elements = Elements(text)
+    assert len(elements.all("script")) == 1
+    assert "<script>alert" not in text
+    assert "${title}" in text
+    assert "$x$" in text
+
+
+def test_degenerate_methods_and_limits_are_visible(page_of, make_result):
+    results = [
+        make_result("fedskc", degenerate=["weights are uniform (0.001)"], select="best_test"),
+        make_result("fedskc", seed=1, select="best_test"),
+        make_result("fedskc", seed=1, select="best_test"),
+        make_result("fedsc"),
+    ]
+    notes = re.search(r"<aside.*?</aside>", page_of(results), flags=re.DOTALL)[0]
+    assert "fedskc: weights are uniform (0.001)" in notes
+    assert "best_test chooses the round by looking at the test set" in notes
+    assert "1 run left out, whose seed is already counted" in notes
+    assert "One seed only for fedsc" in notes
+    assert "answer different questions" in notes
+
+
+def test_a_diverged_term_is_a_note_and_leaves_the_rest(page_of, make_result):
+    result = make_result("fedsc", terms=("ce", "rpcl"))
+    bad = next(row for row in result.rows if row["name"] == "rpcl" and row["round"] == 2)
+    bad["value"] = float("inf")
+    text = page_of([result])
+    assert "fedsc: train rpcl is not finite from round 2 on" in text
+    assert "Loss terms of fedsc" in text
+
+
+def test_single_clients_have_their_chart(page_of, make_result):
+    text = page_of([make_result("local", protocol="personal/local", client_accuracies=(0.25, 0.5, 1.0))])
+    assert "Single clients" in text
+    assert "local from 25.0 to 100.0 %" in text
+    assert "median 50.0 · lowest 25.0" in text
+
+
+def test_many_clients_and_classes_become_a_heat_grid(page_of, make_result, make_scenario):
+    world = make_scenario(clients=200, classes=100) | {"clients": 1000}
+    text = page_of([make_result(world=world)])
+    assert "data:image/png;base64" in text
+    assert "the first 200 of 1,000 clients" in text
+    assert len(text) < 200_000
+
+
+def test_many_methods_with_long_names(page_of, make_result):
+    text = page_of([make_result(f"a-method-with-a-rather-long-name-{k}", accuracies=(0.5, 0.9)) for k in range(20)])
+    assert "var(--c7)" in text
+    assert "var(--c8)" not in text
+
+
+def test_environment_and_folder_of_runs_on_disk(page_of, make_result, tmp_path):
+    folder = tmp_path / "run <1>"
+    folder.mkdir()
+    (folder / "env.json").write_text(json.dumps({"cores": 2, "processor": "P9 <b>", "versions": {"torch": "2.99"}}))
+    text = page_of([replace(make_result(), folder=folder)])
+    for word in ("P9 &lt;b&gt;", "2.99", "run &lt;1&gt;"):
+        assert word in text
+
+
+def test_run_of_one_round_and_without_pictures(page_of, make_result):
+    text = page_of([make_result(accuracies=(0.5,), world={"clients": 3, "class_counts": []})])
+    assert "Who holds what" not in text
+
+
+def test_no_results_is_an_error_and_writes_nothing(tmp_path):
+    with pytest.raises(ConfigError, match="at least one finished run"):
+        write_report([], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()

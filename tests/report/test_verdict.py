@@ -70,7 +70,7 @@ def test_best_of_several_names_those_that_do_not_beat_fedavg(say):
 
 def test_none_of_several_beats_fedavg(say):
     assert say(fedavg=(0.92, 0.92), fedsc=(0.91, 0.91), feddw=(0.90, 0.90)) == (
-        "no method beats fedavg here: the nearest, fedsc, is 1.0 points below it "
+        "No method beats fedavg here: the nearest, fedsc, is 1.0 points below it "
         "(91.0 ± 0.0 against 92.0 ± 0.0, 2 seeds each)."
     )
 
@@ -97,8 +97,13 @@ def test_scenarios_are_never_ranked_together(make_result):
     results = [make_result(m, config=c) for c in ({}, other) for m in ("fedavg", "fedsc")]
     said = verdict(result_table(results))
     assert said.count("ties with fedavg") == 2
-    assert "With scenario.alpha=0.1: " in said
-    assert "With scenario.alpha=0.5: " in said
+    assert "With alpha=0.1: " in said
+    assert "With alpha=0.5: " in said
+
+
+def test_other_settings_that_differ_are_told(make_result):
+    rows = result_table([make_result("fedavg", config={"rounds": 9}), make_result("fedsc", config={"rounds": 3})])
+    assert verdict(rows).endswith("; they differ in rounds (3 against 9) too.")
 
 
 def test_nothing_to_say_about_nothing():

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from fedloom.report.curves import TEXT, place
+from fedloom.report.curves import CHARACTER, TEXT, elided, place
 from fedloom.report.measures import Bar, Dots, tone_name
 from fedloom.report.svg import color, new_figure
 
@@ -31,7 +31,8 @@ def draw_bars(bars: Sequence[Bar]) -> Figure:
     largest = max((sum(bar.parts) for bar in bars), default=0.0) or 1.0
     for row, bar in enumerate(bars):
         top = row * _ROW
-        axes.text(0, top + 18, bar.label, color=color("ink"), fontsize=TEXT, va="baseline")
+        name = elided(bar.label, WIDTH / CHARACTER - len(bar.total) - 1)
+        axes.text(0, top + 18, name, color=color("ink"), fontsize=TEXT, va="baseline")
         axes.text(WIDTH, top + 18, bar.total, color=color("ink"), fontsize=TEXT, va="baseline", ha="right")
         left = 0.0
         for k, part in enumerate(bar.parts):
@@ -60,8 +61,9 @@ def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
         axes.plot(values, heights, "o", color=tone, markersize=5.5, alpha=0.5, mew=0, clip_on=False)
         middle = 100 * median(dots.values)
         axes.plot([middle, middle], [top + 24, top + 58], color=tone, linewidth=2.5, clip_on=False)
-        axes.text(0, top + 16, dots.label, color=color("ink"), fontsize=TEXT, va="baseline")
         summary = f"median {middle:.1f} · lowest {100 * min(dots.values):.1f}"
+        name = elided(dots.label, (width - 30) / CHARACTER - len(summary) - 1)
+        axes.text(0, top + 16, name, color=color("ink"), fontsize=TEXT, va="baseline")
         axes.text(100, top + 16, summary, color=color("muted"), fontsize=TEXT, va="baseline", ha="right")
     return figure
 

@@ -14,10 +14,11 @@ from fedloom.report.measures import TONES, Line, tone_name
 from fedloom.report.svg import color, new_figure
 
 TEXT = 12.0  # CSS pixels at natural size
-SEEDS_SHOWN = 6  # with more seeds the band says it better
+_MOST_SEEDS, _MOST_LINES = 6, 3  # beyond these, single seeds only blur the picture
 _MARKS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"))
 _DASHES: tuple[Any, ...] = ("solid", (0, (5, 2.5)), (0, (1.5, 2)))  # when colours come a second and third time
-_CHARACTER, _LABEL_STEP = 7.2, 16.0
+CHARACTER = 7.2  # CSS pixels that one takes in a name
+_LABEL_STEP = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +37,32 @@ def draw_lines(lines: Sequence[Line], size: Size, *, share: bool, marked: bool =
     apart by marks that stand beside their names too.
     """
     figure = new_figure(size.width, size.height)
-    names = [_elided(line.label, size.characters) for line in lines]
+    names = [elided(line.label, size.characters) for line in lines]
     if marked:
         names = [f"{_MARKS[k % len(_MARKS)][1]} {name}" for k, name in enumerate(names)]
-    room = 14 + _CHARACTER * max(len(name) for name in names)
+    room = 14 + CHARACTER * max(len(name) for name in names)
     axes = place(figure, 44 if share else 50, 14, room, 38)
     last = max(line.rounds[-1] for line in lines)
     for k, line in enumerate(lines):
         mark = _MARKS[k % len(_MARKS)][0] if marked else None
-        _draw_line(axes, line, last, mark)
+        _draw_line(axes, line, last, mark, singly=shows_seeds(lines) and not marked, band=0.39 / max(len(lines), 3))
     _axes_of_rounds(axes, lines, share)
     _name_ends(figure, axes, list(zip(lines, names, strict=True)))
     return figure
 
 
-def _draw_line(axes: Axes, line: Line, last: int, mark: str | None) -> None:
+def shows_seeds(lines: Sequence[Line]) -> bool:
+    """Whether single seeds are drawn too."""
+    return len(lines) <= _MOST_LINES and max(len(line.seeds) for line in lines) <= _MOST_SEEDS
+
+
+def _draw_line(axes: Axes, line: Line, last: int, mark: str | None, *, singly: bool, band: float) -> None:
     tone = color(tone_name(line.tone))
     if line.std is not None:
         low = [m - s for m, s in zip(line.mean, line.std, strict=True)]
         high = [m + s for m, s in zip(line.mean, line.std, strict=True)]
-        axes.fill_between(line.rounds, low, high, color=tone, alpha=0.13, linewidth=0)
-        for seed in line.seeds if mark is None and len(line.seeds) <= SEEDS_SHOWN else ():
+        axes.fill_between(line.rounds, low, high, color=tone, alpha=band, linewidth=0)
+        for seed in line.seeds if singly else ():
             axes.plot(line.rounds, seed, color=tone, alpha=0.35, linewidth=0.8)
     dash = _DASHES[max(line.tone - 1, 0) // (TONES - 1) % len(_DASHES)]
     axes.plot(line.rounds, line.mean, color=tone, linewidth=2, linestyle=dash, solid_capstyle="round", zorder=3)
@@ -68,6 +74,12 @@ def _draw_line(axes: Axes, line: Line, last: int, mark: str | None) -> None:
         axes.plot(line.rounds[::step], line.mean[::step], mark, zorder=4, clip_on=False, **dot)
     if end < last:  # leads to the name, which stands at the right edge
         axes.plot([end, last], [value, value], color=tone, linewidth=1, linestyle=(0, (1, 3)))
+
+
+def elided(name: str, characters: float) -> str:
+    """As much of a name as fits into so many characters."""
+    room = max(int(characters), 2)
+    return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
 def place(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
@@ -128,7 +140,3 @@ def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[Line, str]]) -> 
             fontsize=TEXT,
             va="center_baseline",
         )
-
-
-def _elided(name: str, characters: int) -> str:
-    return name if len(name) <= characters else f"{name[: characters - 1]}…"

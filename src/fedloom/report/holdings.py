@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedloom.report.curves import TEXT, place
+from fedloom.report.curves import CHARACTER, TEXT, elided, place
 from fedloom.report.svg import color, new_figure
 
 WIDTH = 390.0  # CSS pixels at natural size
@@ -37,7 +37,7 @@ def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Fi
     axes.xaxis.tick_top()
     largest = max(max(row) for row in counts) or 1
     if bubbles:
-        axes.set_xticks(range(len(classes)), [_short(c, width) for c in classes])
+        axes.set_xticks(range(len(classes)), [elided(c, width / CHARACTER) for c in classes])
         axes.set_yticks(range(clients))
         _bubbles(axes, counts, largest, 0.94 * min(width, pitch))
     else:
@@ -79,9 +79,3 @@ def _beside(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float,
         fontsize=TEXT,
         annotation_clip=False,
     )
-
-
-def _short(name: str, width: float) -> str:
-    """As much of a class name as its column holds."""
-    characters = max(int(width / 7.2), 2)
-    return name if len(name) <= characters else f"{name[: characters - 1]}…"

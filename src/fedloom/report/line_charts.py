@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fedloom.report.curves import SEEDS_SHOWN, Size, draw_lines
+from fedloom.report.curves import Size, draw_lines, shows_seeds
 from fedloom.report.markup import chart, key
 from fedloom.report.measures import Line, line, terms, tone_name, tones
 from fedloom.report.svg import inline
@@ -25,7 +25,7 @@ def learning_curves(groups: Sequence[Group]) -> str:
     caption = "Test accuracy by round."
     if any(ln.std for ln in lines):
         caption += " Mean over seeds; band: ± sample standard deviation"
-        caption += "; thin lines: single seeds." if max(len(ln.seeds) for ln in lines) <= SEEDS_SHOWN else "."
+        caption += "; thin lines: single seeds." if shows_seeds(lines) else "."
     return chart(svg, "", caption, _phone_key(lines))
 
 

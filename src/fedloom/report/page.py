@@ -18,7 +18,7 @@ from fedloom.report.provenance import configs, environments, run_list
 from fedloom.report.table import Group, grouped
 from fedloom.report.table_html import numbers_table
 from fedloom.report.text import counted, listed
-from fedloom.report.verdict import verdict
+from fedloom.report.verdict import scenario_words, verdict
 from fedloom.study.results import Result
 
 # Keys of a scenario that every scenario has, or that say little about it.
@@ -35,7 +35,7 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
     script = _asset("page.js")
     return Template(_asset("page.html")).substitute(
         title=escape(name),
-        verdict=escape(verdict(rows)).replace(" ± ", "\u00a0±\u00a0"),  # a line break would part them
+        verdict=escape(_unbroken(verdict(rows))),
         facts=facts(_facts(groups)),
         notes=notes(_notes(groups)),
         table=numbers_table(rows),
@@ -45,6 +45,11 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def _unbroken(sentence: str) -> str:
+    """The sentence with no line break within a figure."""
+    return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
 def _asset(name: str) -> str:
@@ -121,8 +126,7 @@ def _pictures(groups: Sequence[Group]) -> list[str]:
     """One picture per scenario: that of its first run, with a word on the other seeds' partitions."""
     by_scenario: dict[str, list[tuple[Group, Result]]] = {}
     for group in groups:
-        told = ", ".join(f"{k}={v}" for k, v in group.row["setting"].items() if k.startswith("scenario."))
-        by_scenario.setdefault(told, []).extend((group, result) for result in group.results)
+        by_scenario.setdefault(scenario_words(group.row), []).extend((group, result) for result in group.results)
     made = []
     for k, (told, runs) in enumerate(by_scenario.items()):
         first = runs[0][1]

@@ -44,7 +44,11 @@ def environments(groups: Sequence[Group]) -> str:
 
 def run_list(groups: Sequence[Group]) -> str:
     """Every run with its seed, its accuracy, its folder and the hash of its last checkpoint."""
-    body = [[escape(group.row["label"]), *_run(result)] for group in groups for result in group.results]
+    body = [
+        [f'<span class="name">{escape(group.row["label"])}</span>', *_run(result)]
+        for group in groups
+        for result in group.results
+    ]
     numeric = {"Seed", "Accuracy %", "Memory MiB"}
     columns = ("Run", "Seed", "Accuracy %", "Memory MiB", "Engine", "Folder", "Checkpoint sha256")
     caption = "Every run: peak memory, engine, folder, and the hash of its last checkpoint."

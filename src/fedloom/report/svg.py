@@ -81,6 +81,7 @@ def _element(text: str, name: str, label: str, css: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
     body = _prefixed(body.replace("xlink:href", "href"), name)
     body = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", body)
+    body = re.sub(r" font-family: [^;\"]+;", "", body)
     for key, stand_in in _STAND_IN.items():
         body = body.replace(stand_in, f"var(--{key})")
     body = re.sub(r"\n\s*", "\n", body).strip()

@@ -20,7 +20,7 @@ def numbers_table(rows: Sequence[ResultRow]) -> str:
     time = max(row["seconds"] for row in rows)
     body = [
         [
-            swatch(tone_name(tone)) + escape(row["label"]),
+            f'{swatch(tone_name(tone))}<span class="name">{escape(row["label"])}</span>',
             f"<b>{percent(row['accuracy'])}</b>{_std(row['std'])}",
             str(row["n"]),
             "–" if row["best_val"] is None else percent(row["best_val"]),

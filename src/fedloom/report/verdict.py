@@ -30,24 +30,34 @@ def verdict(rows: Sequence[ResultRow]) -> str:
 
 def _context(row: ResultRow) -> tuple[str, ...]:
     """What must be equal for two accuracies to be about the same question."""
-    scenario = [f"{key}={value}" for key, value in row["setting"].items() if key.startswith("scenario.")]
-    return f"protocol {row['protocol']}", f"select {row['select']}", " ".join(scenario)
+    return f"protocol {row['protocol']}", f"select {row['select']}", scenario_words(row)
+
+
+def scenario_words(row: ResultRow) -> str:
+    """The scenario keys in which this row differs from others: "alpha=0.1, clients=10"; empty where none does."""
+    found = row["setting"].items()
+    return ", ".join(f"{key.partition('.')[2]}={value}" for key, value in found if key.startswith("scenario."))
+
+
+def _name(row: ResultRow, rows: Sequence[ResultRow]) -> str:
+    """The method where that is enough within these rows."""
+    return row["method"] if sum(other["method"] == row["method"] for other in rows) == 1 else row["label"]
 
 
 def _sentence(rows: Sequence[ResultRow]) -> str:
     if len(rows) == 1:
         row = rows[0]
         seeds = counted(row["n"], "seed") if row["n"] > 1 else "one seed, so its spread is unknown"
-        return f"{row['label']} reaches {plus_minus(row['accuracy'], row['std'])} % accuracy ({seeds})"
+        return f"{row['method']} reaches {plus_minus(row['accuracy'], row['std'])} % accuracy ({seeds})"
     baseline = next((row for row in rows if row["method"] == BASELINE), None)
     others = sorted((row for row in rows if row is not baseline), key=lambda row: -row["accuracy"])
     leader, rival = (others[0], others[1]) if baseline is None else (others[0], baseline)
     gap = leader["accuracy"] - rival["accuracy"]
-    figures = f"({_figures(leader, rival)}){_spread(leader, rival)}"
-    points, name, against = f"{abs(100 * gap):.1f} points", leader["label"], rival["label"]
+    figures = f"({_figures(leader, rival)}){_spread(leader, rival)}{_unlike(leader, rival)}"
+    points, name, against = f"{abs(100 * gap):.1f} points", _name(leader, rows), _name(rival, rows)
     if gap <= -_TIE:
         if len(others) > 1:
-            return f"no method beats {against} here: the nearest, {name}, is {points} below it {figures}"
+            return f"No method beats {against} here: the nearest, {name}, is {points} below it {figures}"
         return f"{name} does not win here: it is {points} below {against} {figures}"
     if gap < _TIE:
         return f"{name} does not win here: it ties with {against} {figures}"
@@ -55,7 +65,7 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
     ahead += f" {points} above {against} {figures}"
     if baseline is None:
         return ahead
-    behind = [row["label"] for row in others if row["accuracy"] - rival["accuracy"] < _TIE]
+    behind = [_name(row, rows) for row in others if row["accuracy"] - rival["accuracy"] < _TIE]
     return ahead + (f"; {listed(behind)} {'does' if len(behind) == 1 else 'do'} not beat {against}" if behind else "")
 
 
@@ -64,6 +74,14 @@ def _figures(leader: ResultRow, rival: ResultRow) -> str:
     seeds = f"{a} seeds each" if a == b > 1 else "one seed each" if a == b else f"{counted(a, 'seed')} against {b}"
     means = [plus_minus(row["accuracy"], row["std"]) for row in (leader, rival)]
     return f"{means[0]} against {means[1]}, {seeds}"
+
+
+def _unlike(leader: ResultRow, rival: ResultRow) -> str:
+    """Settings besides the method that could explain the difference as well."""
+    ours, theirs = leader["setting"], rival["setting"]
+    keys = [key for key in ours if key in theirs and ours[key] != theirs[key]]
+    told = listed(f"{key} ({ours[key]} against {theirs[key]})" for key in keys)
+    return f"; they differ in {told} too" if keys and leader["method"] != rival["method"] else ""
 
 
 def _spread(leader: ResultRow, rival: ResultRow) -> str:

@@ -1,0 +1,103 @@
+"""The page in a real browser: every chart drawn, no error, both themes, a phone's width."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from fedloom.report import write_report
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium executable (chromium, google-chrome) on the path"),
+]
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --hide-scrollbars --enable-logging=stderr --v=0"
+)
+PROBE = """<script>
+addEventListener("load", function () {
+  var charts = [...document.querySelectorAll("svg")].filter(s => getComputedStyle(s).display !== "none");
+  var texts = [...document.querySelectorAll("svg text")].filter(t => t.getBoundingClientRect().width > 0);
+  var boxes = charts.map(s => s.getBoundingClientRect());
+  var root = document.documentElement, before = root.dataset.theme;
+  document.getElementById("theme").click();
+  var after = root.dataset.theme;
+  root.dataset.theme = before;
+  console.log("PROBE" + JSON.stringify({
+    charts: boxes.map(b => [b.width, b.height]),
+    drawn: charts.map(s => s.querySelectorAll("path, use, image").length),
+    text: Math.min(...texts.map(t => t.getBoundingClientRect().height)),
+    right: Math.max(...texts.map(t => t.getBoundingClientRect().right)),
+    scroll: root.scrollWidth, inner: innerWidth, page: getComputedStyle(document.body).backgroundColor, after: after,
+  }) + "END");
+});
+</script>"""
+
+
+def browse(profile: Path, page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [CHROMIUM, *FLAGS.split(), f"--user-data-dir={profile}", *flags, page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+
+
+@pytest.fixture
+def report(make_result, make_scenario, tmp_path):
+    def runs(method, last, **more):
+        return [make_result(method, s, (0.4, 0.8, last + s / 100), **more) for s in range(3)]
+
+    heat = {"scenario": {"source": "toy", "partition": "iid", "seed": None}}
+    results = runs("fedavg", 0.9) + runs("fedsc", 0.95, terms=("ce", "rpcl"))
+    results += runs("a-method-with-a-long-name", 0.93, protocol="personal/local", client_accuracies=(0.1, 0.8, 1.0))
+    results.append(make_result("fedavg", world=make_scenario(60, 30), config=heat, degenerate=["weights are uniform"]))
+    return write_report(results, tmp_path / "report.html")
+
+
+def test_the_page_as_written_runs_its_script_without_errors(report, tmp_path):
+    done = browse(tmp_path / "profile", report, "--dump-dom")
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    button = re.search(r"<button[^>]*>[^<]*</button>", done.stdout)
+    assert button is not None
+    assert "hidden" not in button[0]  # the script, allowed by its hash, has run
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 3600), (390, 6400)])
+def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
+    text = re.sub(r"<meta http-equiv[^>]*>", PROBE, report.read_text())  # the page's own policy forbids the probe
+    inner = tmp_path / "probed.html"
+    inner.write_text(text.replace('<html lang="en"', f'<html lang="en" data-theme="{theme}"'))
+    # A window is never narrower than 500 px, a frame may be.
+    frame = tmp_path / "frame.html"
+    style = f"border:0;width:{width}px;height:{height}px"
+    frame.write_text(f'<!DOCTYPE html><body style="margin:0"><iframe src="{inner.name}" style="{style}"></iframe>')
+    shot = tmp_path / "shot.png"
+    size = f"--window-size={max(width, 500)},{height}"
+    done = browse(tmp_path / "profile", frame, f"--screenshot={shot}", size)
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert [line for line in console if "PROBE" not in line] == []
+    seen = json.loads(re.search(r"PROBE(.*)END", console[0])[1])
+
+    assert len(seen["charts"]) == 8  # of the twins for wide and narrow screens, one each
+    assert all(w > 200 and h > 40 for w, h in seen["charts"])
+    assert all(count > 0 for count in seen["drawn"])
+    assert seen["text"] >= 10  # CSS pixels
+    assert seen["right"] <= width
+    assert seen["inner"] == width
+    assert seen["scroll"] <= width
+    assert seen["after"] == ("dark" if theme == "light" else "light")
+    assert (seen["page"] == "rgb(255, 255, 255)") == (theme == "light")
+
+    pixels = np.asarray(imread(shot))[:, :width, :3]
+    assert pixels.shape[:2] == (height, width)
+    assert pixels.std() > 0.03
+    assert (pixels.mean() > 0.5) == (theme == "light")
+    for band in np.array_split(pixels[: height // 2], 6):  # nothing stays empty over a long stretch
+        assert band.std() > 0.01
