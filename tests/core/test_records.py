@@ -141,6 +141,14 @@ def test_one_tensor_may_stand_under_several_names():
     assert got["before"]["w"].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("first", DTYPES, ids=str)
+def test_the_wire_size_knows_in_which_order_dtypes_are_laid_out(first):
+    """A small and a large tensor: their offsets have other numbers of digits if the order is wrong."""
+    for second in DTYPES:
+        record = {"a": torch.zeros(8, dtype=first), "b": torch.zeros(12_000, dtype=second)}
+        assert wire_size(record) == len(to_bytes(record)), second
+
+
 def test_only_held_rows_of_a_table_travel():
     def size(held_rows):
         held = torch.arange(100) < held_rows

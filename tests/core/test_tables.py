@@ -121,7 +121,7 @@ def test_ties_go_to_the_smaller_client():
 
 def test_differences_of_rounding_size_are_ties():
     distance, held = torch.zeros(1, 3, 3, dtype=torch.float64), torch.ones(3, 1, dtype=torch.bool)
-    distance[0, 0] = torch.tensor([0.0, 0.3 + 4e-16, 0.3])
+    distance[0, 0] = torch.tensor([0.0, 0.3 + 4e-16, 0.3], dtype=torch.float64)
     assert nearest_holders(distance, held, 1)[0, 0].tolist() == [True, True, False]
 
 

@@ -57,14 +57,14 @@ def test_the_array_may_be_written_to(tmp_path):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match="absent.gz: no such file"):
+    with pytest.raises(DataError, match=r"absent\.gz: no such file"):
         read_idx(tmp_path / "absent.gz")
 
 
 def test_every_truncation_of_a_plain_file_is_refused(tmp_path):
     data = idx_bytes(LABELS)
     for length in range(len(data)):
-        with pytest.raises(DataError, match="truncated|not an IDX header"):
+        with pytest.raises(DataError, match=r"truncated|not an IDX header"):
             read_idx(write(tmp_path / "a", data[:length]))
 
 

@@ -52,7 +52,7 @@ class ClientError(FedloomError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown `name`: " - did you mean 'x'?" or the list of what is known."""
+    """A hint for an unknown `name`: "did you mean 'x'?", or the list of what is known."""
     choices = sorted(known)
     match = difflib.get_close_matches(name.lower(), choices, n=1, cutoff=0.5)
     if match:

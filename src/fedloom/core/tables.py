@@ -34,7 +34,7 @@ class ClassTable:
     def from_sums(sums: Tensor, counts: Tensor) -> ClassTable:
         """Class means from class sums [..., C, d] and counts [..., C]; classes with count 0 are not held."""
         held = counts > 0
-        values = sums / counts.clamp(min=1).unsqueeze(-1)
+        values = sums / torch.where(held, counts, torch.ones_like(counts)).unsqueeze(-1)
         return ClassTable(torch.where(held.unsqueeze(-1), values, torch.zeros_like(values)), held)
 
     @staticmethod

@@ -1,0 +1,171 @@
+"""The four protocols on six samples and a net whose answers can be worked out by hand.
+
+Two classes; x is 0 or 1. A tree {"answer": [a0, a1]} predicts class a0 for x = 0 and a1 for x = 1, with logits
+(ln 3, 0) or (0, ln 3): probability 3/4 for the predicted class, so a hit costs ln 4/3 and a miss ln 4.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Views
+from fedloom.evaluation import PROTOCOLS, Evaluator
+from fedloom.methods.phases import Predictor
+from fedloom.nets.net import Net
+
+LN3, HIT, MISS = math.log(3), math.log(4 / 3), math.log(4)
+IDENTITY, ZEROS, ONES = ([0.0, 1.0], [0.0, 0.0], [1.0, 1.0])
+
+
+class Lookup(Net):
+    """logits = ln 3 for the class that `answer` names, 0 for the other. Refuses to be tested in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.answer = torch.nn.Parameter(torch.full((2,), float("nan")))
+        self.batches = []
+
+    def forward(self, x):
+        assert not self.training
+        self.batches.append(len(x))
+        predicted = self.answer[x.flatten().long()]
+        return LN3 * torch.stack([1 - predicted, predicted], dim=1)
+
+
+def views_of(*lists):
+    return Views.of([np.array(part, dtype=np.int64) for part in lists])
+
+
+@pytest.fixture
+def scenario():
+    """Three clients. Test samples: client 0 holds one, client 1 five, client 2 none."""
+    test_x, test_y = torch.tensor([[0.0], [0.0], [0.0], [1.0], [1.0], [1.0]]), torch.tensor([0, 0, 1, 1, 0, 0])
+    train_x, train_y = torch.tensor([[0.0], [1.0], [1.0], [0.0]]), torch.tensor([0, 1, 0, 0])
+    classes = ("zero", "one")
+    return Scenario(
+        "toy",
+        Dataset(train_x, train_y, classes),
+        Dataset(test_x, test_y, classes),
+        train=views_of([0], [3], []),
+        val=views_of([1], [], [2]),
+        test=views_of([0], [1, 2, 3, 4, 5], []),
+    )
+
+
+def evaluate(scenario, protocol, predictors, *, split="test", batch=4):
+    net = Lookup().train()
+
+    def load(tree):
+        with torch.no_grad():
+            net.answer.copy_(tree["answer"])
+
+    return Evaluator(net, load, scenario, protocol, batch=batch).scores(split, iter(predictors))
+
+
+def predictor(answer, **options):
+    return Predictor({"answer": torch.tensor(answer)}, **options)
+
+
+SERVER = [(-1, {"global": predictor(IDENTITY)})]
+CLIENTS = [(k, {"personal": predictor(answer)}) for k, answer in enumerate([ONES, ZEROS, ZEROS])]
+
+
+def test_global_on_global_is_correct_over_total(scenario):
+    scores = evaluate(scenario, "global/global", SERVER)
+    # x = 0 0 0 1 1 1 answered 0 0 0 1 1 1, right where y = 0 0 1 1 0 0 agrees: the first, second, fourth
+    assert scores.accuracy == pytest.approx(3 / 6)
+    assert scores.loss == pytest.approx((3 * HIT + 3 * MISS) / 6, rel=1e-6)
+    assert scores.clients == {}
+    assert (scores.split, scores.pooled.total) == ("test", 6)
+
+
+def test_global_on_local_is_the_mean_over_clients_not_over_samples(scenario):
+    scores = evaluate(scenario, "global/local", SERVER)
+    # client 0: 1 of 1; client 1: 2 of 5; client 2: nothing to test
+    assert scores.accuracy == pytest.approx((1 + 2 / 5) / 2)
+    assert scores.loss == pytest.approx((HIT + (2 * HIT + 3 * MISS) / 5) / 2, rel=1e-6)
+    assert scores.pooled.accuracy == pytest.approx(3 / 6)
+
+
+def test_personal_on_global_tests_every_client_on_everything(scenario):
+    scores = evaluate(scenario, "personal/global", CLIENTS)
+    # always 1: 2 of 6; always 0: 4 of 6; client 2 is tested although it has no samples of its own
+    assert [scores.clients[k].correct for k in range(3)] == [2, 4, 4]
+    assert scores.accuracy == pytest.approx((2 + 4 + 4) / 18)
+    assert scores.loss == pytest.approx((10 * HIT + 8 * MISS) / 18, rel=1e-6)
+
+
+def test_personal_on_local_is_the_mean_over_clients_with_samples(scenario):
+    scores = evaluate(scenario, "personal/local", CLIENTS)
+    # client 0 always answers 1: 0 of 1; client 1 always 0: 3 of 5
+    assert scores.accuracy == pytest.approx((0 + 3 / 5) / 2)
+    assert scores.loss == pytest.approx((MISS + (3 * HIT + 2 * MISS) / 5) / 2, rel=1e-6)
+    assert scores.pooled.accuracy == pytest.approx(3 / 6)
+    assert scores.clients[2].total == 0
+
+
+@pytest.mark.parametrize(("protocol", "expected"), [("global/global", 2 / 2), ("global/local", (1 + 1) / 2)])
+def test_the_val_split_is_the_clients_held_out_training_samples(scenario, protocol, expected):
+    always_right = [(-1, {"global": predictor(ONES)})]
+    scenario.train_set.y[2] = 1  # held out are samples 1 and 2, both now of class 1; the kept ones are of class 0
+    scores = evaluate(scenario, protocol, always_right, split="val")
+    assert scores.accuracy == pytest.approx(expected)
+    assert (scores.split, scores.pooled.total) == ("val", 2)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("batch", [1, 2, 5, 100])
+def test_the_batch_size_of_testing_changes_nothing(scenario, protocol, batch):
+    predictors = SERVER if protocol.startswith("global") else CLIENTS
+    reference = evaluate(scenario, protocol, predictors, batch=6)
+    scores = evaluate(scenario, protocol, predictors, batch=batch)
+    assert scores.accuracy == reference.accuracy
+    assert scores.loss == pytest.approx(reference.loss, rel=1e-6)
+    assert scores.pooled.total == reference.pooled.total
+
+
+def test_at_most_batch_samples_pass_at_once(scenario):
+    net = Lookup()
+    net.answer.data = torch.tensor(IDENTITY)
+    Evaluator(net, lambda tree: None, scenario, "global/global", batch=4).scores("test", iter(SERVER))
+    assert net.batches == [4, 2]
+
+
+def test_a_predictors_own_logits_function_is_used(scenario):
+    inverted = Predictor({"answer": torch.tensor(ZEROS)}, logits=lambda net, x: -net(x))
+    scores = evaluate(scenario, "global/global", [(-1, {"global": inverted})])
+    assert scores.accuracy == pytest.approx(2 / 6)  # as if it always answered 1
+
+
+def test_the_protocols_own_kind_is_picked_among_several(scenario):
+    offered = {"personal": predictor(ZEROS), "global": predictor(IDENTITY), "ensemble": predictor(ONES)}
+    assert evaluate(scenario, "global/global", [(-1, offered)]).accuracy == pytest.approx(3 / 6)
+    assert evaluate(scenario, "personal/global", [(0, offered)]).accuracy == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_method_without_the_protocols_model_is_refused_with_a_way_out(scenario, protocol):
+    kind, where = protocol.split("/")
+    other = "personal" if kind == "global" else "global"
+    with pytest.raises(ConfigError, match=rf"'{kind}/{where}': the method has no {kind} model; use {other}/global"):
+        evaluate(scenario, protocol, [(-1, {other: predictor(ZEROS)})])
+
+
+def test_nobody_with_samples_gives_nan_and_not_zero(scenario):
+    empty = Scenario("toy", scenario.train_set, scenario.test_set, scenario.train, scenario.val, views_of([], [], []))
+    scores = evaluate(empty, "global/local", SERVER)
+    assert math.isnan(scores.accuracy)
+    assert math.isnan(scores.loss)
+
+
+def test_normalised_samples_are_what_the_net_sees(scenario):
+    shifted = Dataset(
+        scenario.test_set.x * 8 + 3, scenario.test_set.y, ("zero", "one"), torch.tensor([3.0]), torch.tensor([8.0])
+    )
+    moved = Scenario("toy", scenario.train_set, shifted, scenario.train, scenario.val, scenario.test)
+    assert evaluate(moved, "global/local", SERVER).accuracy == pytest.approx(0.7)
