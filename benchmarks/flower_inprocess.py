@@ -33,7 +33,8 @@ class InProcess(Grid):
 
     def __init__(self, nodes: int) -> None:
         self._contexts = {
-            n: Context(run_id=1, node_id=n, node_config={}, state=RecordDict(), run_config={}) for n in range(1, nodes + 1)
+            n: Context(run_id=1, node_id=n, node_config={}, state=RecordDict(), run_config={})
+            for n in range(1, nodes + 1)
         }
 
     def get_node_ids(self) -> Iterable[int]:

@@ -131,8 +131,9 @@ def main() -> None:
     for size, limit in ((10, 0.3), (500_000, 1.5)):
         figures = result[str(size)] = measure(size)
         for name, f in figures.items():
+            spread = f"({f['min_ms']:.3f} .. {f['max_ms']:.3f})"
             bound = f"   (bound {limit} ms)" if name == "fedloom" else ""
-            print(f"{size:>9,} parameters  {name:<8} {f['median_ms']:8.3f} ms ({f['min_ms']:.3f} .. {f['max_ms']:.3f}){bound}")
+            print(f"{size:>9,} parameters  {name:<8} {f['median_ms']:8.3f} ms {spread}{bound}")
     if "flower" not in result["10"]:
         print("flwr is not installed: install the extra 'flower' to have it measured beside")
     if arguments.json:
