@@ -99,7 +99,7 @@ class FedSC(Method):
 
     # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        return {name: value for name, value in server.items() if name != "counts"}
+        return server
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         tables = [cast(ClassTable, upload["prototypes"]) for upload in uploads.values()]
@@ -244,7 +244,8 @@ def _client_distances(local: ClassTable, metric: str) -> Tensor:
     if metric in ("l1", "l2"):
         return torch.cdist(rows, rows, p=float(metric[1]), compute_mode="donot_use_mm_for_euclid_dist")
     if metric == "cosine":
-        return 1 - cosine(rows.unsqueeze(2), rows.unsqueeze(1))
+        directions = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        return 1 - directions @ directions.transpose(1, 2)
     log_p = rows.log_softmax(-1)
     return (log_p.exp() * log_p).sum(-1).unsqueeze(2) - log_p.exp() @ log_p.transpose(1, 2)  # KL(k || q)
 
@@ -266,7 +267,8 @@ def consistent_prototypes(relational: ClassTable, weights: Tensor, mode: str = "
     """O [C, d] from R [m, C, d] and e [m]: sum_k e_k r_k^j over the holders of j, Eq. 12.
 
     mode "renorm": divided by the holders' weights; "zero_fill": not divided (literal sum over all clients);
-    "code": e is taken by position in the class's list of holders (released code).
+    "code": e is taken by position in the class's list of holders (the released code, which applies it to raw local
+    prototypes: metric "none").
     """
     held = relational.held
     if mode == "code":

@@ -125,9 +125,9 @@ class Finding:
 
 
 class Options(BaseModel):
-    """Base of every method's options: unknown keys are errors, values do not change."""
+    """Base of every method's options: unknown keys are errors, numbers are finite, values do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Method:
