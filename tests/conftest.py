@@ -1,6 +1,22 @@
-"""Makes `tests/support.py` importable: with importlib import mode no test folder is on the path by itself."""
+"""Makes `tests/support.py` importable: with importlib import mode no test folder is on the path by itself.
+
+No test reads or writes the cache of whoever runs it.
+"""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder for this test process and its children."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLOOM_CACHE", str(folder))
+        patch.delenv("FEDLOOM_DATA", raising=False)
+        yield folder

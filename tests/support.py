@@ -147,6 +147,8 @@ def world(
     else:
         with streams.isolated("init"):
             made = net()
+    if not method.spec.head_bias:
+        made.head.bias = None
     task = Task(
         clients=len(clients),
         num_classes=classes,

@@ -51,10 +51,12 @@ def demo(
 ) -> None:
     """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
     words = [] if rounds is None else [f"rounds={rounds}"]
-    configs = _variants(_demo_config(), words, ["fedavg", "fedsc"], seeds)
+    from fedloom.study.ready import find_ready
+
+    configs = _variants(find_ready("demo").path, words, ["fedavg", "fedsc"], seeds)
     console = _console(as_json)
     if not as_json:
-        from fedloom.study.run import describe_scenario
+        from fedloom.data import describe_scenario
         from fedloom.terminal import holdings
 
         console.print("Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed 0:")
@@ -118,8 +120,8 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Who holds what: clients x classes and skew figures, before any training."""
+    from fedloom.data import describe_scenario
     from fedloom.study.config import load, parse
-    from fedloom.study.run import describe_scenario
     from fedloom.terminal import holdings
 
     parsed = parse(load(config, overrides or ()))
@@ -186,6 +188,31 @@ def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJs
     _catalogue("dataset", dict(SOURCES), name, as_json, facts)
 
 
+@app.command()
+def scenarios(
+    name: Annotated[str | None, typer.Argument(help="One of them; the words it starts with are enough.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ready configs: one for every setting of the papers' tables, and the demo's."""
+    from fedloom.study.ready import find_ready, ready_configs
+    from fedloom.terminal import listing
+
+    if name is not None:
+        found = find_ready(name)
+        if as_json:
+            import yaml
+
+            _print_json({"name": found.name, "path": str(found.path), "config": yaml.safe_load(found.text)})
+        else:
+            _console(as_json).print(f"# {found.path}\n{found.text.rstrip()}", markup=False, soft_wrap=True)
+        return
+    ready = ready_configs()
+    if as_json:
+        _print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
+    else:
+        listing(_console(as_json), "scenario", [(r.name, r.summary) for r in ready])
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns failures into exit codes."""
     try:
@@ -222,17 +249,6 @@ def _existing(resume: bool, fresh: bool) -> Existing:
     if resume and fresh:
         raise ConfigError("--resume goes on and --fresh starts again: give one of them")
     return "resume" if resume else "fresh" if fresh else "refuse"
-
-
-def _demo_config() -> Path:
-    """configs/demo.yaml: beside the package when installed, at the root of a checkout."""
-    here = Path(__file__).resolve().parent
-    for folder in (here / "configs", here.parents[1] / "configs"):
-        if (folder / "demo.yaml").is_file():
-            return folder / "demo.yaml"
-    raise ConfigError(
-        f"demo.yaml is in neither {here / 'configs'} nor {here.parents[1] / 'configs'}; reinstall fedloom"
-    )
 
 
 def _variants(config: Path, overrides: Sequence[str], names: Sequence[str], seeds: int) -> list[RunConfig]:

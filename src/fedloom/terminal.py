@@ -25,6 +25,7 @@ from fedloom.study.config import RunConfig
 from fedloom.study.results import SECONDS, Result
 
 _SHADES = " ·░▒▓█"
+_APART, _CELLS = 12, 50  # classes with a column each; cells for more of them
 
 
 def listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
@@ -44,16 +45,24 @@ def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> No
     table = Table(
         box=SIMPLE_HEAD, header_style="bold", title=f"{picture['name']}: who holds what", title_justify="left"
     )
-    table.add_column("client", justify="right")
-    for label in picture["classes"]:
-        table.add_column(str(label)[:6], justify="center")
-    table.add_column("samples", justify="right")
+    table.add_column("client", justify="right", no_wrap=True)
+    classes = [str(label) for label in picture["classes"]]
+    apart = len(classes) <= _APART
+    if apart:
+        for label in classes:
+            table.add_column(label[:3], justify="center", no_wrap=True)
+    else:
+        merged = -(-len(classes) // _CELLS)
+        counts = [[max(row[c : c + merged]) for c in range(0, len(row), merged)] for row in counts]
+        table.add_column(f"{len(classes)} classes" + (f", {merged} a cell" if merged > 1 else ""), no_wrap=True)
+    if picture["domains"]:
+        table.add_column("domain", no_wrap=True)
+    table.add_column("samples", justify="right", no_wrap=True)
     for client, row in enumerate(counts[:most]):
-        cells = []
-        for n in row:
-            shade = _SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))]
-            cells.append(Text(shade * 3))
-        table.add_row(str(client), *cells, str(sum(row)))
+        shades = [_SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))] for n in row]
+        cells = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
+        domain = [", ".join(_held(picture, client))] if picture["domains"] else []
+        table.add_row(str(client), *cells, *domain, str(sum(picture["class_counts"][client])))
     console.print(table)
     if picture["clients"] > most:
         console.print(f"  … and {picture['clients'] - most} more clients")
@@ -64,8 +73,24 @@ def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> No
     )
     ratio = "without bound" if picture["size_ratio"] is None else f"{picture['size_ratio']:.1f} times"
     console.print(
-        f"  the largest client holds {ratio} as many samples as the smallest; partition drawn {picture['draws']}x"
+        f"  the largest client holds {ratio} as many samples as the smallest; the partition kept "
+        f"{100 * picture['acceptance']:.3g} % of {picture['draws']} draws"
     )
+    if picture["feature_shift"] is not None:
+        console.print(
+            f"  domains look {picture['feature_shift']:.2f} standard deviations apart "
+            "(mean over pairs, RMS over inputs)"
+        )
+    if picture["empty_classes"]:
+        names = ", ".join(str(picture["classes"][c]) for c in picture["empty_classes"])
+        console.print(f"  nobody holds: {names}")
+    if picture["empty_clients"]:
+        console.print(f"  {picture['empty_clients']} clients hold nothing")
+
+
+def _held(picture: Mapping[str, Any], client: int) -> list[str]:
+    """Names of the domains of which a client holds samples."""
+    return [name for name, n in zip(picture["domains"], picture["domain_counts"][client], strict=True) if n]
 
 
 def outcome(console: Console, result: Result) -> None:

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from fedloom.core.tables import (
     ClassTable,
+    client_distances,
     cosine,
     label_discrepancy,
     merge_neighbours,
     nearest_holders,
+    shares,
     sigmoid_weights,
 )
 
@@ -223,3 +225,22 @@ def test_label_discrepancy_equals_plain_loops_and_stays_below_one(counts):
             expected = math.sqrt(0.5 * math.fsum((n / sum(row) - 1 / 3) ** 2 for n in row))
             assert value == pytest.approx(expected, abs=1e-12)
         assert 0 <= value < 1
+
+
+def test_or_else_fills_what_is_not_held():
+    first = ClassTable(torch.tensor([[1.0], [0.0], [0.0]]), torch.tensor([True, False, False]))
+    second = ClassTable(torch.tensor([[7.0], [8.0], [0.0]]), torch.tensor([True, True, False]))
+    both = first.or_else(second)
+    assert both.values.tolist() == [[1], [8], [0]]
+    assert both.held.tolist() == [True, True, False]
+
+
+def test_shares_by_hand():
+    assert shares(torch.tensor([1, 3])).tolist() == [0.25, 0.75]
+    assert shares(torch.zeros(4)).tolist() == [0.25] * 4
+
+
+@pytest.mark.parametrize(("p", "expected"), [(1.0, 7.0), (2.0, 5.0)])
+def test_client_distances_by_hand(p, expected):
+    table = ClassTable(torch.tensor([[[0.0, 0.0]], [[3.0, 4.0]]]), torch.ones(2, 1, dtype=torch.bool))
+    assert client_distances(table, p).tolist() == [[[0.0, expected], [expected, 0.0]]]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.core.trees import clone, nbytes, select, squared_distance, weighted_mean
+from fedloom.core.trees import clone, combine, nbytes, select, squared_distance, weighted_mean
 
 finite = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 
@@ -170,6 +170,20 @@ def test_squared_distance_and_its_gradients_by_hand():
 
 def test_squared_distance_of_empty_trees_is_zero():
     assert squared_distance({}, {}).item() == 0.0
+
+
+def test_combine_takes_any_signs_and_leaves_integers_of_the_first():
+    a = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
+    b = {"w": torch.tensor([10.0, -4.0]), "n": torch.tensor(9)}
+    mixed = combine([a, b], [1.5, -0.5])
+    assert mixed["w"].tolist() == [-3.5, 5.0]
+    assert mixed["n"].item() == 3
+    assert mixed["n"] is not a["n"]
+
+
+def test_combine_adds_in_float64():
+    big, small = {"w": torch.tensor([3e8])}, {"w": torch.tensor([1.0])}
+    assert combine([big, small, big], [1.0, 1.0, -1.0])["w"].item() == 1.0
 
 
 def test_nbytes_counts_values_by_dtype():

@@ -97,3 +97,29 @@ def test_a_constant_channel_of_bytes_gets_unit_deviation(value):
 def test_a_constant_channel_of_floats_gets_unit_deviation(dtype):
     """The mean of three times 0.1 is not 0.1 in float64: its rounding must not pass for a deviation."""
     assert channel_moments(np.full((3, 1, 1, 1), 0.1, dtype)) == ([float(dtype(0.1))], [1.0])
+
+
+def test_token_ids_are_gathered_as_they_are():
+    data = checked(np.array([[3, 1], [2, 0]], np.int32), np.array([0, 1]), origin="toy", tokens=True)
+    assert data.x.dtype == torch.int64
+    batch = data.gather(torch.tensor([1, 0, 1]))
+    assert batch.dtype == torch.int64
+    assert batch.tolist() == [[2, 0], [3, 1], [2, 0]]
+
+
+def test_domains_are_checked_and_kept():
+    x, y = np.zeros((3, 2), np.uint8), np.zeros(3, int)
+    data = checked(x, y, origin="toy", domain=np.array([1, 0, 1], np.int8), domains=["a", "b"])
+    assert data.domain.dtype == torch.int64
+    assert data.domain.tolist() == [1, 0, 1]
+    assert data.first(2).domain.tolist() == [1, 0]
+    assert data.first(9).domains == ("a", "b")
+    for wrong in (np.array([0, 1]), np.array([0.0, 1.0, 0.0]), np.array([0, 2, 1]), np.array([0, -1, 1])):
+        with pytest.raises(DataError, match=r"^toy: domain id"):
+            checked(x, y, origin="toy", domain=wrong, domains=["a", "b"])
+
+
+def test_memory_that_must_not_be_written_is_copied():
+    x = np.zeros((2, 1, 2, 2), np.uint8)
+    x.setflags(write=False)
+    assert checked(x, np.array([0, 1]), origin="toy").x.sum() == 0

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES
-from fedloom.data.sources.idx import FashionMNIST, Idx, read_idx
+from fedloom.data.sources.idx import Idx, read_idx
+from fedloom.data.sources.mnist import FashionMNIST
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 IMAGES = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
@@ -136,9 +137,9 @@ def test_a_missing_part_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"train_labels": LABELS[:2]}, "train: .*one label per sample"),
-        ({"t10k_labels": LABELS[:2]}, "t10k: .*one label per sample"),
-        ({"t10k_labels": np.array([0, 1, 9], np.uint8)}, r"t10k: label 9 is outside 0 \.\. 2"),
+        ({"train_labels": LABELS[:2]}, r"\(train\): .*one label per sample"),
+        ({"t10k_labels": LABELS[:2]}, r"\(test\): .*one label per sample"),
+        ({"t10k_labels": np.array([0, 1, 9], np.uint8)}, r"\(test\): label 9 is outside 0 \.\. 2"),
         ({"t10k_images": IMAGES[:, :2]}, "differ in sample shape"),
         ({"train_images": IMAGES[:0], "train_labels": LABELS[:0]}, r"shape \(0, 4, 5\)"),
     ],

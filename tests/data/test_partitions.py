@@ -1,166 +1,114 @@
-"""Partitions: nothing lost, nothing dealt twice, everything a function of the seed."""
+"""All partitions: nothing dealt twice, nothing lost that should not be, everything a function of the seed."""
 
-import math
+from __future__ import annotations
+
+import doctest
+import importlib
+import itertools
+import pkgutil
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.data.partitions import PARTITIONS, deal_by_shares
-from fedloom.data.partitions.dirichlet import Dirichlet
+from fedloom.data import SKEWS, SOURCES, partitions, skews
+from fedloom.data.partitions import PARTITIONS, deal_by_counts, deal_by_shares, labels_only
+from fedloom.data.partitions.dealing import cut, deal_alike
 from fedloom.data.partitions.iid import IID
+from fedloom.study.config import ScenarioConfig
+from partition_cases import CASES
 
 PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-label_lists = st.lists(st.integers(0, 4), min_size=1, max_size=80).map(np.array)
-partitions = st.one_of(
-    st.just(IID()),
-    st.builds(Dirichlet, alpha=st.sampled_from([1e-3, 0.1, 1.0, 100.0]), min_samples=st.integers(0, 3)),
-)
+cases = st.sampled_from(sorted(CASES))
+seeds = st.integers(0, 10_000)
+
+
+def deal(case, seed):
+    return case.partition.deal(case.train, case.test, case.clients, Streams(seed).numpy("partition"))
 
 
 def as_lists(views):
     return [views[k].tolist() for k in range(len(views))]
 
 
-def deal(partition, train, test, clients, seed):
-    return partition.deal(train, test, clients, 5, Streams(seed).numpy("partition"))
+def test_every_partition_has_a_case():
+    kinds = {type(CASES[name](0).partition) for name in CASES}
+    others = {PARTITIONS.get(name) for name in ("indices", "flower")}  # they need a file and a package
+    assert {kind for _, kind in PARTITIONS} == kinds | others
 
 
-def deal_if_possible(partition, train, test, clients, seed):
-    try:
-        return deal(partition, train, test, clients, seed)
-    except ConfigError:
-        assume(False)
+@settings(PROPERTY, max_examples=150)
+@given(cases, seeds, seeds)
+def test_no_sample_has_two_owners_and_none_is_lost(name, data_seed, seed):
+    case = CASES[name](data_seed)
+    dealt = deal(case, seed)
+    assert len(dealt.train) == len(dealt.test) == case.clients
+    for views, data in ((dealt.train, case.train), (dealt.test, case.test)):
+        assert views.offsets[0] == 0
+        assert views.offsets[-1] == len(views.order)
+        assert not len(views.order) or 0 <= views.order.min() <= views.order.max() < len(data)
+        if views is dealt.train or not case.tests_overlap:
+            assert len(np.unique(views.order)) == len(views.order)
+    for k in range(case.clients):
+        assert len(np.unique(dealt.test[k])) == len(dealt.test[k])
+    if case.complete:
+        assert len(dealt.train.order) == len(case.train)
 
 
 @PROPERTY
-@given(partitions, label_lists, label_lists, st.integers(1, 8), st.integers(0, 1000))
-def test_every_sample_goes_to_exactly_one_client(partition, train, test, clients, seed):
-    dealt = deal_if_possible(partition, train, test, clients, seed)
-    for views, labels in ((dealt.train, train), (dealt.test, test)):
-        assert len(views) == clients
-        assert sorted(views.order.tolist()) == list(range(len(labels)))
+@given(cases, seeds, seeds)
+def test_no_client_is_below_its_minimum(name, data_seed, seed):
+    case = CASES[name](data_seed)
+    dealt = deal(case, seed)
+    assert dealt.train.sizes.min() >= case.least
+    assert 1 <= dealt.accepted <= dealt.draws
 
 
 @PROPERTY
-@given(partitions, label_lists, label_lists, st.integers(1, 8), st.integers(0, 1000))
-def test_equal_seeds_deal_equally_whatever_was_drawn_before(partition, train, test, clients, seed):
-    first = deal_if_possible(partition, train, test, clients, seed)
-    np.random.default_rng(seed).random(7)
+@given(cases, cases, seeds)
+def test_equal_seeds_deal_equally_whatever_was_dealt_before(name, other, seed):
+    case = CASES[name](3)
+    first = deal(case, seed)
+    deal(CASES[other](4), seed + 1)
     np.random.random(3)  # noqa: NPY002 - the global generator must not matter
-    again = deal(partition, train, test, clients, seed)
-    assert as_lists(first.train) == as_lists(again.train)
+    again = deal(case, seed)
+    backwards = [again.train[k].tolist() for k in reversed(range(case.clients))]
+    assert as_lists(first.train) == backwards[::-1]
     assert as_lists(first.test) == as_lists(again.test)
-    assert first.draws == again.draws
+    assert (first.draws, first.accepted) == (again.draws, again.accepted)
 
 
-@pytest.mark.parametrize("partition", [IID(), Dirichlet(alpha=0.5, min_samples=0)], ids=["iid", "dirichlet"])
-def test_another_seed_deals_differently(partition):
-    labels = np.arange(200) % 5
-    assert as_lists(deal(partition, labels, labels, 4, 0).train) != as_lists(
-        deal(partition, labels, labels, 4, 1).train
-    )
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"natural"}))  # it draws nothing
+def test_another_seed_deals_differently(name):
+    case = CASES[name](0)
+    assert as_lists(deal(case, 0).train) != as_lists(deal(case, 1).train)
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"natural subset"}))
+def test_an_empty_test_set_gives_empty_test_views(name):
+    case = CASES[name](0)
+    if name == "dirichlet-domains" or name == "dirichlet-fedma":  # they promise test samples
+        with pytest.raises(ConfigError, match="test sample"):
+            case.partition.deal(case.train, case.test.first(0), case.clients, Streams(0).numpy("partition"))
+        return
+    dealt = case.partition.deal(case.train, case.test.first(0), case.clients, Streams(0).numpy("partition"))
+    assert dealt.test.sizes.tolist() == [0] * case.clients
 
 
 @PROPERTY
-@given(label_lists, st.integers(1, 100), st.integers(0, 1000))
-def test_iid_sizes_differ_by_at_most_one(train, clients, seed):
-    sizes = deal(IID(), train, train, clients, seed).train.sizes
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 100), seeds)
+def test_iid_sizes_differ_by_at_most_one(labels, clients, seed):
+    data = labels_only(labels)
+    sizes = IID().deal(data, data, clients, Streams(seed).numpy("partition")).train.sizes
     assert sizes.max() - sizes.min() <= 1
 
 
 def test_iid_shuffles():
-    dealt = deal(IID(), np.zeros(100, np.int64), np.zeros(100, np.int64), 2, 0)
-    assert set(dealt.train[0].tolist()) != set(range(50))
-
-
-def test_dirichlet_gives_every_client_its_minimum():
-    labels = np.arange(100) % 5
-    partition = Dirichlet(alpha=1.0, min_samples=8)  # of 12.5 on average, so that the minimum binds
-    smallest = [deal(partition, labels, labels, 8, seed).train.sizes.min() for seed in range(30)]
-    assert min(smallest) == 8
-
-
-def test_dirichlet_test_views_have_the_same_mix_as_the_training_views():
-    train, test = np.arange(5000) % 5, np.arange(1000) % 5
-    dealt = deal(Dirichlet(alpha=0.3, min_samples=0), train, test, 6, 3)
-    shares = dealt.train.class_counts(train, 5) / 1000
-    test_shares = dealt.test.class_counts(test, 5) / 200
-    assert shares.max() > 0.5  # skewed, so that the next line says something
-    # both are the same share cut down to whole samples: off by less than one sample of each set
-    assert np.abs(shares - test_shares).max() < 1 / 1000 + 1 / 200
-
-
-@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
-def test_dirichlet_marginals(alpha):
-    """A client's share of a class is Beta(a, (N-1) a): mean 1/N, variance (N-1) / (N^2 (N a + 1))."""
-    clients, classes, per_class, seeds = 4, 5, 2000, 150
-    labels = np.repeat(np.arange(classes), per_class)
-    partition = Dirichlet(alpha=alpha, min_samples=0)
-    shares = np.stack(
-        [deal(partition, labels, labels[:1], clients, s).train.class_counts(labels, classes) for s in range(seeds)]
-    )
-    shares = shares / per_class
-    variance = (clients - 1) / (clients**2 * (clients * alpha + 1))
-    draws = seeds * classes
-    # five standard errors, and one sample of rounding by cutting
-    tolerance = 5 * math.sqrt(variance / draws) + 1 / per_class
-    assert np.abs(shares.mean((0, 2)) - 1 / clients).max() < tolerance
-    # the variance of n independent draws has a relative standard error of about sqrt(2 / n), here 3 %: five of them
-    assert shares.var() == pytest.approx(variance, rel=0.15)
-
-
-def test_a_minimum_that_no_draw_can_reach_is_refused_before_drawing():
-    with pytest.raises(ConfigError, match="4 clients with at least 30 samples each need 120 samples, there are 100"):
-        deal(Dirichlet(alpha=1.0, min_samples=30), np.zeros(100, np.int64), np.zeros(1, np.int64), 4, 0)
-
-
-def test_rejection_is_bounded_and_the_bound_is_said():
-    labels = np.zeros(100, np.int64)  # one class, tiny alpha: one client takes nearly everything in every draw
-    partition = Dirichlet(alpha=1e-3, min_samples=10, max_draws=7)
-    with pytest.raises(ConfigError, match=r"none of 7 draws with alpha 0\.001"):
-        deal(partition, labels, labels, 5, 0)
-
-
-def test_the_number_of_draws_is_reported():
-    labels = np.arange(200) % 5
-    eager = deal(Dirichlet(alpha=0.3, min_samples=0), labels, labels, 8, 0)
-    strict = [deal(Dirichlet(alpha=0.3, min_samples=12), labels, labels, 8, seed).draws for seed in range(5)]
-    assert eager.draws == 1
-    assert max(strict) > 1
-
-
-def test_more_clients_than_samples_leaves_empty_views_only_where_no_minimum_forbids_it():
-    labels = np.array([0, 1, 2])
-    dealt = deal(IID(), labels, labels, 5, 0)
-    assert sorted(dealt.train.sizes.tolist()) == [0, 0, 1, 1, 1]
-    dealt = deal(Dirichlet(alpha=1.0, min_samples=0), labels, labels, 5, 0)
-    assert dealt.train.sizes.sum() == 3
-    with pytest.raises(ConfigError, match="5 clients with at least 1 samples each need 5 samples, there are 3"):
-        deal(Dirichlet(alpha=1.0, min_samples=1), labels, labels, 5, 0)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"alpha": 0},
-        {"alpha": -1},
-        {"alpha": math.nan},
-        {"alpha": math.inf},
-        {"alpha": 1, "min_samples": -1},
-        {"alpha": 1, "max_draws": 0},
-        {"alpha": 1, "unknown": 2},
-    ],
-    ids=str,
-)
-def test_unusable_settings_are_refused(settings):
-    with pytest.raises(ValidationError):
-        Dirichlet(**settings)
+    data = labels_only(np.zeros(100, np.int64))
+    assert set(IID().deal(data, data, 2, Streams(0).numpy("partition")).train[0].tolist()) != set(range(50))
 
 
 def test_deal_by_shares_cuts_every_class_at_the_cumulative_shares():
@@ -178,6 +126,51 @@ def test_deal_by_shares_shuffles_within_a_class():
     assert set(dealt[0][0].tolist()) != set(dealt[1][0].tolist())
 
 
-def test_both_partitions_are_registered():
-    assert PARTITIONS.get("iid") is IID
-    assert PARTITIONS.get("dirichlet") is Dirichlet
+@PROPERTY
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(0, 1000))
+def test_cuts_are_never_negative_and_lose_nothing(weights, count):
+    total = sum(weights)
+    shares = np.array(weights) / total if total > 0 else np.full(len(weights), 1 / len(weights))
+    sizes = cut(shares, count)
+    assert sizes.sum() == count
+    assert sizes.min() >= 0
+
+
+def test_deal_by_counts_leaves_the_rest_to_nobody():
+    labels = np.array([0] * 10 + [1] * 8)
+    views = deal_by_counts(labels, np.array([[3, 0], [5, 8]]), np.random.default_rng(0))
+    assert views.class_counts(labels, 2).tolist() == [[3, 0], [5, 8]]
+
+
+def test_dealing_alike_keeps_shares_and_leaves_out_what_nobody_trains_on():
+    labels, others = np.array([0] * 10 + [1] * 8), np.array([0] * 5 + [1] * 4 + [2] * 3)
+    views = deal_by_counts(labels, np.array([[4, 0], [6, 2]]), np.random.default_rng(0))
+    alike = deal_alike(views, labels, others, 3, np.random.default_rng(1))
+    assert alike.class_counts(others, 3).tolist() == [[2, 0, 0], [3, 4, 0]]
+
+
+@pytest.mark.parametrize("package", [partitions, skews], ids=["partitions", "skews"])
+def test_examples_of_the_docstrings_run(package):
+    ran = 0
+    for found in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{found.name}")
+        given = {"labels_only": labels_only, "rng": np.random.default_rng(0), "np": np}
+        result = doctest.testmod(module, extraglobs=given)
+        assert not result.failed
+        ran += result.attempted
+    assert ran
+
+
+def test_every_partition_and_skew_says_what_it_is_with_an_example():
+    for registry in (PARTITIONS, SKEWS):
+        for name, kind in registry:
+            text = kind.__doc__ or ""
+            assert ">>> " in text or f": {name}" in text or f"name: {name}" in text, name
+
+
+def test_no_key_means_two_things():
+    """A scenario's keys go by name to its source and its partition: the same name in both would reach both."""
+    own = set(ScenarioConfig.model_fields)
+    for (source, kind), (name, dealt) in itertools.product(SOURCES, PARTITIONS):
+        assert not (set(kind.model_fields) | own) & set(dealt.model_fields), f"{source} and {name}"
+        assert not own & set(kind.model_fields), source

@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 
 from fedloom.data.skew import label_skew
+from fedloom.data.views import Views, starts
+
+
+def skew_of(counts, **more):
+    """Figures of clients with these class counts [N, C]."""
+    clients, classes = counts.shape
+    labels = np.repeat(np.tile(np.arange(classes), clients), counts.reshape(-1))
+    return label_skew(Views(np.arange(len(labels)), starts(counts.sum(1))), labels, classes, **more)
 
 
 def test_figures_of_three_clients_by_hand():
-    skew = label_skew(np.array([[4, 0], [0, 2], [3, 3]]))
+    skew = skew_of(np.array([[4, 0], [0, 2], [3, 3]]))
     # shares (1, 0), (0, 1), (1/2, 1/2): distances 1, 1/2, 1/2
     assert skew.total_variation == pytest.approx(2 / 3)
     assert skew.classes_per_client == pytest.approx((1 + 1 + 2) / 3)
@@ -17,13 +25,13 @@ def test_figures_of_three_clients_by_hand():
 
 
 def test_equal_mixes_of_unequal_size_have_no_variation():
-    skew = label_skew(np.array([[10, 30], [1, 3]]))
+    skew = skew_of(np.array([[10, 30], [1, 3]]))
     assert skew.total_variation == pytest.approx(0, abs=1e-15)
     assert skew.size_ratio == pytest.approx(10)
 
 
 def test_empty_clients_and_classes_are_named_and_left_out_of_the_means():
-    skew = label_skew(np.array([[0, 0, 0], [5, 0, 0], [0, 0, 5], [0, 0, 0]]))
+    skew = skew_of(np.array([[0, 0, 0], [5, 0, 0], [0, 0, 5], [0, 0, 0]]))
     assert skew.empty_clients == (0, 3)
     assert skew.empty_classes == (1,)
     assert skew.total_variation == pytest.approx(1)
@@ -33,11 +41,11 @@ def test_empty_clients_and_classes_are_named_and_left_out_of_the_means():
 
 
 def test_a_single_client_has_no_pairs():
-    assert label_skew(np.array([[3, 4]])).total_variation == 0.0
+    assert skew_of(np.array([[3, 4]])).total_variation == 0.0
 
 
 def test_nobody_holding_anything_is_no_crash():
-    skew = label_skew(np.zeros((2, 2), np.int64))
+    skew = skew_of(np.zeros((2, 2), np.int64))
     assert skew.empty_clients == (0, 1)
     assert skew.empty_classes == (0, 1)
 
@@ -45,5 +53,5 @@ def test_nobody_holding_anything_is_no_crash():
 def test_beyond_max_pairs_evenly_spaced_clients_stand_for_all():
     counts = np.array([[1, 0]] * 3 + [[0, 1]] * 2)
     # positions 0, 2, 4 of five: shares (1,0), (1,0), (0,1), distances 0, 1, 1
-    assert label_skew(counts, max_pairs=3).total_variation == pytest.approx(2 / 3)
-    assert label_skew(counts).total_variation == pytest.approx(6 / 10)  # 3 * 2 of 10 pairs differ
+    assert skew_of(counts, max_pairs=3).total_variation == pytest.approx(2 / 3)
+    assert skew_of(counts).total_variation == pytest.approx(6 / 10)  # 3 * 2 of 10 pairs differ

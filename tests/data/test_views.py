@@ -45,3 +45,26 @@ def test_class_counts_by_hand():
     labels = np.array([0, 2, 2, 1, 0, 2])
     views = views_of([1, 2, 0], [], [5, 3])
     assert views.class_counts(labels, 4).tolist() == [[1, 0, 2, 0], [0, 0, 0, 0], [0, 1, 1, 0]]
+
+
+def test_class_counts_of_the_first_clients():
+    labels = np.array([0, 2, 2, 1, 0, 2])
+    views = views_of([1, 2, 0], [], [5, 3])
+    assert views.class_counts(labels, 4, first=2).tolist() == [[1, 0, 2, 0], [0, 0, 0, 0]]
+    assert views.class_counts(labels, 4, first=9).tolist() == views.class_counts(labels, 4).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-1, 4), max_size=30))
+def test_owners_become_views_and_views_owners(owners):
+    owner = np.array(owners, dtype=np.int64)
+    views = Views.by_owner(owner, 5)
+    assert [views[k].tolist() for k in range(5)] == [np.flatnonzero(owner == k).tolist() for k in range(5)]
+    assert views.owner_of(len(owner)).tolist() == owners
+    assert views.holders().tolist() == sorted(k for k in owners if k >= 0)
+
+
+def test_even_pieces_and_other_names_for_samples():
+    views = Views.even(np.array([4, 2, 9, 7, 1]), 3)
+    assert [views[k].tolist() for k in range(3)] == [[4, 2], [9, 7], [1]]
+    assert [views.mapped(np.arange(10) * 10)[k].tolist() for k in range(3)] == [[40, 20], [90, 70], [10]]

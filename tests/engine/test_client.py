@@ -44,6 +44,28 @@ def test_every_epoch_sees_every_sample_once_in_a_new_order_and_keeps_the_last_pa
     assert all(training for _, training, _ in toy.method.batches)
 
 
+def test_shuffles_differ_between_clients_rounds_and_seeds_and_only_there():
+    def order(client=0, round_=1, seed=3, method=None):
+        """Positions in the client's data, in the order in which one epoch sees them."""
+        toy = world(method or Method(), [[0] * 20, [0] * 20], batch_size=5, seed=seed)
+        x, seen = toy.samples(client)[0], []
+
+        def spy(net, batch, consts, loss=toy.method.loss):
+            seen.extend(int((x == row).all(1).nonzero()) for row in batch.x)
+            return loss(net, batch, consts)
+
+        toy.method.loss = spy
+        toy.worker.run(toy.job(client, round_=round_))
+        return seen
+
+    orders = [order(), order(client=1), order(round_=2), order(seed=4)]
+    assert all(sorted(o) == list(range(20)) for o in orders)
+    assert len({tuple(o) for o in orders}) == 4
+    torch.manual_seed(99)
+    assert order() == orders[0]
+    assert order(method=configured("fedprox")) == orders[0]
+
+
 def test_a_batch_of_one_is_skipped_under_batch_norm_only():
     for net, sizes in ((TinyBN, [3, 3] * 2), (Tiny, [3, 3, 1] * 2)):
         toy = world(Noting(), LABELS, epochs=2, batch_size=3, net=net)
@@ -294,6 +316,18 @@ def test_terms_are_means_over_the_last_epoch():
 
     toy = world(Counting(), LABELS, epochs=2, batch_size=3)
     assert dict(toy.worker.run(toy.job(0)).terms) == {"call": 5.0}  # calls 4, 5 and 6
+
+
+def test_terms_are_those_of_the_last_phase_that_made_a_step():
+    class Phased(Method):
+        def phases(self, ctx):
+            first, second = (
+                lambda *a, n=n: Objective(self.loss(*a), terms={"phase": torch.tensor(n)}) for n in (1.0, 2.0)
+            )
+            return [Train(first, epochs=1), Train(second, epochs=1), Train(self.loss, epochs=0)]
+
+    toy = world(Phased(), LABELS)
+    assert dict(toy.worker.run(toy.job(0)).terms) == {"phase": 2.0}
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -176,6 +176,22 @@ def test_clients_may_run_in_any_order(name):
     assert states_and_server(forwards) == states_and_server(backwards)
 
 
+def test_reported_terms_are_summed_by_client_whatever_the_engine_finished_first():
+    class Cancelling(Method):
+        """Terms whose float sum depends on the order: 1e16 - 1e16 + 1."""
+
+        def begin(self, payload, state, ctx):
+            self.term = torch.tensor([1e16, -1e16, 1.0])[ctx.client]
+            return super().begin(payload, state, ctx)
+
+        def loss(self, net, batch, consts):
+            return Objective(super().loss(net, batch, consts), terms={"term": self.term})
+
+    for engine in ({}, {"engine": Backwards}):
+        report = world(Cancelling(), [[0, 1]] * 3, **engine).federation.step()
+        assert report.terms == {"term": pytest.approx(1 / 3)}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_federation_goes_on_from_its_three_values(name):
     """Round, server state and client states are all there is: a new object that gets them continues bit for bit."""

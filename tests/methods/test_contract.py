@@ -13,7 +13,7 @@ from fedloom.methods.method import PRESETS, ServerContext
 from fedloom.methods.phases import Batch, ClassMeans, OptimizerSpec, SampleMean
 from support import CLASSES, Recording, Tiny, TinyBN, configured, dataset, furthest, same_bits, same_tree, world
 
-NAMES = ["fedavg", "fedprox", "fedsc", "local"]
+NAMES = ["fedavg", "feddw", "fedprox", "fedsc", "fedskc", "local"]
 LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
 FEDSC = [
     {"scale": scale, "detach_scale": detach, "positives": positives, "rpcl_reduce": reduce, "cpdr": norm}

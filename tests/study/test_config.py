@@ -109,3 +109,12 @@ def test_presets_set_the_options() -> None:
     options = {p: parse(SMALL | {"method": "fedsc", "preset": p}).build_method().options for p in ("paper", "sound")}
     assert options["paper"].cpdr == "l1"
     assert options["sound"].cpdr == "mse"
+
+
+def test_a_model_takes_options_of_its_own() -> None:
+    config = parse(SMALL | {"model": {"name": "mlp", "hidden": [16]}})
+    assert (config.model_name(), config.model_options()) == ("mlp", {"hidden": [16]})
+    assert parse(config.resolved()).fingerprint() == config.fingerprint()
+    assert parse(SMALL | {"model": "mlp"}).fingerprint() != config.fingerprint()
+    with pytest.raises(ConfigError, match=r"unknown key 'model\.hiden' of mlp: did you mean 'hidden'"):
+        parse(SMALL | {"model": {"name": "mlp", "hiden": [16]}})

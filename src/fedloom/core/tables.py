@@ -50,6 +50,17 @@ class ClassTable:
         """[m, C, d] -> [C, d]: the mean over the clients that hold the class."""
         return ClassTable.from_sums(self.values.sum(0), self.held.sum(0))
 
+    def or_else(self, other: ClassTable) -> ClassTable:
+        """This table's rows where it holds the class, `other`'s elsewhere."""
+        values = torch.where(self.held.unsqueeze(-1), self.values, other.values)
+        return ClassTable(values, self.held | other.held)
+
+
+def client_distances(table: ClassTable, p: float = 2.0) -> Tensor:
+    """|row_k - row_q|_p between the clients' rows of each class: [m, C, d] -> [C, m, m]."""
+    rows = table.values.transpose(0, 1)
+    return torch.cdist(rows, rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
+
 
 def nearest_holders(distance: Tensor, held: Tensor, neighbours: int) -> Tensor:
     """Who is merged with whom: a mask [C, m, m], entry (j, k, q) true if q is k itself or one of its nearest.
@@ -83,6 +94,13 @@ def merge_neighbours(table: ClassTable, merged_with: Tensor) -> ClassTable:
 def sigmoid_weights(u: Tensor) -> Tensor:
     """sigmoid(u_k) / sum_i sigmoid(u_i) over the last axis, finite for every u (softmax of log sigmoid)."""
     return torch.softmax(torch.nn.functional.logsigmoid(u), dim=-1)
+
+
+def shares(amounts: Tensor) -> Tensor:
+    """amounts [m] / their sum, in float64; all equal where the sum is 0."""
+    amounts = amounts.double()
+    total = amounts.sum()
+    return amounts / total if total > 0 else torch.full_like(amounts, 1 / len(amounts))
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -55,6 +55,19 @@ def weighted_mean(trees: Sequence[Tree], weights: Sequence[float]) -> Tree:
     }
 
 
+def combine(trees: Sequence[Tree], coefficients: Sequence[float]) -> Tree:
+    """sum_k coefficients_k * trees_k for every floating tensor, whatever the signs; integer tensors from the first.
+
+    For steps and extrapolations; a mean of clients is `weighted_mean`. Sums in float64, cast to the entry's dtype.
+    """
+    return {
+        name: _weighted_sum([(t[name], c) for t, c in zip(trees, coefficients, strict=True)], value)
+        if value.is_floating_point()
+        else value.clone()
+        for name, value in trees[0].items()
+    }
+
+
 def _weighted_sum(parts: Sequence[tuple[Tensor, float]], like: Tensor) -> Tensor:
     """sum of weight * tensor in float64, in the order given, cast to the shape and dtype of `like`.
 

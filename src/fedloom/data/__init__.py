@@ -1,9 +1,25 @@
-"""Floor 2: sources, partitions, scenarios. Knows nothing of models or methods."""
+"""Floor 2: sources, partitions, skews, scenarios. Knows nothing of models or methods."""
 
+from fedloom.data.assemble import OwnSplit, make_scenario
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions import PARTITIONS
-from fedloom.data.scenario import Scenario, make_scenario
-from fedloom.data.sources import SOURCES
+from fedloom.data.describe import describe_scenario
+from fedloom.data.partitions import PARTITIONS, export_indices
+from fedloom.data.scenario import Scenario
+from fedloom.data.skews import SKEWS
+from fedloom.data.sources import SOURCES, from_arrays, from_torch
 from fedloom.data.views import Views
 
-__all__ = ["PARTITIONS", "SOURCES", "Dataset", "Scenario", "Views", "make_scenario"]
+__all__ = [
+    "PARTITIONS",
+    "SKEWS",
+    "SOURCES",
+    "Dataset",
+    "OwnSplit",
+    "Scenario",
+    "Views",
+    "describe_scenario",
+    "export_indices",
+    "from_arrays",
+    "from_torch",
+    "make_scenario",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from fedloom.core.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """`x` [n, c, h, w] or [n, ...]: uint8 or float32 as stored; `y` [n] int64 in 0 .. C-1.
+    """`x` [n, c, h, w] or [n, ...]: uint8 or float32 as stored, or token ids [n, L] int64; `y` [n] int64 in 0 .. C-1.
 
     `mean` and `std` [c] (in units of the stored values) normalise at the moment a batch is gathered; None leaves
-    the values alone. Nothing is ever copied per client: clients are index views into these arrays.
+    the values alone. `domain` [n] int64 says where each sample comes from, an index into `domains`; None and () for a
+    set of one origin. Nothing is ever copied per client: clients are index views into these arrays.
     """
 
     x: Tensor
@@ -25,6 +26,8 @@ class Dataset:
     classes: tuple[str, ...]
     mean: Tensor | None = None
     std: Tensor | None = None
+    domain: Tensor | None = None
+    domains: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -40,12 +43,19 @@ class Dataset:
         return len(self.y)
 
     def gather(self, indices: Tensor) -> Tensor:
-        """indices [B] int64 -> normalised float32 [B, ...]."""
+        """indices [B] int64 -> normalised float32 [B, ...]; token ids stay int64 [B, L]."""
+        if self.x.dtype == torch.int64:
+            return self.x.index_select(0, indices)
         x = self.x.index_select(0, indices).to(torch.float32)
         if self.mean is not None and self.std is not None:
             shape = (1, -1, *(1,) * (x.dim() - 2))
             x.sub_(self.mean.view(shape)).div_(self.std.view(shape))
         return x
+
+    def first(self, count: int) -> Dataset:
+        """The first `count` samples, or all if there are fewer; memory is shared."""
+        domain = None if self.domain is None else self.domain[:count]
+        return replace(self, x=self.x[:count], y=self.y[:count], domain=domain)
 
 
 def checked(
@@ -56,11 +66,15 @@ def checked(
     classes: Sequence[str] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    domain: np.ndarray | None = None,
+    domains: Sequence[str] = (),
+    tokens: bool = False,
 ) -> Dataset:
     """A `Dataset` from arrays that may be wrong. `origin` names the file or array in messages.
 
-    Images [n, h, w] get a channel axis. Raises `DataError` for mismatched lengths, labels that are no integers or
-    outside 0 .. C-1, unusable dtypes, and values that are not finite.
+    Images [n, h, w] get a channel axis; `tokens` keeps ids [n, L] as int64. Raises `DataError` for mismatched
+    lengths, labels that are no integers or outside 0 .. C-1, unusable dtypes, values that are not finite, and domain
+    ids that do not fit `domains`.
     """
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:  # the Keras convention keeps a trailing axis in some sets
@@ -77,6 +91,20 @@ def checked(
     if y.min() < 0 or y.max() >= known:
         wrong = int(y.min() if y.min() < 0 else y.max())
         raise DataError(f"{origin}: label {wrong} is outside 0 .. {known - 1}")
+    x = _token_ids(x, origin) if tokens else _values(x, origin)
+    return Dataset(
+        torch.from_numpy(np.require(x, requirements=["C", "W"])),  # torch warns on memory it must not write to
+        torch.from_numpy(y.astype(np.int64)),
+        tuple(classes) if classes is not None else tuple(str(c) for c in range(known)),
+        None if mean is None else torch.tensor(mean, dtype=torch.float32),
+        None if std is None else torch.tensor(std, dtype=torch.float32),
+        None if domain is None else torch.from_numpy(_domain_ids(domain, len(y), len(domains), origin)),
+        tuple(domains),
+    )
+
+
+def _values(x: np.ndarray, origin: str) -> np.ndarray:
+    """uint8 or finite float32, images with a channel axis."""
     if x.dtype != np.uint8:
         if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
             raise DataError(f"{origin}: samples have dtype {x.dtype}; need uint8 or real numbers")
@@ -84,35 +112,55 @@ def checked(
             x = x.astype(np.float32)
         if not np.isfinite(x).all():
             raise DataError(f"{origin}: {int((~np.isfinite(x)).sum())} values are NaN or infinite; need finite numbers")
-    if x.ndim == 3:
-        x = x[:, None]
-    return Dataset(
-        torch.from_numpy(np.ascontiguousarray(x)),
-        torch.from_numpy(y.astype(np.int64)),
-        tuple(classes) if classes is not None else tuple(str(c) for c in range(known)),
-        None if mean is None else torch.tensor(mean, dtype=torch.float32),
-        None if std is None else torch.tensor(std, dtype=torch.float32),
-    )
+    return x[:, None] if x.ndim == 3 else x
+
+
+def _token_ids(x: np.ndarray, origin: str) -> np.ndarray:
+    if x.ndim != 2 or not np.issubdtype(x.dtype, np.integer):
+        raise DataError(f"{origin}: token ids have shape {x.shape} and dtype {x.dtype}; need integers [n, length]")
+    if x.size and x.min() < 0:
+        raise DataError(f"{origin}: token id {x.min()} is negative; need ids from 0 (padding)")
+    return x.astype(np.int64, copy=False)
+
+
+def _domain_ids(domain: np.ndarray, samples: int, known: int, origin: str) -> np.ndarray:
+    if domain.shape != (samples,) or not np.issubdtype(domain.dtype, np.integer):
+        raise DataError(f"{origin}: domain ids have shape {domain.shape} and dtype {domain.dtype}; need ({samples},)")
+    if domain.min() < 0 or domain.max() >= known:
+        wrong = int(domain.min() if domain.min() < 0 else domain.max())
+        raise DataError(f"{origin}: domain id {wrong} is outside 0 .. {known - 1}")
+    return domain.astype(np.int64)
 
 
 def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
     """Mean and standard deviation per channel of images [n, h, w] or [n, c, h, w], in the stored units.
 
-    A constant channel gets standard deviation 1. Bytes are counted, not converted: exact, and quick on large sets.
+    A constant channel gets standard deviation 1. Bytes are summed exactly, block by block, without a copy of the set.
     """
     images = x[:, None] if x.ndim == 3 else x
     mean, std = [], []
     for channel in range(images.shape[1]):
         plane = images[:, channel]
-        if plane.dtype == np.uint8:
-            share = np.bincount(plane.reshape(-1), minlength=256) / plane.size
-            centre = float(share @ np.arange(256))
-            spread = float(share @ (np.arange(256) - centre) ** 2) ** 0.5
-        else:
-            with np.errstate(invalid="ignore", over="ignore"):  # infinite values are `checked`'s to refuse
-                centre, spread = float(plane.mean(dtype=np.float64)), float(plane.std(dtype=np.float64))
-            if plane.min() == plane.max():
-                centre, spread = float(plane.min()), 0.0  # not the rounding error of the mean
+        centre, spread = _byte_moments(plane) if plane.dtype == np.uint8 else _float_moments(plane)
         mean.append(centre)
         std.append(spread or 1.0)
     return mean, std
+
+
+def _byte_moments(plane: np.ndarray) -> tuple[float, float]:
+    total, squares = 0, 0
+    step = max(1, 2**16 // max(1, plane[0].size))
+    for start in range(0, len(plane), step):
+        block = plane[start : start + step].astype(np.uint32)  # squares fit; numpy sums them in 64 bits
+        total += int(block.sum())
+        block *= block
+        squares += int(block.sum())
+    n = plane.size
+    return total / n, ((n * squares - total * total) / n**2) ** 0.5
+
+
+def _float_moments(plane: np.ndarray) -> tuple[float, float]:
+    if plane.min() == plane.max():
+        return float(plane.min()), 0.0  # not the rounding error of the mean
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite values are `checked`'s to refuse
+        return float(plane.mean(dtype=np.float64)), float(plane.std(dtype=np.float64))

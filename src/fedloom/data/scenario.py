@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import Partition
-from fedloom.data.sources.source import Splits
 from fedloom.data.views import Indices, Views
+
+TestRows = Literal["official", "train", "train+test"]
+"""Where a scenario's test samples come from: the source's test set, or the clients' own pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,11 @@ class Scenario:
     """Clients and their data.
 
     `train`, `val` and `test` are views per client: the first two into `train_set`, the last into `test_set`, matched to
-    the client's label mix. `test_set` as a whole is the global test set. `draws`: how many draws the partition took.
+    the client's label mix. `test_set` as a whole is the global test set. `draws`, `accepted`: how many draws the
+    partition's rejection loops took, and how many of them were kept.
+
+    test_origin: "official" where `test_set` is the source's; otherwise the clients' own test samples together, which
+    are the rows `test_rows` of the training set ("train"), or of the training and then the official test set.
     """
 
     name: str
@@ -30,6 +34,9 @@ class Scenario:
     val: Views
     test: Views
     draws: int = 1
+    accepted: int = 1
+    test_origin: TestRows = "official"
+    test_rows: Indices | None = None
 
     @property
     def clients(self) -> int:
@@ -40,6 +47,11 @@ class Scenario:
     def num_classes(self) -> int:
         """C."""
         return self.train_set.num_classes
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the partition's draws that were kept, in (0, 1]."""
+        return self.accepted / self.draws
 
     def digest(self) -> str:
         """Hash (16 hex digits) of all samples, labels and views."""
@@ -53,37 +65,13 @@ class Scenario:
             digest.update(np.ascontiguousarray(views.offsets).data)
         return digest.hexdigest()[:16]
 
-    def class_counts(self) -> Indices:
-        """Training samples per client and class [N, C]."""
-        return self.train.class_counts(self.train_set.y.numpy(), self.num_classes)
+    def class_counts(self, first: int | None = None) -> Indices:
+        """Training samples per client and class [N, C]; of the `first` clients alone if given."""
+        return self.train.class_counts(self.train_set.y.numpy(), self.num_classes, first)
 
-
-def make_scenario(
-    name: str, splits: Splits, partition: Partition, *, clients: int, val: float, streams: Streams
-) -> Scenario:
-    """Deal `splits` to `clients`; `val` is the share of each client's training samples held out for validation.
-
-    Pure in the seed of `streams`. Raises `ConfigError` for more clients than samples or a share outside [0, 1).
-    """
-    labels, test_labels = splits.train.y.numpy(), splits.test.y.numpy()
-    if not 1 <= clients <= len(labels):
-        raise ConfigError(
-            f"scenario.clients = {clients}: {name} has {len(labels)} training samples; need 1 to {len(labels)} clients"
-        )
-    if not 0 <= val < 1:
-        raise ConfigError(f"scenario.val = {val}: the share held out for validation must be in [0, 1)")
-    rng = streams.numpy("partition")
-    dealt = partition.deal(labels, test_labels, clients, splits.train.num_classes, rng)
-    train, held_out = _split(dealt.train, val, rng)
-    return Scenario(name, splits.train, splits.test, train, held_out, dealt.test, dealt.draws)
-
-
-def _split(views: Views, share: float, rng: np.random.Generator) -> tuple[Views, Views]:
-    """Each view shuffled, then its first floor(share * n_k) samples held out, the rest kept."""
-    kept, held = [], []
-    for client in range(len(views)):
-        shuffled = rng.permutation(views[client])
-        cut = int(share * len(shuffled))
-        held.append(shuffled[:cut])
-        kept.append(shuffled[cut:])
-    return Views.of(kept), Views.of(held)
+    def domain_counts(self, first: int | None = None) -> Indices:
+        """Training samples per client and domain [N, D]; D = 0 if the source knows no domains."""
+        domain, domains = self.train_set.domain, len(self.train_set.domains)
+        if domain is None:
+            return np.zeros((min(self.clients, self.clients if first is None else first), 0), np.int64)
+        return self.train.class_counts(domain.numpy(), domains, first)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedloom.data.views import Indices
+from fedloom.data.views import Indices, Views
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,25 @@ class LabelSkew:
     empty_classes: tuple[int, ...]
 
 
-def label_skew(counts: Indices, max_pairs: int = 500) -> LabelSkew:
-    """Skew figures of class counts [N, C]. Pairs are taken among at most `max_pairs`, evenly spaced clients."""
-    sizes, totals = counts.sum(1), counts.sum(0)
-    filled = counts[sizes > 0]
-    shares = filled / filled.sum(1, keepdims=True)
-    chosen = shares[np.linspace(0, len(shares) - 1, min(len(shares), max_pairs)).astype(int)] if len(shares) else shares
-    distances = [0.5 * np.abs(chosen[k + 1 :] - chosen[k]).sum(1) for k in range(len(chosen) - 1)]
+def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int = 500) -> LabelSkew:
+    """Skew figures of views into samples with `labels` [n].
+
+    The total variation is taken over all pairs among at most `max_pairs`, evenly spaced clients; all other figures
+    over all clients. Time and memory grow with samples and clients, not with clients x classes.
+    """
+    sizes, held = views.sizes, labels[views.order]
+    totals, filled = np.bincount(held, minlength=num_classes), np.flatnonzero(sizes)
+    pairs = len(np.unique(views.holders() * num_classes + held))  # (client, class) with at least one sample
+    chosen: list[int] = filled[
+        np.linspace(0, max(0, len(filled) - 1), min(len(filled), max_pairs)).astype(int)
+    ].tolist()
+    shares = [np.bincount(labels[views[k]], minlength=num_classes) / sizes[k] for k in chosen]
+    distances = [0.5 * np.abs(np.array(shares[k + 1 :]) - shares[k]).sum(1) for k in range(len(shares) - 1)]
     return LabelSkew(
         total_variation=float(np.concatenate(distances).mean()) if distances else 0.0,
-        classes_per_client=float((filled > 0).sum(1).mean()) if len(filled) else 0.0,
+        classes_per_client=pairs / len(filled) if len(filled) else 0.0,
         imbalance=float(totals.max() / totals.min()) if totals.min() > 0 else float("inf"),
-        size_ratio=float(sizes.max() / sizes[sizes > 0].min()) if len(filled) else float("inf"),
-        empty_clients=tuple(int(k) for k in np.flatnonzero(sizes == 0)),
-        empty_classes=tuple(int(c) for c in np.flatnonzero(totals == 0)),
+        size_ratio=float(sizes.max() / sizes[filled].min()) if len(filled) else float("inf"),
+        empty_clients=tuple(np.flatnonzero(sizes == 0).tolist()),
+        empty_classes=tuple(np.flatnonzero(totals == 0).tolist()),
     )

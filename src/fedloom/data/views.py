@@ -28,7 +28,19 @@ class Views:
         """Views from one index array per client."""
         sizes = np.fromiter((len(part) for part in lists), dtype=np.int64, count=len(lists))
         order = np.concatenate(lists).astype(np.int64) if lists else np.zeros(0, np.int64)
-        return Views(order, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+        return Views(order, starts(sizes))
+
+    @staticmethod
+    def by_owner(owner: Indices, clients: int) -> Views:
+        """Views from the client of each sample, owner [n] in -1 .. clients-1; -1 leaves a sample out."""
+        sizes = np.bincount(owner[owner >= 0], minlength=clients)
+        order = np.argsort(owner, kind="stable")[len(owner) - int(sizes.sum()) :]
+        return Views(order, starts(sizes))
+
+    @staticmethod
+    def even(order: Indices, clients: int) -> Views:
+        """`order` [m] cut into contiguous pieces whose sizes differ by at most one, the larger ones first."""
+        return Views(order, starts(even_sizes(len(order), clients)))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -46,8 +58,33 @@ class Views:
         """Samples per client [N]."""
         return np.diff(self.offsets)
 
-    def class_counts(self, labels: Indices, num_classes: int) -> Indices:
-        """Samples per client and class [N, C]."""
-        owner = np.repeat(np.arange(len(self)), self.sizes)
-        flat = np.bincount(owner * num_classes + labels[self.order], minlength=len(self) * num_classes)
-        return flat.reshape(len(self), num_classes)
+    def holders(self) -> Indices:
+        """The client of each entry of `order` [m]."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def owner_of(self, samples: int) -> Indices:
+        """The client of each of `samples` samples [n]; -1 where nobody holds it, one of them where several do."""
+        owner = np.full(samples, -1, np.int64)
+        owner[self.order] = self.holders()
+        return owner
+
+    def mapped(self, rows: Indices) -> Views:
+        """The same clients with sample `rows[i]` in place of i: rows [n] int64."""
+        return Views(rows[self.order], self.offsets)
+
+    def class_counts(self, labels: Indices, num_classes: int, first: int | None = None) -> Indices:
+        """Samples per client and class [N, C]; of the `first` clients alone if given, at their cost alone."""
+        clients = len(self) if first is None else min(first, len(self))
+        owner = np.repeat(np.arange(clients), self.sizes[:clients])
+        held = labels[self.order[: self.offsets[clients]]]
+        return np.bincount(owner * num_classes + held, minlength=clients * num_classes).reshape(clients, num_classes)
+
+
+def starts(sizes: Indices) -> Indices:
+    """Offsets [N + 1] of pieces of these sizes [N]."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
+def even_sizes(total: int, parts: int) -> Indices:
+    """`total` in `parts` whole numbers that differ by at most one, the larger first."""
+    return total // parts + (np.arange(parts) < total % parts).astype(np.int64)

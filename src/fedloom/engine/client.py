@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.core.trees import Tree, clone
+from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.engine.optim import Optimizer
 from fedloom.methods.method import ClientContext, Method, Work
@@ -29,10 +30,11 @@ PASS_BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class LocalTraining:
-    """How clients train unless a phase says otherwise."""
+    """How clients train unless a phase says otherwise. `augment` is for the batches of training phases alone."""
 
     batch_size: int
     optimizer: OptimizerSpec
+    augment: Augmentation = field(default_factory=Augmentation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,22 @@ class Done:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """A client's generators of one round: the order of its samples, and how they are augmented, if they are."""
+
+    order: np.random.Generator
+    augment: np.random.Generator | None
+
+
 class Worker:
-    """Runs clients one after another on one live net. Holds no state between clients."""
+    """Runs clients one after another on one live net. Holds no state between clients.
+
+    Raises `ConfigError` for an augmentation that does not fit the data.
+    """
 
     def __init__(self, method: Method, net: Net, data: Dataset, local: LocalTraining) -> None:
+        local.augment.check(data)
         self.method, self.net, self.data, self.local = method, net, data, local
         self._live = tree_of(net)
         self._parameters = dict(net.named_parameters())
@@ -83,15 +97,19 @@ class Worker:
             collected: dict[str, Any] = {}
             terms: dict[str, float] = {}
             steps = samples = 0
-            shuffle = ctx.task.streams.numpy("shuffle", ctx.round, ctx.client)
-            drawing = ctx.task.streams.isolated("dropout", ctx.round, ctx.client) if self._draws else nullcontext()
+            streams = ctx.task.streams
+            draws = _Draws(
+                streams.numpy("shuffle", ctx.round, ctx.client),
+                streams.numpy("augment", ctx.round, ctx.client) if self.local.augment.active else None,
+            )
+            drawing = streams.isolated("dropout", ctx.round, ctx.client) if self._draws else nullcontext()
             with drawing:  # around all phases: two of them must not drop the same units
                 for number, phase in enumerate(self.method.phases(ctx)):
                     stage = f"phase {number}"
                     if isinstance(phase, Collect):
                         results = self._collect(phase.statistics, job.indices, consts, ctx)
                     else:
-                        trained = self._train(phase, job, consts, shuffle)
+                        trained = self._train(phase, job, consts, draws)
                         results, terms = trained.collected, trained.terms or terms
                         steps, samples = steps + trained.steps, samples + trained.samples
                     collected |= results
@@ -102,7 +120,7 @@ class Worker:
             raise ClientError(ctx.client, ctx.round, stage, error) from error
         return Done(ctx.client, payload, state, terms, steps, samples, time.perf_counter() - started)
 
-    def _train(self, phase: Train, job: Job, consts: Consts, shuffle: np.random.Generator) -> _Trained:
+    def _train(self, phase: Train, job: Job, consts: Consts, draws: _Draws) -> _Trained:
         ctx = job.ctx
         moving: Tree = {n: p for n, p in self._parameters.items() if ctx.task.roles[n] in phase.trains}
         optimizer = Optimizer(phase.optimizer or self.local.optimizer, list(moving.values()))
@@ -112,7 +130,7 @@ class Worker:
             if phase.refresh:
                 consts = consts | self._collect(phase.refresh, job.indices, consts, ctx)
             self.net.train()
-            for batch in self._shuffled(job.indices, shuffle):
+            for batch in self._shuffled(job.indices, draws):
                 out = self._objective(phase, batch, consts)
                 if epoch == phase.epochs - 1:
                     tally.add(out, batch)
@@ -154,12 +172,14 @@ class Worker:
                 sums[name] = statistic.add(sums[name], values, batch, ctx.task.num_classes)
         return {name: statistics[name].result(sums[name]) for name in sums}
 
-    def _shuffled(self, indices: Tensor, shuffle: np.random.Generator) -> Iterator[Batch]:
+    def _shuffled(self, indices: Tensor, draws: _Draws) -> Iterator[Batch]:
         """One epoch in batches; the last, smaller batch is kept, unless it is one sample where one is too few."""
-        order = indices[torch.from_numpy(shuffle.permutation(len(indices)))]
+        augment, rng = self.local.augment, draws.augment
+        order = indices[torch.from_numpy(draws.order.permutation(len(indices)))]
         for part in torch.split(order, self.local.batch_size):
             if len(part) > 1 or not self._skip_single:
-                yield Batch(self.data.gather(part), self.data.y[part])
+                x = self.data.gather(part) if rng is None else augment.gather(self.data, part, rng)
+                yield Batch(x, self.data.y[part])
 
 
 @dataclass(frozen=True, slots=True)

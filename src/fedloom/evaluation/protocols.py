@@ -7,6 +7,8 @@
 | personal/global | each client's | the whole global test set | unweighted mean over clients |
 | personal/local | each client's | each client's own test view | unweighted mean over clients |
 
+A fifth, `few-shot` (`evaluation/fewshot.py`), tests the server's features on classes that may be new.
+
 All N clients are tested, sampled or not, after aggregation; a client without samples in the split is left out of the
 mean, and `clients` says how many were in it. `accuracy_pooled` is the same with every sample weighing the same.
 """
@@ -51,13 +53,30 @@ class Scores:
         tested = [t.loss for t in self.clients.values() if t.total]
         return sum(tested) / len(tested) if tested else self.pooled.loss
 
+    def values(self) -> dict[str, float]:
+        """Measures of the whole run by name."""
+        values = {"accuracy": self.accuracy, "loss": self.loss}
+        if self.clients:
+            values["accuracy_pooled"] = self.pooled.accuracy
+            values["clients"] = sum(1 for t in self.clients.values() if t.total)
+        return values
+
 
 class Evaluator:
-    """Tests predictors on a scenario with one live net; `batch` samples at a time."""
+    """Tests predictors on a scenario with one live net; `batch` samples at a time.
+
+    `splits` are those that can be tested. Raises `ConfigError` if the test set has other classes than were trained.
+    """
 
     def __init__(self, net: Net, load: Load, scenario: Scenario, protocol: str, *, batch: int) -> None:
+        if scenario.test_set.classes != scenario.train_set.classes:
+            raise ConfigError(
+                f"evaluation.protocol = '{protocol}': the test set of {scenario.name} has other classes than its "
+                "training set; use few-shot"
+            )
         self.net, self.load, self.scenario, self.batch = net, load, scenario, batch
         self.kind, self.where = protocol.split("/")
+        self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
 
     def scores(self, split: str, predictors: Iterator[tuple[int, dict[str, Predictor]]]) -> Scores:
         """Test on "test" or "val". `predictors` yields (client, its predictors); client -1 is the server.

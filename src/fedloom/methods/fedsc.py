@@ -11,10 +11,12 @@ from torch import Tensor
 from fedloom.core.records import Record
 from fedloom.core.tables import (
     ClassTable,
+    client_distances,
     cosine,
     label_discrepancy,
     merge_neighbours,
     nearest_holders,
+    shares,
     sigmoid_weights,
 )
 from fedloom.methods import method
@@ -29,7 +31,8 @@ from fedloom.methods.method import (
     Work,
     register,
 )
-from fedloom.methods.parts.contrast import mean_distances, prototype_contrast, unit
+from fedloom.methods.parts.contrast import prototype_contrast, scaled_similarities, unit
+from fedloom.methods.parts.findings import one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.released import fedsc as released
@@ -174,34 +177,17 @@ class FedSC(Method):
 
     # -- self-examination ------------------------------------------------------------------------------------
     def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
-        held = torch.stack([cast(ClassTable, u["prototypes"]).held for u in uploads.values()])
-        holders = held.sum(0)
-        if len(uploads) > 1 and int(holders.max()) == 1:
-            message = "every class is held by one participant: no prototype has a neighbour, r = o = the local mean"
-            return [Finding("fedsc.one_holder_per_class", message, 1.0)]
-        return []
+        held = torch.stack([cast(ClassTable, upload["prototypes"]).held for upload in uploads.values()])
+        return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")
 
 
 def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
-    """Relational prototype contrastive loss, Eq. 14: z [B, d] -> scalar, mean over samples of known classes."""
+    """Relational prototype contrastive loss, Eq. 13-14: z [B, d] -> scalar, mean over samples of known classes."""
     scores = scaled_similarities(z, batch, consts, options) / options.tau
     losses, defined = prototype_contrast(
         scores, consts["owner"], consts["positives"], consts["negatives"], batch, options.rpcl_reduce
     )
     return batch.mean(losses, among=defined)
-
-
-def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
-    """s [B, Q], Eq. 13: cosines of z [B, d] to every prototype, divided by that prototype's U."""
-    similarities: Tensor = unit(z) @ consts["directions"].T
-    if options.scale == "none":
-        return similarities
-    if options.scale == "dataset":
-        scale: Tensor = consts["scale"].clamp(min=1e-6)
-    else:
-        with torch.set_grad_enabled(not options.detach_scale):
-            scale = mean_distances(z, consts["prototypes"], batch)
-    return similarities / scale
 
 
 def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
@@ -242,10 +228,11 @@ def _client_distances(local: ClassTable, metric: str) -> Tensor:
         phi = angles(local).T
         return (phi.unsqueeze(2) - phi.unsqueeze(1)).abs()
     if metric in ("l1", "l2"):
-        return torch.cdist(rows, rows, p=float(metric[1]), compute_mode="donot_use_mm_for_euclid_dist")
+        return client_distances(local, p=float(metric[1]))
     if metric == "cosine":
         directions = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        return 1 - directions @ directions.transpose(1, 2)
+        similarities: Tensor = directions @ directions.transpose(1, 2)
+        return 1 - similarities
     log_p = rows.log_softmax(-1)
     return (log_p.exp() * log_p).sum(-1).unsqueeze(2) - log_p.exp() @ log_p.transpose(1, 2)  # KL(k || q)
 
@@ -257,10 +244,7 @@ def discrepancy_weights(counts: Tensor) -> Tensor:
 
 def size_against_discrepancy(counts: Tensor) -> Tensor:
     """u_k [m] from class counts [m, C]: share of samples - share of label discrepancy d_k, Eq. 10-11."""
-    sizes, discrepancy = counts.sum(1).double(), label_discrepancy(counts)
-    total = discrepancy.sum()
-    share = discrepancy / total if total > 0 else torch.full_like(discrepancy, 1 / len(discrepancy))
-    return sizes / sizes.sum() - share
+    return shares(counts.sum(1)) - shares(label_discrepancy(counts))
 
 
 def consistent_prototypes(relational: ClassTable, weights: Tensor, mode: str = "renorm") -> ClassTable:

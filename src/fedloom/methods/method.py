@@ -9,7 +9,8 @@ touches files, devices, processes or clocks. The round loop calls the hooks and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
@@ -26,7 +27,29 @@ from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, T
 from fedloom.nets.net import Net
 from fedloom.nets.roles import ALL_ROLES, Role
 
-METHODS: Registry[type[Method]] = Registry("method", home="fedloom.methods")
+
+class MethodRegistry(Registry["type[Method]"]):
+    """Methods by name. `base+wrapper` is the method `base` in that wrapper: `fedprox+dw`."""
+
+    def get(self, name: str) -> type[Method]:
+        """The method called `name`. Raises `ConfigError` that suggests the nearest known name."""
+        base, plus, wrapper = name.rpartition("+")
+        return _wrapped(wrapper, base) if plus else super().get(name)
+
+    def __contains__(self, name: object) -> bool:
+        base, plus, wrapper = str(name).rpartition("+")
+        return wrapper in WRAPPERS and base in self if plus else super().__contains__(name)
+
+
+METHODS = MethodRegistry("method", home="fedloom.methods")
+WRAPPERS: Registry[Callable[[type[Method]], type[Method]]] = Registry("wrapper", home="fedloom.methods")
+
+
+@functools.cache
+def _wrapped(wrapper: str, base: str) -> type[Method]:
+    return WRAPPERS.get(wrapper)(METHODS.get(base))
+
+
 PRESETS = ("paper", "authors", "sound")
 Uploads: TypeAlias = Mapping[int, Record]
 M = TypeVar("M", bound="type[Method]")
@@ -45,11 +68,13 @@ class Spec:
     private: roles that stay with the client between rounds and never travel.
     class_counts: whether labels are counted: not at all, by the client for itself, or sent to the server.
     batch_statistics: the loss needs at least two samples; batches of one are skipped (as with batch norm).
+    head_bias: False takes the bias out of the net's head before anything else happens.
     """
 
     private: frozenset[Role] = frozenset()
     class_counts: Literal["unused", "local", "sent"] = "unused"
     batch_statistics: bool = False
+    head_bias: bool = True
 
     @property
     def shared(self) -> frozenset[Role]:
@@ -133,7 +158,7 @@ class Options(BaseModel):
 class Method:
     """Base of all methods; as it stands it is FedAvg. See the module's text for the order of the hooks."""
 
-    spec: ClassVar[Spec] = Spec()
+    spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fedloom.report.bars import draw_bars, draw_dots
-from fedloom.report.holdings import as_bubbles, draw_holdings
+from fedloom.report.holdings import as_bubbles, draw_holdings, owners
 from fedloom.report.markup import chart, facts, key
 from fedloom.report.measures import Bar, Dots, client_accuracies, tones
 from fedloom.report.svg import inline
@@ -68,7 +68,7 @@ def holdings(name: str, scenario: dict[str, Any], caption: str) -> str:
         f"Training samples by client and class, {shown} clients and {len(classes)} classes; "
         f"the largest count is {largest}."
     )
-    svg = inline(partial(draw_holdings, counts, classes), name, label)
+    svg = inline(partial(draw_holdings, counts, classes, owners(scenario)), name, label)
     picture = chart(svg, "Who holds what", f"{caption} {mark}: {largest:,} samples; {shown} clients.".strip())
     return f'<div class="pair">{picture}\n<div class="beside"><h3>Skew figures</h3>{facts(_skew(scenario))}</div></div>'
 
@@ -85,6 +85,8 @@ def _skew(scenario: dict[str, Any]) -> list[tuple[str, str]]:
         ("Largest to smallest class", times(scenario["imbalance"])),
         ("Samples to train / validate / test", samples),
     ]
+    if scenario.get("feature_shift") is not None:
+        pairs.append(("Domains apart, in standard deviations", f"{scenario['feature_shift']:.2f}"))
     if scenario["empty_clients"]:
         pairs.append(("Clients without samples", str(scenario["empty_clients"])))
     if scenario["empty_classes"]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +17,7 @@ WIDTH = 390.0  # CSS pixels at natural size
 Vertical = Literal["bottom", "center_baseline"]
 _MOST_CLIENTS, _MOST_CLASSES = 40, 20  # beyond these bubbles turn to crumbs
 _HEAT = (0.20, 0.49, 0.75)  # mixed by opacity, so that it stands on light and dark alike
+_OWNER = 14  # characters of a domain's name
 _LEFT, _TOP, _RIGHT, _BOTTOM = 40.0, 46.0, 44.0, 6.0
 
 
@@ -25,20 +26,31 @@ def as_bubbles(counts: Sequence[Sequence[int]]) -> bool:
     return len(counts) <= _MOST_CLIENTS and len(counts[0]) <= _MOST_CLASSES
 
 
-def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Figure:
-    """Class counts [clients, classes]: area (bubbles) or opacity (heat) grows with the number of samples."""
+def owners(scenario: Mapping[str, Any]) -> list[str]:
+    """The domain of each pictured client (the one it holds most of); [] without domains."""
+    counts = scenario.get("domain_counts") or []
+    return [scenario["domains"][max(range(len(row)), key=row.__getitem__)] for row in counts]
+
+
+def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owners: Sequence[str] = ()) -> Figure:
+    """Class counts [clients, classes]: area (bubbles) or opacity (heat) grows with the number of samples.
+
+    owners: what stands beside each client's number, e.g. its domain; only bubbles have room for it.
+    """
     bubbles = as_bubbles(counts)
-    clients, width = len(counts), (WIDTH - _LEFT - _RIGHT) / len(classes)
+    left = _LEFT + (min(max(map(len, owners)), _OWNER) * CHARACTER if owners and bubbles else 0)
+    clients, width = len(counts), (WIDTH - left - _RIGHT) / len(classes)
     pitch = min(max(width, 20.0), 32.0) if bubbles else max(400.0 / clients, 2.2)
     figure = new_figure(WIDTH, _TOP + _BOTTOM + pitch * clients)
-    axes = place(figure, _LEFT, _TOP, _RIGHT, _BOTTOM)
+    axes = place(figure, left, _TOP, _RIGHT, _BOTTOM)
     axes.set_xlim(-0.5, len(classes) - 0.5)
     axes.set_ylim(clients - 0.5, -0.5)
     axes.xaxis.tick_top()
     largest = max(max(row) for row in counts) or 1
     if bubbles:
         axes.set_xticks(range(len(classes)), [elided(c, width / CHARACTER) for c in classes])
-        axes.set_yticks(range(clients))
+        beside = [f"{elided(owner, _OWNER)} {k}" for k, owner in enumerate(owners)] or list(map(str, range(clients)))
+        axes.set_yticks(range(clients), beside)
         _bubbles(axes, counts, largest, 0.94 * min(width, pitch))
     else:
         cells = np.zeros((clients, len(classes), 4))

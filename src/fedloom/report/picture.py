@@ -9,7 +9,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
-from fedloom.report.holdings import draw_holdings
+from fedloom.report.holdings import draw_holdings, owners
 from fedloom.report.svg import in_light_theme
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -24,7 +24,7 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
         raise ConfigError(f"{path}: pictures end in one of {', '.join(_FORMATS)}")
     stream = io.BytesIO()
     with in_light_theme() as page:
-        figure = draw_holdings(scenario["class_counts"], scenario["classes"])
+        figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))
         figure.savefig(stream, format=path.suffix.lower()[1:], dpi=160, facecolor=page)
     write_atomic(path, stream.getvalue())
     return path

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedloom.core.errors import ConfigError, nearest
 from fedloom.core.streams import Streams
-from fedloom.data import PARTITIONS, SOURCES, Scenario, make_scenario
+from fedloom.data import PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
+from fedloom.data.augment import Augmentation
 from fedloom.data.partitions.partition import Partition
+from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source
+from fedloom.evaluation import EpisodeShape
 from fedloom.methods import METHODS, Method
 from fedloom.methods.method import PRESETS
 from fedloom.methods.phases import OptimizerSpec
@@ -46,12 +50,52 @@ class EvaluationConfig(_Section):
 
     `select`: last; best_val (test accuracy at the round of best validation accuracy); best_test (the papers' habit:
     it looks at the test set); mean_last_k (mean over the last `last_k` evaluated rounds).
+    `ways`, `shots`, `queries` and `episodes` are for the protocol few-shot alone.
     """
 
-    protocol: Literal["global/global", "global/local", "personal/global", "personal/local"] = "global/global"
+    protocol: Literal["global/global", "global/local", "personal/global", "personal/local", "few-shot"] = (
+        "global/global"
+    )
     select: Literal["last", "best_val", "best_test", "mean_last_k"] = "last"
     every: int = Field(1, ge=1)
     last_k: int = Field(10, ge=1)
+    ways: int = Field(5, ge=2)
+    shots: int = Field(5, ge=1)
+    queries: int = Field(15, ge=1)
+    episodes: int = Field(600, ge=2)
+
+    @model_validator(mode="after")
+    def _no_validation_episodes(self) -> EvaluationConfig:
+        if self.protocol == "few-shot" and self.select == "best_val":
+            raise ConfigError(
+                "evaluation.select = 'best_val': few-shot tests one set of classes and has no validation split; use "
+                "last, or tune on a source's validation classes (fc100: scenario.novel=val)"
+            )
+        return self
+
+    def episode_shape(self) -> EpisodeShape:
+        return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)
+
+
+class ModelConfig(BaseModel):
+    """A model with options of its own: `{name: mlp, hidden: [100]}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+
+class AugmentConfig(_Section):
+    """What happens to training images: see `fedloom.data.augment.Augmentation`. Nothing unless asked for."""
+
+    crop: int = Field(0, ge=0)
+    flip: bool = False
+    rotate: float = Field(0.0, ge=0, le=180, allow_inf_nan=False)
+    per: Literal["sample", "batch"] = "sample"
+    fill: Literal["black", "mean"] = "black"
+
+    def spec(self) -> Augmentation:
+        return Augmentation(self.crop, self.flip, self.rotate, self.per, self.fill)
 
 
 class CheckpointConfig(_Section):
@@ -61,8 +105,22 @@ class CheckpointConfig(_Section):
     keep: int = Field(2, ge=1)
 
 
+class SplitConfig(_Section):
+    """Every client's samples in these proportions: see `fedloom.data.OwnSplit`."""
+
+    train: float = Field(gt=0, allow_inf_nan=False)
+    val: float = Field(0.0, ge=0, allow_inf_nan=False)
+    test: float = Field(gt=0, allow_inf_nan=False)
+    pool: Literal["train", "all"] = "train"
+
+
 class ScenarioConfig(BaseModel):
-    """Who holds what. Beside these keys it takes those of the chosen source and partition (e.g. `alpha`, `path`)."""
+    """Who holds what. Beside these keys it takes those of the chosen source and partition (e.g. `alpha`, `path`).
+
+    `val`: share of each client's training samples held out; `split` replaces it, and tests each client on samples of
+    its own. `tests`: how test views match their client (`fedloom.data.assemble`). `skews`: a list of skews, each
+    `{name: ..., its keys}`, in this order.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -70,11 +128,19 @@ class ScenarioConfig(BaseModel):
     partition: str = "dirichlet"
     clients: int = Field(10, ge=1)
     val: float = Field(0.1, ge=0, lt=1)
+    split: SplitConfig | None = None
+    tests: Literal["shares", "matched"] = "shares"
+    skews: tuple[dict[str, Any], ...] = ()
     seed: int | None = None
 
     @model_validator(mode="after")
     def _route(self) -> ScenarioConfig:
         self.parts()
+        self.build_skews()
+        if self.split is not None and "val" in self.model_fields_set:
+            raise ConfigError("scenario.val: split states the validation share too; leave val out")
+        if self.split is not None and self.tests == "matched":
+            raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
         return self
 
     def parts(self) -> tuple[Source, Partition]:
@@ -94,17 +160,44 @@ class ScenarioConfig(BaseModel):
                 raise ConfigError(explain(error, "scenario.", kind)) from None
         return made[0], made[1]  # type: ignore[return-value]
 
+    def build_skews(self) -> list[Skew]:
+        """The skews with their keys. Raises `ConfigError` for unknown names and keys."""
+        made = []
+        for place, given in enumerate(self.skews):
+            keys = {str(key): value for key, value in given.items() if key != "name"}
+            if not isinstance(given.get("name"), str):
+                raise ConfigError(f"scenario.skews[{place}]: need a name; known: {', '.join(SKEWS.names())}")
+            kind = SKEWS.get(given["name"])
+            try:
+                made.append(kind(**keys))
+            except ValidationError as error:
+                raise ConfigError(explain(error, f"scenario.skews[{place}].", kind)) from None
+        return made
+
     def resolved(self) -> dict[str, Any]:
-        """All keys with their values, those of source and partition included."""
+        """All keys with their values, those of source, partition and skews included."""
         source, partition = self.parts()
         own = {name: getattr(self, name) for name in type(self).model_fields}
+        own["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
+        if self.split is not None:
+            own["split"] = self.split.model_dump(mode="json")
+            del own["val"]
         return own | source.model_dump(mode="json") | partition.model_dump(mode="json")
 
     def build(self, run_seed: int) -> Scenario:
         """Load the source and deal it; `seed` None takes the run's."""
         source, partition = self.parts()
-        streams = Streams(run_seed if self.seed is None else self.seed)
-        return make_scenario(self.source, source.load(), partition, clients=self.clients, val=self.val, streams=streams)
+        return make_scenario(
+            self.source,
+            source.load(),
+            partition,
+            clients=self.clients,
+            val=self.val,
+            streams=Streams(run_seed if self.seed is None else self.seed),
+            split=None if self.split is None else OwnSplit(**self.split.model_dump()),
+            tests=self.tests,
+            skews=self.build_skews(),
+        )
 
 
 class RunConfig(_Section):
@@ -112,13 +205,14 @@ class RunConfig(_Section):
 
     method: str = "fedavg"
     preset: Literal["paper", "authors", "sound"] = "sound"
-    model: str | None = None
+    model: str | ModelConfig | None = None
     scenario: ScenarioConfig
     rounds: int = Field(30, ge=1)
     participation: float = Field(1.0, gt=0, le=1)
     local_epochs: int = Field(2, ge=1)
     batch_size: int = Field(32, ge=1)
     optimizer: OptimizerConfig = OptimizerConfig()
+    augment: AugmentConfig = AugmentConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     seed: int = Field(0, ge=0, lt=2**63)
@@ -131,12 +225,20 @@ class RunConfig(_Section):
 
     def model_name(self) -> str:
         """The model, or the one that goes with the source."""
+        if isinstance(self.model, ModelConfig):
+            return self.model.name
         return self.model or SOURCES.get(self.scenario.source).model
+
+    def model_options(self) -> dict[str, Any]:
+        """The model's own options, e.g. `hidden` of `mlp`."""
+        return dict(self.model.model_extra or {}) if isinstance(self.model, ModelConfig) else {}
 
     def resolved(self) -> dict[str, Any]:
         """Everything that defines the run, defaults and preset spelled out: plain YAML values."""
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
-        plain["model"] = self.model_name()
+        plain["model"] = (
+            {"name": self.model_name(), **options} if (options := self.model_options()) else self.model_name()
+        )
         plain["scenario"] = self.scenario.resolved()
         plain[self.method] = self.build_method().options.model_dump(mode="json")
         return plain
@@ -161,8 +263,10 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(explain(error, "", RunConfig)) from None
     except TypeError:
         raise ConfigError(f"config keys must be words, got {sorted(map(str, plain))}") from None
-    if config.model_name() not in MODELS:
-        MODELS.get(config.model_name())
+    known = signature(MODELS.get(config.model_name())).parameters.keys() - {"input_shape", "num_classes"}
+    for key in config.model_options():
+        if key not in known:
+            raise ConfigError(f"unknown key 'model.{key}' of {config.model_name()}: {nearest(key, known)}")
     for name, section in options.items():
         METHODS.get(name).configured(config.preset if config.preset in PRESETS else "sound", section)
     config.build_method()
@@ -216,7 +320,8 @@ def explain(error: ValidationError, prefix: str, model: type[BaseModel]) -> str:
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> set[str]:
     for part in path:
         annotation = model.model_fields[part].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        sections = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)]
+        if not sections:
             return set()
-        model = annotation
+        model = sections[0]
     return set(model.model_fields)

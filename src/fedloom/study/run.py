@@ -14,10 +14,9 @@ import torch
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.streams import Streams
 from fedloom.core.trees import clone
-from fedloom.data import Scenario
-from fedloom.data.skew import label_skew
+from fedloom.data import Scenario, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, RoundReport, Serial, Worker
-from fedloom.evaluation import Evaluator, Scores
+from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
 from fedloom.methods.method import Finding, ServerContext, Task
 from fedloom.methods.phases import Predictor
 from fedloom.nets import build
@@ -32,7 +31,6 @@ from fedloom.study.folder import Row, RunFolder
 from fedloom.study.results import SECONDS, Result, accuracies, total
 
 Existing = Literal["refuse", "resume", "fresh"]
-_PICTURED_CLIENTS = 200
 
 
 def run(
@@ -114,7 +112,10 @@ class _Run:
             input_shape=data.input_shape,
             num_classes=scenario.num_classes,
             streams=streams,
+            **config.model_options(),
         )
+        if not self.method.spec.head_bias:
+            net.head.register_parameter("bias", None)
         self.task = Task(
             clients=scenario.clients,
             num_classes=scenario.num_classes,
@@ -125,12 +126,18 @@ class _Run:
             feature_dim=net.head.in_features,
             streams=streams,
         )
-        worker = Worker(self.method, net, data, LocalTraining(config.batch_size, config.optimizer.spec()))
+        local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
+        worker = Worker(self.method, net, data, local)
         self.federation = Federation(
             self.method, Serial(worker), self.task, scenario, participation=config.participation
         )
         self.protocol = config.evaluation.protocol
-        self.evaluator = Evaluator(net, worker.load, scenario, self.protocol, batch=PASS_BATCH)
+        self.evaluator: Evaluator | FewShotEvaluator
+        if self.protocol == "few-shot":
+            shape = config.evaluation.episode_shape()
+            self.evaluator = FewShotEvaluator(net, worker.load, scenario, shape, streams, batch=PASS_BATCH)
+        else:
+            self.evaluator = Evaluator(net, worker.load, scenario, self.protocol, batch=PASS_BATCH)
         self._refuse_missing_predictor()
         self.rows: list[Row] = []
         self.findings: dict[str, Finding] = {}
@@ -166,9 +173,8 @@ class _Run:
         rows = self._training_rows(report)
         now, every = report.round, self.config.evaluation.every
         if now % every == 0 or now == self.config.rounds:
-            for split in ("test", "val"):
-                if split == "test" or len(self.scenario.val.order):
-                    rows += self._score_rows(now, self.evaluator.scores(split, self._predictors(now)))
+            for split in self.evaluator.splits:
+                rows += self._score_rows(now, self.evaluator.scores(split, self._predictors(now)))
         ended = time.perf_counter()
         rows += [
             self._row(now, "seconds_evaluate", ended - trained),
@@ -211,15 +217,11 @@ class _Run:
         ]
         return rows
 
-    def _score_rows(self, now: int, scores: Scores) -> list[Row]:
-        values = {"accuracy": scores.accuracy, "loss": scores.loss}
-        if scores.clients:
-            values |= {"accuracy_pooled": scores.pooled.accuracy}
-            values |= {"clients": sum(1 for t in scores.clients.values() if t.total)}
+    def _score_rows(self, now: int, scores: Scores | FewShotScores) -> list[Row]:
         split, protocol = scores.split, self.protocol
         rows = [
             Row(round=now, client=None, split=split, protocol=protocol, name=name, value=value)
-            for name, value in values.items()
+            for name, value in scores.values().items()
         ]
         rows += [
             Row(
@@ -295,28 +297,6 @@ class _Run:
         """Ask once before training whether the method offers the model that the protocol tests."""
         _, offered = next(self._predictors(0))
         self.evaluator.pick(offered)
-
-
-def describe_scenario(scenario: Scenario) -> dict[str, Any]:
-    """Who holds what, as scenario.json keeps it: class counts of the first clients, skew figures of all."""
-    counts = scenario.class_counts()
-    skew = label_skew(counts)
-    return {
-        "name": scenario.name,
-        "clients": scenario.clients,
-        "classes": list(scenario.train_set.classes),
-        "class_counts": counts[:_PICTURED_CLIENTS].tolist(),
-        "draws": scenario.draws,
-        "total_variation": skew.total_variation,
-        "classes_per_client": skew.classes_per_client,
-        "imbalance": skew.imbalance if skew.imbalance != float("inf") else None,
-        "size_ratio": skew.size_ratio if skew.size_ratio != float("inf") else None,
-        "empty_clients": len(skew.empty_clients),
-        "empty_classes": list(skew.empty_classes),
-        "train_samples": int(counts.sum()),
-        "val_samples": len(scenario.val.order),
-        "test_samples": len(scenario.test_set),
-    }
 
 
 @contextlib.contextmanager

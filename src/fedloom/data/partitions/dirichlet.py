@@ -6,8 +6,10 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError
-from fedloom.data.partitions.partition import Dealt, Partition, deal_by_shares, partition
-from fedloom.data.views import Indices
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.dealing import cut, shuffled_classes
+from fedloom.data.partitions.partition import Dealt, Partition, partition, require_enough
+from fedloom.data.views import Views
 
 
 @partition("dirichlet")
@@ -16,27 +18,34 @@ class Dirichlet(Partition):
 
     Small `alpha` means strong skew (0.1: most clients see few classes), large means even. Hsu et al. 2019, arXiv
     1909.06335; the redraw until every client has `min_samples` training samples is Yurochkin et al. 2019. Redrawing
-    is bounded by `max_draws`, and the number of draws is reported: it conditions the skew.
+    is bounded by `max_draws`, and the number of draws is reported: it conditions the skew. `min_samples: 0` is the
+    plain draw, whose shares are independent between classes: FedDW's.
     Test views take the same shares of the test set, so that a client is tested on its own mix.
+
+    >>> data = labels_only([0, 1] * 50)
+    >>> bool(Dirichlet(alpha=0.5, min_samples=5).deal(data, data, 4, rng).train.sizes.min() >= 5)
+    True
     """
 
     alpha: float = Field(gt=0, allow_inf_nan=False)
     min_samples: int = Field(10, ge=0)
     max_draws: int = Field(1000, ge=1)
 
-    def deal(self, train: Indices, test: Indices, clients: int, num_classes: int, rng: np.random.Generator) -> Dealt:
-        if clients * self.min_samples > len(train):
-            raise ConfigError(
-                f"partition dirichlet: {clients} clients with at least {self.min_samples} samples each need "
-                f"{clients * self.min_samples} samples, there are {len(train)}; lower clients or min_samples"
-            )
-        counts = np.bincount(train, minlength=num_classes)
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        require_enough("dirichlet", clients, self.min_samples, len(train))
+        members, tests = (shuffled_classes(part.y.numpy(), train.num_classes, rng) for part in (train, test))
+        everyone, concentration = np.arange(clients), np.full(clients, self.alpha)
+        owner, test_owner = np.empty(len(train), np.int64), np.empty(len(test), np.int64)
         for draw in range(1, self.max_draws + 1):
-            shares = rng.dirichlet(np.full(clients, self.alpha), size=num_classes).T
-            edges = np.concatenate([np.zeros((1, num_classes)), np.cumsum(shares, axis=0)])
-            edges[-1] = 1.0
-            if np.diff((edges * counts).astype(np.int64), axis=0).sum(1).min() >= self.min_samples:
-                return Dealt(deal_by_shares(train, shares, rng), deal_by_shares(test, shares, rng), draw)
+            held = np.zeros(clients, np.int64)
+            for of_class, test_of_class in zip(members, tests, strict=True):
+                shares = rng.dirichlet(concentration)
+                sizes = cut(shares, len(of_class))
+                owner[of_class] = np.repeat(everyone, sizes)
+                test_owner[test_of_class] = np.repeat(everyone, cut(shares, len(test_of_class)))
+                held += sizes
+            if held.min() >= self.min_samples:
+                return Dealt(Views.by_owner(owner, clients), Views.by_owner(test_owner, clients), draw)
         raise ConfigError(
             f"partition dirichlet: none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} "
             f"clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"

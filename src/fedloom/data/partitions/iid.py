@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.partition import Dealt, Partition, partition
-from fedloom.data.views import Indices, Views
+from fedloom.data.views import Views
 
 
 @partition("iid")
 class IID(Partition):
-    """No skew: samples shuffled and dealt in equal parts (sizes differ by at most one)."""
+    """No skew: samples shuffled and dealt in equal parts (sizes differ by at most one).
 
-    def deal(self, train: Indices, test: Indices, clients: int, num_classes: int, rng: np.random.Generator) -> Dealt:
+    >>> data = labels_only([0, 1, 2] * 4)
+    >>> IID().deal(data, data, 5, rng).train.sizes
+    array([3, 3, 2, 2, 2])
+    """
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         return Dealt(
-            Views.of(np.array_split(rng.permutation(len(train)), clients)),
-            Views.of(np.array_split(rng.permutation(len(test)), clients)),
+            Views.even(rng.permutation(len(train)), clients),
+            Views.even(rng.permutation(len(test)), clients),
         )

@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.registry import Registry
-from fedloom.data.views import Indices, Views
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import TestRows
+from fedloom.data.views import Views
 
 PARTITIONS: Registry[type[Partition]] = Registry("partition", home="fedloom.data.partitions")
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """The result: training views and matching test views (same shares per class), and the number of draws that a
-    rejection loop needed (1 = the first was accepted)."""
+    """Who gets what.
+
+    train, test: views per client into the training and the test set. draws, accepted: how many draws the rejection
+    loops needed, and how many of them were kept (one per loop). val: only from a partition that fixes the validation
+    views too; then `test_rows` says what its test views count in: the official test set, or the clients' own pool
+    (see `fedloom.data.assemble.OwnSplit`).
+    """
 
     train: Views
     test: Views
     draws: int = 1
+    accepted: int = 1
+    val: Views | None = None
+    test_rows: TestRows = "official"
 
 
 class Partition(BaseModel):
     """Base of all partitions: its fields are its config keys, `deal` is pure in its arguments."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    takes_thinned: ClassVar[bool] = True
+    """Whether it can deal a set that a skew has thinned before."""
 
-    def deal(self, train: Indices, test: Indices, clients: int, num_classes: int, rng: np.random.Generator) -> Dealt:
-        """Deal samples with labels `train` [n] and `test` [n'] to `clients`.
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        """Deal the samples of `train` and `test` to `clients`.
 
-        Every training sample goes to exactly one client. Raises `ConfigError` if it cannot be done.
+        Only labels, classes and domains are to be looked at: where a skew has thinned the set, `x` is [n, 0].
+        No training sample goes to two clients. Raises `ConfigError` if it cannot be done.
         """
         raise TypeError(f"{type(self).__name__} defines no deal()")
 
@@ -43,17 +59,32 @@ def partition(name: str) -> Callable[[type[Partition]], type[Partition]]:
     return PARTITIONS.register(name)
 
 
-def deal_by_shares(labels: Indices, shares: NDArray[np.float64], rng: np.random.Generator) -> Views:
-    """Cut every class, shuffled, at the cumulative `shares` [N, C] (columns sum to 1).
+def labels_only(
+    labels: ArrayLike,
+    classes: Sequence[str] | None = None,
+    domain: ArrayLike | None = None,
+    domains: Sequence[str] = (),
+) -> Dataset:
+    """A `Dataset` without pixels, x [n, 0]: all that a partition looks at. `labels` [n], `domain` [n] or None.
 
-    Client k gets the samples between floor(cumulative share before k * n_c) and floor(the one after * n_c) of each
-    class c. Complete and disjoint; order within a client is by class.
+    Without `classes` they are "0" .. the largest label.
     """
-    clients, num_classes = shares.shape
-    parts: list[list[Indices]] = [[] for _ in range(clients)]
-    for label in range(num_classes):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        cuts = (np.cumsum(shares[:, label])[:-1] * len(members)).astype(np.int64)
-        for client, part in enumerate(np.split(members, cuts)):
-            parts[client].append(part)
-    return Views.of([np.concatenate(part) for part in parts])
+    y = torch.from_numpy(np.array(labels, dtype=np.int64))
+    names = tuple(classes) if classes is not None else tuple(str(c) for c in range(int(y.max()) + 1 if len(y) else 0))
+    of = None if domain is None else torch.from_numpy(np.array(domain, dtype=np.int64))
+    return Dataset(torch.empty(len(y), 0), y, names, domain=of, domains=tuple(domains))
+
+
+def require_clients(name: str, clients: int, needed: int, why: str) -> None:
+    """Raises `ConfigError` unless there are exactly `needed` clients."""
+    if clients != needed:
+        raise ConfigError(f"scenario.clients = {clients}: partition {name} {why}; need clients={needed}")
+
+
+def require_enough(name: str, clients: int, each: int, samples: int, what: str = "samples") -> None:
+    """Raises `ConfigError` if `samples` cannot give each of `clients` its minimum of `each`."""
+    if clients * each > samples:
+        raise ConfigError(
+            f"partition {name}: {clients} clients with at least {each} {what} each need {clients * each} {what}, "
+            f"there are {samples}; lower clients or the minimum"
+        )

@@ -1,6 +1,53 @@
 """Where samples come from, one file per kind."""
 
-from fedloom.data.sources import digits, given, idx, npz
+from fedloom.data.sources import (
+    blended,
+    cifar,
+    digits,
+    domain_folders,
+    domains,
+    fc100,
+    given,
+    hf,
+    idx,
+    image_folder,
+    imdb,
+    mat,
+    mnist,
+    mnist_m,
+    npz,
+    rendered,
+    tiny_imagenet,
+    tsv,
+    usps,
+)
+from fedloom.data.sources.python import from_arrays, from_torch
 from fedloom.data.sources.source import SOURCES, Source, Splits, source
 
-__all__ = ["SOURCES", "Source", "Splits", "digits", "given", "idx", "npz", "source"]
+__all__ = [
+    "SOURCES",
+    "Source",
+    "Splits",
+    "blended",
+    "cifar",
+    "digits",
+    "domain_folders",
+    "domains",
+    "fc100",
+    "from_arrays",
+    "from_torch",
+    "given",
+    "hf",
+    "idx",
+    "image_folder",
+    "imdb",
+    "mat",
+    "mnist",
+    "mnist_m",
+    "npz",
+    "rendered",
+    "source",
+    "tiny_imagenet",
+    "tsv",
+    "usps",
+]

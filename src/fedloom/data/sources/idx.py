@@ -5,15 +5,16 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.dataset import Dataset, channel_moments, checked
-from fedloom.data.sources.source import Source, Splits, source
+from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
+from fedloom.data.sources.files import Files
+from fedloom.data.sources.source import source
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype(np.uint8),
@@ -21,41 +22,56 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     0x0B: np.dtype(">i2"),
     0x0C: np.dtype(">i4"),
 }
-_FASHION = (
-    "t-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
 
 
 def read_idx(path: Path) -> np.ndarray:
     """The array in one IDX file. Raises `DataError` for a missing, truncated or foreign file."""
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return parse_idx(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected an IDX file there") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error}); the file is damaged or truncated, fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def parse_idx(raw: bytes, label: str) -> np.ndarray:
+    """The array in the bytes of an IDX file, gzipped if `label` ends in .gz."""
+    if label.endswith(".gz"):
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"{label}: cannot be read ({error}); the file is damaged or truncated, fetch it again"
+            ) from None
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _DTYPES:
-        raise DataError(f"{path}: starts with {raw[:4].hex() or 'nothing'}, which is not an IDX header")
+        raise DataError(f"{label}: starts with {raw[:4].hex() or 'nothing'}, which is not an IDX header")
     dtype, dims = _DTYPES[raw[2]], raw[3]
     start = 4 + 4 * dims
     shape = tuple(int.from_bytes(raw[4 + 4 * d : 8 + 4 * d], "big") for d in range(dims))
     expected = start + math.prod(shape) * dtype.itemsize
     if len(raw) != expected:
-        raise DataError(f"{path}: {len(raw)} bytes where its header promises {expected}; truncated, fetch it again")
+        raise DataError(f"{label}: {len(raw)} bytes where its header promises {expected}; truncated, fetch it again")
     return np.frombuffer(raw, dtype, offset=start).reshape(shape).copy()
 
 
+def idx_names(files: Files, train: str, test: str) -> list[str]:
+    """Names of the four files: images and labels of both parts, each gzipped if that is what there is."""
+    plain = [f"{part}-{kind}-ubyte" for part in (train, test) for kind in ("images-idx3", "labels-idx1")]
+    return [f"{name}.gz" if files.has(f"{name}.gz") else name for name in plain]
+
+
+def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] | None = None) -> Parsed:
+    """A set from its four files. Classes default to 0 .. the training set's largest label."""
+    read = dict(files.each(names := idx_names(files, train, test)))
+    x, y, x_test, y_test = (parse_idx(read.pop(name), files.label(name)) for name in names)
+    if x.ndim != 3 or x.size == 0:
+        raise DataError(f"{files.path}: training images have shape {x.shape}; need [n, h, w]")
+    known = classes or tuple(str(c) for c in range(int(y.max(initial=0)) + 1))
+    return Parsed(str(files.path), Part(x, y), Part(x_test, y_test), known)
+
+
 @source("idx")
-class Idx(Source):
+class Idx(ImageSource):
     """Any set of MNIST's four IDX files (train/t10k, images/labels, .gz or not) in the folder `path`.
 
     Classes are 0 .. the largest label. Pixels are scaled by the training set's own mean and standard deviation.
@@ -63,57 +79,9 @@ class Idx(Source):
 
     path: Path
 
-    def load(self) -> Splits:
-        return self._load(self.path, None)
+    def files(self) -> Sequence[Path]:
+        files = Files(self.path)
+        return files.stamped(idx_names(files, "train", "t10k"))
 
-    def _load(self, folder: Path, classes: tuple[str, ...] | None) -> Splits:
-        images, labels = self._pair(folder, "train")
-        if images.ndim != 3 or images.size == 0:
-            raise DataError(f"{folder}: training images have shape {images.shape}; need [n, h, w]")
-        test_images, test_labels = self._pair(folder, "t10k")
-        if test_images.shape[1:] != images.shape[1:]:
-            raise DataError(f"{folder}: train {images.shape} and t10k {test_images.shape} differ in sample shape")
-        mean, std = channel_moments(images)
-        classes = classes or tuple(str(c) for c in range(int(labels.max(initial=0)) + 1))
-
-        def dataset(x: np.ndarray, y: np.ndarray, part: str) -> Dataset:
-            origin = f"{folder}/{part}"
-            return checked(x, y, origin=origin, classes=classes, mean=mean, std=std)
-
-        return Splits(dataset(images, labels, "train"), dataset(test_images, test_labels, "t10k"))
-
-    @staticmethod
-    def _pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-        found = []
-        for kind in ("images-idx3", "labels-idx1"):
-            name = f"{part}-{kind}-ubyte"
-            packed = folder / f"{name}.gz"
-            found.append(read_idx(packed if packed.is_file() else folder / name))
-        return found[0], found[1]
-
-
-@source("fashion-mnist")
-class FashionMNIST(Idx):
-    """Fashion-MNIST (Xiao et al. 2017, MIT licence): 60,000 + 10,000 images of 28x28, 10 classes.
-
-    Read from the folder `path`; without it, from where Debian's package `dataset-fashion-mnist` puts it. Official
-    test set kept. `limit` takes only the first images of the training set.
-    """
-
-    path: Path = Path("/usr/share/datasets/fashion-mnist")
-    limit: int | None = Field(None, ge=1)
-
-    def load(self) -> Splits:
-        if not self.path.is_dir():
-            raise DataError(
-                f"source fashion-mnist: no folder {self.path}; install Debian's package dataset-fashion-mnist, or set "
-                "scenario.path to a folder with the four IDX files"
-            )
-        splits = self._load(self.path, _FASHION)
-        if self.limit is None:
-            return splits
-        train = splits.train
-        return Splits(
-            Dataset(train.x[: self.limit], train.y[: self.limit], train.classes, train.mean, train.std),
-            splits.test,
-        )
+    def parse(self, new: Allocate) -> Parsed:
+        return parse_idx_set(Files(self.path), "train", "t10k")

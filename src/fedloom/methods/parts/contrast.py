@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from fedloom.methods.phases import Batch
+from fedloom.methods.phases import Batch, Consts
+
+
+class Scaling(Protocol):
+    """The options of the normaliser U: per batch, over the client's data set (a statistic "scale"), or none."""
+
+    @property
+    def scale(self) -> str: ...
+
+    @property
+    def detach_scale(self) -> bool: ...
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -20,6 +32,22 @@ def unit(rows: Tensor) -> Tensor:
 def mean_distances(z: Tensor, prototypes: Tensor, batch: Batch) -> Tensor:
     """U: mean over the batch of |z_i - prototype_q|_2, clamped at 1e-6: [Q]."""
     return batch.mean(torch.cdist(z, prototypes)).clamp(min=1e-6)
+
+
+def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
+    """s [B, Q]: cosines of z [B, d] to every prototype, divided by that prototype's U.
+
+    consts: "prototypes" [Q, d], "directions" (the same at length 1), and "scale" [Q] where U is the data set's.
+    """
+    similarities: Tensor = unit(z) @ consts["directions"].T
+    if options.scale == "none":
+        return similarities
+    if options.scale == "dataset":
+        scale: Tensor = consts["scale"].clamp(min=1e-6)
+    else:
+        with torch.set_grad_enabled(not options.detach_scale):
+            scale = mean_distances(z, consts["prototypes"], batch)
+    return similarities / scale
 
 
 def log_sum_exp(scores: Tensor, among: Tensor) -> Tensor:

@@ -1,0 +1,176 @@
+"""From a source and a description to a `Scenario`: thin, deal, split, skew, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.partition import Dealt, Partition, labels_only
+from fedloom.data.scenario import Scenario, TestRows
+from fedloom.data.skews.skew import Skew, streams_of
+from fedloom.data.sources.source import Splits
+from fedloom.data.splitting import hold_out, matched_tests, split_three
+from fedloom.data.views import Indices, Views, starts
+
+Tests = Literal["shares", "matched"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSplit:
+    """Every client's samples split by class into training, validation and test parts, in these proportions.
+
+    Each client is then tested on samples of its own, and the global test set is all these together. pool: what is
+    dealt and split: "train" leaves the official test set unused; "all" merges it in.
+    """
+
+    train: float
+    val: float
+    test: float
+    pool: Literal["train", "all"] = "train"
+
+    @property
+    def rows(self) -> TestRows:
+        """Where test samples come from."""
+        return "train" if self.pool == "train" else "train+test"
+
+
+def make_scenario(
+    name: str,
+    splits: Splits,
+    partition: Partition,
+    *,
+    clients: int,
+    val: float,
+    streams: Streams,
+    split: OwnSplit | None = None,
+    tests: Tests = "shares",
+    skews: Sequence[Skew] = (),
+) -> Scenario:
+    """Deal `splits` to `clients`.
+
+    val: the share of each client's training samples held out for validation. split: used instead of it; also takes
+    the client's test samples from its own. tests: "shares" are the partition's test views (as a rule the client's share
+    of each class); "matched" are random test samples in each client's own mix, as many as there are (`matched_tests`).
+    skews: in this order; those that thin the training set come before the partition.
+
+    Pure in the seed of `streams`; each step has a stream of its own. Raises `ConfigError` for more clients than
+    samples, shares out of range and whatever cannot be made.
+    """
+    train, test = splits.train, splits.test
+    own = streams_of(skews, streams)
+    kept = np.arange(len(train), dtype=np.int64)
+    for skew, stream in zip(skews, own, strict=True):
+        kept = skew.thin(train, kept, stream.numpy("thin"))
+    if not 1 <= clients <= len(kept):
+        raise ConfigError(
+            f"scenario.clients = {clients}: {name} has {len(kept)} training samples; need 1 to {len(kept)} clients"
+        )
+    if not 0 <= val < 1:
+        raise ConfigError(f"scenario.val = {val}: the share held out for validation must be in [0, 1)")
+    if len(kept) < len(train) and not partition.takes_thinned:
+        raise ConfigError("scenario.skews: this partition names samples of the whole source; none may be left out")
+    dealt = _deal(partition, train, test, kept, clients, streams.numpy("partition"))
+    rng = streams.numpy("split")
+    scenario = _official(name, splits, dealt, val, rng) if split is None else _pooled(name, splits, dealt, split, rng)
+    if tests == "matched":
+        if split is not None:
+            raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
+        scenario = _matched(scenario, streams.numpy("tests"))
+    for skew, stream in zip(skews, own, strict=True):
+        scenario = skew.apply(scenario, stream.numpy("apply"))
+    return scenario
+
+
+def _deal(
+    partition: Partition, train: Dataset, test: Dataset, kept: Indices, clients: int, rng: np.random.Generator
+) -> Dealt:
+    """The partition of the samples `kept`, in indices of the whole set."""
+    seen = train
+    if len(kept) < len(train):
+        domain = None if train.domain is None else train.domain.numpy()[kept]
+        seen = labels_only(train.y.numpy()[kept], train.classes, domain, train.domains)
+    if test.classes != train.classes:  # other classes than were trained: nobody's mix
+        test = test.first(0)
+    dealt = partition.deal(seen, test, clients, rng)
+    return dealt if seen is train else replace(dealt, train=dealt.train.mapped(kept))
+
+
+def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.random.Generator) -> Scenario:
+    if dealt.test_rows != "official":
+        pool = "train" if dealt.test_rows == "train" else "all"
+        raise ConfigError(
+            f"partition indices: the file's test lists are of the clients' own pool; set split with pool={pool}"
+        )
+    kept, held = hold_out(dealt.train, val, rng) if dealt.val is None else (dealt.train, dealt.val)
+    return Scenario(name, splits.train, splits.test, kept, held, dealt.test, dealt.draws, dealt.accepted)
+
+
+def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.random.Generator) -> Scenario:
+    train, test = splits.train, splits.test
+    if min(split.train, split.val, split.test) < 0 or not split.train or not split.test:
+        raise ConfigError(
+            f"scenario.split = {split.train:g}:{split.val:g}:{split.test:g}: need train and test above 0, val 0 or more"
+        )
+    data = train
+    if split.pool == "all":
+        if train.classes != test.classes or train.input_shape != test.input_shape:
+            raise ConfigError("scenario.split.pool = 'all': the test set has other classes or shapes; use pool=train")
+        data = _joined(train, test)
+    if dealt.val is not None:
+        if dealt.test_rows != split.rows:
+            raise ConfigError(
+                f"partition indices: the file's test lists are of {dealt.test_rows}, scenario.split.pool = "
+                f"'{split.pool}' takes them from {split.rows}"
+            )
+        parts = dealt.train, dealt.val, dealt.test
+    else:
+        views = dealt.train
+        if split.pool == "all":
+            views = _merged(views, dealt.test.mapped(np.arange(len(test), dtype=np.int64) + len(train)))
+        total = split.train + split.val + split.test
+        shares = split.val / total, split.test / total
+        parts = split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
+    rows = parts[2].order
+    tests = Views(np.arange(len(rows), dtype=np.int64), parts[2].offsets)
+    return Scenario(
+        name, data, _selected(data, rows), parts[0], parts[1], tests, dealt.draws, dealt.accepted, split.rows, rows
+    )
+
+
+def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
+    labels, test_labels = scenario.train_set.y.numpy(), scenario.test_set.y.numpy()
+    everything = _merged(scenario.train, scenario.val)  # the client's mix, whatever is held out
+    found = matched_tests(everything, labels, test_labels, scenario.num_classes, rng)
+    if isinstance(found, int):
+        raise ConfigError(
+            f"scenario.tests = 'matched': client {found} holds a class of which there is no test sample; use shares"
+        )
+    return replace(scenario, test=found)
+
+
+def _merged(one: Views, other: Views) -> Views:
+    """Each client's samples of both."""
+    order = np.concatenate([one.order, other.order])
+    holders = np.concatenate([one.holders(), other.holders()])
+    return Views(order[np.argsort(holders, kind="stable")], starts(one.sizes + other.sizes))
+
+
+def _joined(one: Dataset, other: Dataset) -> Dataset:
+    """One set of both, copied once."""
+    both = one.domain is not None and other.domain is not None
+    domain = torch.cat([one.domain, other.domain]) if both else None  # type: ignore[list-item]
+    return replace(one, x=torch.cat([one.x, other.x]), y=torch.cat([one.y, other.y]), domain=domain)
+
+
+def _selected(data: Dataset, rows: Indices) -> Dataset:
+    """The samples `rows`, copied once."""
+    chosen = torch.from_numpy(rows)
+    domain = None if data.domain is None else data.domain[chosen]
+    return replace(data, x=data.x[chosen], y=data.y[chosen], domain=domain)

@@ -1,0 +1,193 @@
+"""Parsed data kept on disk as memory-mapped arrays, so that nothing slow is parsed twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import DTypeLike
+
+from fedloom._version import __version__
+from fedloom.core.errors import DataError
+
+_FORMAT = 1
+_WAIT_SECONDS = 1800.0
+_BLOCK = 2**20
+_CHECKED_BLOCKS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a cache entry holds: arrays mapped from disk (writing to one changes memory only) and plain values."""
+
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+
+
+class Writer:
+    """Takes the arrays of an entry that is being made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checksums: dict[str, int] = {}
+        self._open: dict[str, np.ndarray] = {}
+
+    def new(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """An array on disk to be filled in place, for what does not fit into memory; hand it to `add` when full."""
+        path = self.folder / f"{name}.npy"
+        try:
+            array = np.lib.format.open_memmap(path, "w+", dtype=np.dtype(dtype), shape=shape)
+            if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash at some later write
+                with path.open("r+b") as stream:
+                    os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
+        self._open[name] = array
+        return array
+
+    def add(self, name: str, array: np.ndarray) -> None:
+        """Keep `array` as `name`. One that came from `new` under that name is not written again."""
+        try:
+            if name not in self._open or not np.shares_memory(array, self._open[name]):
+                path = self.folder / f"{name}.npy"
+                path.unlink(missing_ok=True)  # never cut a file short that is still mapped
+                np.save(path, array, allow_pickle=False)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
+        self.checksums[name] = checksum(array)
+
+
+def cache_dir() -> Path:
+    """Where entries live: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache)."""
+    own = os.environ.get("FEDLOOM_CACHE")
+    return (
+        Path(own).expanduser() if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedloom"
+    )
+
+
+def cached(label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[Writer], Any]) -> Entry:
+    """The entry for `keys`, made by `build` if there is none that can be trusted.
+
+    `keys` (values that JSON can hold) and `label` name the entry. It is made again when one of `files` has another
+    size or modification time, when another version of fedloom made it, and when its contents do not match their
+    checksums. `build` gets a `Writer` and returns plain values for `Entry.meta`. Processes that want the same entry
+    at once wait for the first one to make it. Nothing of a failed build stays.
+    Raises `DataError` for a missing file, a cache folder that cannot be written, and what `build` raises.
+    """
+    text = json.dumps(keys, sort_keys=True, default=str)
+    folder = cache_dir() / "arrays" / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    stamp = _stamp(files)
+    entry = _opened(folder, stamp)
+    if entry is not None:
+        return entry
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # copies of data that may be private
+        lock = FileLock(f"{folder}.lock", timeout=_WAIT_SECONDS)
+        lock.acquire()
+    except Timeout:
+        raise DataError(
+            f"cache {folder}: another process has been making it for {_WAIT_SECONDS:.0f} s; end that process first"
+        ) from None
+    except OSError as error:
+        raise _unwritable(folder.parent, error) from None
+    try:
+        entry = _opened(folder, stamp) or _made(folder, stamp, build)
+    finally:
+        lock.release()
+    return entry
+
+
+def checksum(array: np.ndarray) -> int:
+    """CRC of shape, dtype and contents of a C-contiguous array; above 256 MiB of evenly spaced blocks only."""
+    value = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
+    raw = array.reshape(-1).view(np.uint8).data
+    blocks = -(-len(raw) // _BLOCK)
+    for block in sorted({*range(0, blocks, max(1, -(-blocks // _CHECKED_BLOCKS))), blocks - 1}):
+        value = zlib.crc32(raw[block * _BLOCK : (block + 1) * _BLOCK], value)
+    return value
+
+
+def _opened(folder: Path, stamp: str, *, fresh: bool = False) -> Entry | None:
+    """The entry if it is whole, of this version and of these files; one that is `fresh` is not summed again."""
+    try:
+        described = json.loads((folder / "entry.json").read_text(encoding="utf-8"))
+        if described["made_by"] != _made_by() or described["stamp"] != stamp:
+            return None
+        arrays = {}
+        for name, expected in described["arrays"].items():
+            # copy-on-write: torch wants memory that it may write to, the file stays as it is
+            array = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
+            if not fresh and checksum(array) != expected:
+                return None
+            arrays[name] = array
+        return Entry(arrays, described["meta"])
+    except Exception:  # whatever is wrong with it: an entry that cannot be read is made again
+        return None
+
+
+def _made(folder: Path, stamp: str, build: Callable[[Writer], Any]) -> Entry:
+    """Build beside `folder`, then put it in place by renaming. The caller holds the lock."""
+    for left_over in folder.parent.glob(f".{folder.name}.*"):  # by a process that was killed
+        _remove(left_over)
+    try:
+        making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    except OSError as error:
+        raise _unwritable(folder.parent, error) from None
+    try:
+        writer = Writer(making)
+        meta = build(writer)
+        described = {"made_by": _made_by(), "stamp": stamp, "arrays": writer.checksums, "meta": meta}
+        try:
+            (making / "entry.json").write_text(json.dumps(described), encoding="utf-8")
+            old = making.with_name(f"{making.name}.old")
+            if folder.exists():
+                folder.rename(old)
+            making.rename(folder)
+            _remove(old)
+        except OSError as error:
+            raise _unwritable(folder.parent, error) from None
+    except BaseException:
+        _remove(making)
+        raise
+    entry = _opened(folder, stamp, fresh=True)
+    if entry is None:
+        raise DataError(f"cache {folder}: what was just written cannot be read back; is the disk sound?")
+    return entry
+
+
+def _stamp(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        digest.update(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _made_by() -> list[Any]:
+    return [_FORMAT, __version__]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _unwritable(folder: Path, error: OSError) -> DataError:
+    return DataError(f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can")

@@ -1,0 +1,50 @@
+"""A scenario in plain values: what is shown before training, and kept beside every run."""
+
+from __future__ import annotations
+
+from math import isinf
+from typing import Any
+
+import numpy as np
+
+from fedloom.data.scenario import Scenario
+from fedloom.data.shift import feature_shift
+from fedloom.data.skew import label_skew
+
+PICTURED_CLIENTS = 200
+
+
+def describe_scenario(scenario: Scenario) -> dict[str, Any]:
+    """Who holds what: class counts (and domains) of the first clients, skew figures of all. Values fit into JSON."""
+    data = scenario.train_set
+    skew = label_skew(scenario.train, data.y.numpy(), scenario.num_classes)
+    return {
+        "name": scenario.name,
+        "clients": scenario.clients,
+        "classes": list(data.classes),
+        "class_counts": scenario.class_counts(PICTURED_CLIENTS).tolist(),
+        "domains": list(data.domains),
+        "domain_counts": _domain_counts(scenario),
+        "feature_shift": feature_shift(data),
+        "draws": scenario.draws,
+        "acceptance": scenario.acceptance,
+        "total_variation": skew.total_variation,
+        "classes_per_client": skew.classes_per_client,
+        "imbalance": None if isinf(skew.imbalance) else skew.imbalance,
+        "size_ratio": None if isinf(skew.size_ratio) else skew.size_ratio,
+        "empty_clients": len(skew.empty_clients),
+        "empty_classes": list(skew.empty_classes),
+        "train_samples": len(scenario.train.order),
+        "val_samples": len(scenario.val.order),
+        "test_samples": len(scenario.test_set),
+    }
+
+
+def _domain_counts(scenario: Scenario) -> list[list[int]]:
+    """Training samples per client and domain, of the first clients; [] without domains."""
+    data = scenario.train_set
+    if data.domain is None:
+        return []
+    domain = data.domain.numpy()
+    shown = range(min(scenario.clients, PICTURED_CLIENTS))
+    return [np.bincount(domain[scenario.train[k]], minlength=len(data.domains)).tolist() for k in shown]

@@ -1,0 +1,85 @@
+"""A fixed number of classes per client."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from fedloom.core.errors import ConfigError
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.dealing import deal_by_counts
+from fedloom.data.partitions.partition import Dealt, Partition, partition
+from fedloom.data.views import Indices, even_sizes
+
+
+@partition("classes")
+class Classes(Partition):
+    """Each client holds `classes_per_client` classes; each class is cut evenly between its holders. Nothing is left.
+
+    The plain reading of FedSSA's 2 of 10 and 10 of 100 classes (Yi et al. 2024). Its released code cuts unevenly, as
+    `pathological` does. Classes are chosen client by client at random among those with most places left, so that every
+    class has k = classes_per_client N / C holders; k must be a whole number. Test views likewise.
+
+    >>> data = labels_only(list(range(10)) * 20)
+    >>> dealt = Classes(classes_per_client=2).deal(data, data, 10, rng)
+    >>> (dealt.train.class_counts(data.y.numpy(), 10) > 0).sum(1)
+    array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    """
+
+    classes_per_client: int = Field(ge=1)
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        labels, test_labels = train.y.numpy(), test.y.numpy()
+        holders = choose_holders("classes", self.classes_per_client, clients, train.num_classes, rng)
+        available = np.bincount(labels, minlength=train.num_classes)
+        require_per_class("classes", available, holders.shape[1], holders.shape[1])
+        test_counts = np.bincount(test_labels, minlength=train.num_classes)
+        return Dealt(
+            deal_by_counts(labels, _even(holders, available, clients), rng),
+            deal_by_counts(test_labels, _even(holders, test_counts, clients), rng),
+        )
+
+
+def _even(holders: Indices, available: Indices, clients: int) -> Indices:
+    counts = np.zeros((clients, len(available)), np.int64)
+    for label, of_class in enumerate(holders):
+        counts[of_class, label] = even_sizes(int(available[label]), len(of_class))
+    return counts
+
+
+def choose_holders(name: str, per_client: int, clients: int, num_classes: int, rng: np.random.Generator) -> Indices:
+    """The k clients of each class [C, k], ascending: `per_client` different classes each, k for each class.
+
+    Client after client takes a random class among those with most places left that it has not taken yet. Every class
+    is thus taken once before one is taken again: the choices are random orders of all classes, one after another.
+    Raises `ConfigError` if k = per_client N / C is not a whole number, or for more classes than there are.
+    """
+    if per_client > num_classes:
+        raise ConfigError(
+            f"partition {name}: classes_per_client = {per_client}, but the source has {num_classes} classes"
+        )
+    if per_client * clients % num_classes:
+        raise ConfigError(
+            f"partition {name}: {clients} clients with {per_client} of {num_classes} classes make "
+            f"{per_client * clients / num_classes:g} clients per class; need a whole number"
+        )
+    rounds = per_client * clients // num_classes
+    orders = rng.permuted(np.tile(np.arange(num_classes), (rounds, 1)), axis=1)
+    for number in range(1, rounds if num_classes % per_client else 0):
+        begun = number * num_classes % per_client  # classes that a client took at the end of the order before
+        if begun:
+            taken = np.isin(orders[number], orders[number - 1, -begun:])
+            free, missing = orders[number, ~taken], per_client - begun
+            later = rng.permutation(np.concatenate([free[missing:], orders[number, taken]]))
+            orders[number] = np.concatenate([free[:missing], later])
+    by_class = np.argsort(orders.reshape(-1), kind="stable") // per_client
+    return by_class.reshape(num_classes, rounds)
+
+
+def require_per_class(name: str, available: Indices, holders: int, least: int) -> None:
+    """Raises `ConfigError` if a class has fewer than `least` of the samples `available` [C]."""
+    if available.min() < least:
+        raise ConfigError(
+            f"partition {name}: class {available.argmin()} has {available.min()} training samples; its {holders} "
+            f"clients need {least}; lower clients or classes_per_client"
+        )

@@ -1,0 +1,79 @@
+"""Dealing by numbers: shares or counts per client and class become views, without a loop over clients."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.data.views import Indices, Views, starts
+
+Shares = NDArray[np.float64]
+
+
+def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
+    """The samples of each class, shuffled: C arrays."""
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    return np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1])
+
+
+def cut(shares: Shares, count: int) -> Indices:
+    """`count` samples cut at the cumulative `shares` [N] (sum 1): sizes [N], rounded down at each cut, sum `count`."""
+    edges = (np.cumsum(shares) * count).astype(np.int64)
+    edges[-1] = count
+    return np.diff(np.minimum(edges, count), prepend=0)
+
+
+def deal_by_shares(labels: Indices, shares: Shares, rng: np.random.Generator) -> Views:
+    """Cut every class, shuffled, at the cumulative `shares` [N, C] (columns sum to 1).
+
+    Client k gets the samples between floor(cumulative share before k * n_c) and floor(the one after * n_c) of each
+    class c. Complete and disjoint.
+    """
+    clients, num_classes = shares.shape
+    owner = np.empty(len(labels), np.int64)
+    for label, members in enumerate(shuffled_classes(labels, num_classes, rng)):
+        owner[members] = np.repeat(np.arange(clients), cut(shares[:, label], len(members)))
+    return Views.by_owner(owner, clients)
+
+
+def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> Views:
+    """Give client k `counts[k, c]` random samples of class c: counts [N, C], at most n_c in a column.
+
+    Disjoint; samples beyond the counts go to nobody.
+    """
+    clients, num_classes = counts.shape
+    owner = np.full(len(labels), -1, np.int64)
+    for label, members in enumerate(shuffled_classes(labels, num_classes, rng)):
+        dealt = np.repeat(np.arange(clients), counts[:, label])
+        owner[members[: len(dealt)]] = dealt
+    return Views.by_owner(owner, clients)
+
+
+def deal_alike(dealt: Views, labels: Indices, others: Indices, num_classes: int, rng: np.random.Generator) -> Views:
+    """Deal other samples (labels `others` [n']) as `dealt` deals those with `labels` [n]: same share of each class.
+
+    Samples of a class of which `dealt` holds nothing go to nobody.
+    """
+    holders, held = dealt.holders(), labels[dealt.order]
+    owner = np.full(len(others), -1, np.int64)
+    for label, members in enumerate(shuffled_classes(others, num_classes, rng)):
+        counts = np.bincount(holders[held == label], minlength=len(dealt))
+        if counts.sum():  # whole numbers: the edges are exact
+            edges = starts(counts) * len(members) // counts.sum()
+            owner[members] = np.repeat(np.arange(len(dealt)), np.diff(edges))
+    return Views.by_owner(owner, len(dealt))
+
+
+def matched_counts(train: Indices, test: Indices) -> Indices:
+    """How many test samples per class [C] match a client with `train` [C] training samples, of `test` [C] there are.
+
+    floor(r * train_c) with r = min over the classes held of test_c / train_c: the largest test set with the client's
+    own mix (Fed-CO2, Li et al. 2023). All zero if a class held has no test sample.
+    """
+    held = np.flatnonzero(train)
+    if not len(held):
+        return np.zeros_like(train)
+    scarce = held[np.argmin(test[held] / train[held])]
+    counts: Indices = train * test[scarce] // train[scarce]
+    return counts

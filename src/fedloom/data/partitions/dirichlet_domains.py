@@ -1,0 +1,115 @@
+"""Label skew on top of feature skew."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedloom.core.errors import ConfigError
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.balanced import balanced_cut
+from fedloom.data.partitions.dealing import Shares, matched_counts, shuffled_classes
+from fedloom.data.partitions.domains import domains_of
+from fedloom.data.partitions.partition import Dealt, Partition, partition, require_clients
+from fedloom.data.views import Indices, Views
+
+
+@partition("dirichlet-domains")
+class DirichletDomains(Partition):
+    """Every domain cut into `domain_parts` by Dirichlet(alpha), class by class; a client holds one part of one domain.
+
+    Fed-CO2's label plus feature skew (Digits 3 parts, alpha 0.3; DomainNet 5, 2.0; Office 2, 1.0). Within a domain the
+    cut is that of `dirichlet-fedma`, redrawn until every part has `min_per_class` samples of every class; draws are
+    counted over all domains. Of each domain, `clients_per_domain` parts from number `domain_part` on are used, the
+    others go to nobody. `one_in`: of a part, keep only 1 in so many samples of each class, at least one (Fed-CO2's
+    Office: 6, 7, 1 and 2). `domain_part` and `one_in` are one number or a list, one per domain.
+
+    The test view is random test images of the domain in the client's own mix, as many as there are: floor(r train_c)
+    of class c, r = min_c test_c / train_c. Clients of one domain may share test images.
+
+    >>> data = labels_only([0, 1] * 100, domain=[0] * 100 + [1] * 100, domains=["photo", "sketch"])
+    >>> dealt = DirichletDomains(alpha=1.0, domain_parts=2).deal(data, data, 2, rng)
+    >>> np.unique(data.domain[dealt.test[1]])
+    array([1])
+    """
+
+    alpha: float = Field(gt=0, allow_inf_nan=False)
+    domain_parts: int = Field(ge=2)
+    clients_per_domain: int = Field(1, ge=1)
+    domain_part: int | tuple[int, ...] = 0
+    one_in: int | tuple[int, ...] = 1
+    min_per_class: int = Field(2, ge=1)
+    max_draws: int = Field(100_000, ge=1)
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        of, test_of = domains_of("dirichlet-domains", train), domains_of("dirichlet-domains", test)
+        each, domains = self.clients_per_domain, train.domains
+        require_clients(
+            "dirichlet-domains", clients, each * len(domains), f"gives each of {len(domains)} domains {each} client(s)"
+        )
+        if each > self.domain_parts:
+            raise ConfigError(
+                f"partition dirichlet-domains: {each} clients per domain, but only {self.domain_parts} parts"
+            )
+        first = self._per_domain("domain_part", self.domain_part, len(domains), 0, self.domain_parts - 1)
+        one_in = self._per_domain("one_in", self.one_in, len(domains), 1, len(train))
+        lists, tests, draws = [], [], 0
+        for domain, name in enumerate(domains):
+            rows, test_rows = np.flatnonzero(of == domain), np.flatnonzero(test_of == domain)
+            members = shuffled_classes(train.y.numpy()[rows], train.num_classes, rng)
+            test_members = shuffled_classes(test.y.numpy()[test_rows], train.num_classes, rng)
+            sizes, took = self._cut(np.array([len(m) for m in members]), name, train.classes, rng)
+            draws += took
+            for number in range(each):
+                part = (first[domain] + number) % self.domain_parts
+                begins, keeps = sizes[:part].sum(0), np.maximum(1, sizes[part] // one_in[domain])
+                lists.append(rows[_take(members, begins, keeps)])
+                chosen = [rng.permutation(m) for m in test_members]
+                wanted = matched_counts(keeps, np.array([len(m) for m in chosen]))
+                if not wanted.any():
+                    missing = train.classes[[len(m) for m in chosen].index(0)]
+                    raise ConfigError(
+                        f"partition dirichlet-domains: domain {name} has no test sample of class {missing}; no test "
+                        f"view can match client {len(lists) - 1}'s mix"
+                    )
+                tests.append(test_rows[_take(chosen, np.zeros_like(wanted), wanted)])
+        return Dealt(Views.of(lists), Views.of(tests), draws, len(domains))
+
+    def _cut(
+        self, counts: Indices, domain: str, classes: tuple[str, ...], rng: np.random.Generator
+    ) -> tuple[Indices, int]:
+        """Sizes of the parts of one domain [P, C], and the number of draws."""
+        least = self.domain_parts * self.min_per_class
+        if counts.min() < least:
+            raise ConfigError(
+                f"partition dirichlet-domains: domain {domain} has {counts.min()} training samples of class "
+                f"{classes[int(counts.argmin())]}; {self.domain_parts} parts of {self.min_per_class} need {least}"
+            )
+
+        def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
+            good: NDArray[np.bool_] = sizes.min((1, 2)) >= self.min_per_class
+            return good
+
+        found = balanced_cut(counts, self.domain_parts, self.alpha, enough, self.max_draws, rng)
+        if found is None:
+            raise ConfigError(
+                f"partition dirichlet-domains: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
+                f"{self.domain_parts} parts of domain {domain} {self.min_per_class} samples of every class; raise "
+                "alpha or max_draws, or lower domain_parts or min_per_class"
+            )
+        return found.sizes, found.draws
+
+    def _per_domain(self, key: str, value: int | tuple[int, ...], domains: int, low: int, high: int) -> list[int]:
+        values = [value] * domains if isinstance(value, int) else list(value)
+        if len(values) != domains or not all(low <= v <= high for v in values):
+            raise ConfigError(
+                f"partition dirichlet-domains: {key} = {value}; need one number or {domains} of them, from {low} to "
+                f"{high}"
+            )
+        return values
+
+
+def _take(members: list[Indices], begins: Indices, counts: Indices) -> Indices:
+    """`counts` [C] samples of each class, from `begins` [C] on."""
+    return np.concatenate([m[b : b + c] for m, b, c in zip(members, begins, counts, strict=True)])

@@ -1,0 +1,57 @@
+"""Feature skew: every client sees one domain."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from fedloom.core.errors import ConfigError
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.partition import Dealt, Partition, partition, require_clients
+from fedloom.data.views import Indices, Views, even_sizes
+
+
+@partition("domains")
+class Domains(Partition):
+    """One domain per client, in the source's order; or several clients per domain, which share it evenly.
+
+    Client k holds samples of domain floor(k / clients_per_domain) alone, dealt at random within the domain; its test
+    view is of the same domain. FedBN (Li et al. 2021, arXiv 2102.07623) and Fed-CO2 (`clients_per_domain: 1`). The
+    source must know the domain of each sample.
+
+    >>> data = labels_only([0, 1] * 10, domain=[0] * 12 + [1] * 8, domains=["photo", "sketch"])
+    >>> Domains(clients_per_domain=2).deal(data, data, 4, rng).train.sizes
+    array([6, 6, 4, 4])
+    """
+
+    clients_per_domain: int = Field(1, ge=1)
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        of, test_of = domains_of("domains", train), domains_of("domains", test)
+        each, domains = self.clients_per_domain, len(train.domains)
+        require_clients("domains", clients, each * domains, f"gives each of {domains} domains {each} client(s)")
+        sizes = np.bincount(of, minlength=domains)
+        if sizes.min() < each:
+            raise ConfigError(
+                f"partition domains: domain {train.domains[sizes.argmin()]} has {sizes.min()} training samples for "
+                f"{each} clients; lower clients_per_domain"
+            )
+        return Dealt(_deal(of, each, clients, rng), _deal(test_of, each, clients, rng))
+
+
+def _deal(of: Indices, each: int, clients: int, rng: np.random.Generator) -> Views:
+    owner = np.empty(len(of), np.int64)
+    for domain in range(clients // each):
+        members = rng.permutation(np.flatnonzero(of == domain))
+        owner[members] = domain * each + np.repeat(np.arange(each), even_sizes(len(members), each))
+    return Views.by_owner(owner, clients)
+
+
+def domains_of(name: str, data: Dataset) -> Indices:
+    """The domain of each sample [n]. Raises `ConfigError` if the source knows none."""
+    if data.domain is None or not data.domains:
+        raise ConfigError(
+            f"partition {name}: this source has no domains; use one that does, such as office-caltech10, or deal by "
+            "label"
+        )
+    return data.domain.numpy()

@@ -1,0 +1,75 @@
+"""Partitioners of Flower's flwr-datasets."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from fedloom.core.errors import ConfigError, nearest
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.dealing import deal_alike
+from fedloom.data.partitions.partition import Dealt, Partition, partition
+from fedloom.data.views import Views
+
+_INSTALL = "install fedloom[flower-datasets]"
+
+
+@partition("flower")
+class Flower(Partition):
+    """Any partitioner of flwr-datasets by class name, e.g. `partitioner: ShardPartitioner`, with its own `options`.
+
+    It sees the columns `label`, `domain` (where the source has domains) and `index`. `num_partitions` is set to the
+    number of clients, `partition_by` to "label" and `seed` to a number drawn from the scenario's seed, unless the
+    options say otherwise. Test samples are dealt in each client's share of each class. Needs flwr-datasets, an extra.
+
+        scenario: {source: digits, partition: flower, partitioner: DirichletPartitioner, options: {alpha: 0.3}}
+    """
+
+    partitioner: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        kind, table = self._kind(), self._table(train)
+        usual = {"num_partitions": clients, "partition_by": "label", "seed": int(rng.integers(2**31))}
+        known = inspect.signature(kind).parameters
+        options = {key: value for key, value in usual.items() if key in known} | self.options
+        for key in options:
+            if key not in known:
+                raise ConfigError(f"partition flower: {self.partitioner} has no option '{key}': {nearest(key, known)}")
+        try:
+            made = kind(**options)
+            made.dataset = table
+            if made.num_partitions != clients:
+                raise ConfigError(
+                    f"scenario.clients = {clients}: {self.partitioner} makes {made.num_partitions} partitions of "
+                    f"these data; need clients={made.num_partitions}"
+                )
+            lists = [np.array(made.load_partition(k)["index"], np.int64) for k in range(clients)]
+        except (ValueError, TypeError, KeyError) as error:
+            message = " ".join(str(error).split())
+            raise ConfigError(f"partition flower: {self.partitioner} refused: {message}") from None
+        views = Views.of(lists)
+        return Dealt(views, deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng))
+
+    def _kind(self) -> Any:
+        try:
+            partitioners = importlib.import_module("flwr_datasets.partitioner")
+        except ImportError:
+            raise ConfigError(f"partition flower: flwr-datasets is not installed; {_INSTALL}") from None
+        names = [name for name in dir(partitioners) if name.endswith("Partitioner") and name != "Partitioner"]
+        if self.partitioner not in names:
+            raise ConfigError(
+                f"partition flower: no partitioner '{self.partitioner}': {nearest(self.partitioner, names)}"
+            )
+        return getattr(partitioners, self.partitioner)
+
+    @staticmethod
+    def _table(train: Dataset) -> Any:
+        columns = {"index": np.arange(len(train)), "label": train.y.numpy()}
+        if train.domain is not None:
+            columns["domain"] = train.domain.numpy()
+        return importlib.import_module("datasets").Dataset.from_dict(columns)

@@ -1,0 +1,142 @@
+"""Partitions as index lists in a file: write one, read one back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedloom.core.errors import DataError
+from fedloom.core.files import write_atomic
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.partition import Dealt, Partition, partition, require_clients
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Indices, Views
+
+_FORMAT = "fedloom indices 1"
+
+
+@partition("indices")
+class IndexLists(Partition):
+    """The index lists of a JSON file, `partition_file`, as `export_indices` writes them.
+
+    The least that such a file must hold is {"clients": [{"train": [3, 5], "test": [0]}, ...]}; `test` and `val` may
+    be missing. Lists of validation samples are taken as they are; without them the scenario's `val` holds out its
+    share. An exported file names the source's classes and sizes, and is refused for other data.
+
+        scenario: {source: digits, partition: indices, partition_file: dealt.json, clients: 10}
+    """
+
+    takes_thinned: ClassVar[bool] = False
+    partition_file: Path
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        path = self.partition_file
+        content = _load(path)
+        found = _dealt(path, content)
+        require_clients("indices", clients, len(found.train), f"reads {path}, which holds {len(found.train)} clients")
+        for key, here in facts(train, test).items():
+            if key in content and content[key] != here:
+                raise DataError(f"{path}: was made of other data ({key} differ)")
+        pool = len(train) + len(test) * (found.test_rows == "train+test")
+        limits = {"train": pool, "val": pool, "test": len(test) if found.test_rows == "official" else pool}
+        for split, limit in limits.items():
+            views = getattr(found, split)
+            if views is not None and len(views.order) and views.order.max() >= limit:
+                raise DataError(
+                    f"{path}: {split} index {views.order.max()} is outside 0 .. {limit - 1}, the samples that there are"
+                )
+        return found
+
+
+def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] | None = None) -> None:
+    """Write a scenario's index lists as JSON: client -> train, val, test, with class counts, and `config` as given.
+
+    Indices count samples in the source's order, whatever a skew has left out: in its training set, and for `test` in
+    its official test set (for a scenario with `split` in the clients' pool: the training set, then the test set).
+    """
+    test = scenario.test if scenario.test_rows is None else scenario.test.mapped(scenario.test_rows)
+    counts = scenario.class_counts()
+    clients = [
+        {
+            "train": scenario.train[k].tolist(),
+            "val": scenario.val[k].tolist(),
+            "test": test[k].tolist(),
+            "class_counts": counts[k].tolist(),
+        }
+        for k in range(scenario.clients)
+    ]
+    meta: dict[str, Any] = {
+        "format": _FORMAT,
+        "source": scenario.name,
+        "classes": list(scenario.train_set.classes),
+        "test_rows": scenario.test_origin,
+        "draws": scenario.draws,
+        "accepted": scenario.accepted,
+        "config": dict(config) if config is not None else None,
+    }
+    if scenario.test_origin == "official":
+        meta |= facts(scenario.train_set, scenario.test_set)
+    write_atomic(path, json.dumps(meta | {"clients": clients}))
+
+
+def read_indices(path: Path) -> Dealt:
+    """The views of an index file. Raises `DataError` that names what is wrong with it."""
+    return _dealt(path, _load(path))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file of index lists") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not readable as JSON: {' '.join(str(error).split())}") from None
+    clients = content.get("clients") if isinstance(content, dict) else None
+    if not isinstance(clients, list) or not clients or not all(isinstance(c, dict) and "train" in c for c in clients):
+        raise DataError(f"{path}: holds no index lists; need {{'clients': [{{'train': [...], 'test': [...]}}, ...]}}")
+    return {**content}
+
+
+def _dealt(path: Path, content: dict[str, Any]) -> Dealt:
+    clients: list[dict[str, Any]] = content["clients"]
+    rows = content.get("test_rows", "official")
+    if rows not in ("official", "train", "train+test"):
+        raise DataError(f"{path}: test_rows = {rows!r}; need official, train or train+test")
+    views = {split: _views(path, clients, split) for split in ("train", "val", "test")}
+    owned = np.concatenate([views[s].order for s in views if s != "test" or rows != "official"])
+    twice = np.flatnonzero(np.bincount(owned) > 1)
+    if len(twice):
+        raise DataError(f"{path}: sample {twice[0]} is listed twice; a training sample has one owner and one use")
+    val = views["val"] if any("val" in client for client in clients) else None
+    draws, accepted = (content.get(key, 1) for key in ("draws", "accepted"))
+    if not (type(draws) is type(accepted) is int and 1 <= accepted <= draws):
+        raise DataError(
+            f"{path}: draws = {draws!r}, accepted = {accepted!r}; need whole numbers, 1 <= accepted <= draws"
+        )
+    return Dealt(views["train"], views["test"], draws, accepted, val, rows)
+
+
+def _views(path: Path, clients: list[dict[str, Any]], split: str) -> Views:
+    lists: list[Indices] = []
+    for number, client in enumerate(clients):
+        given = client.get(split, [])
+        if not isinstance(given, list) or any(type(i) is not int or i < 0 for i in given):
+            raise DataError(f"{path}: client {number}, {split}: need a list of whole numbers from 0 on")
+        lists.append(np.array(given, np.int64))
+    return Views.of(lists)
+
+
+def facts(train: Dataset, test: Dataset) -> dict[str, Any]:
+    """What tells one source from another: sizes, classes, and the order of the test labels (no skew changes them)."""
+    digest = hashlib.sha256(test.y.contiguous().numpy().data).hexdigest()
+    return {
+        "classes": list(train.classes),
+        "train_samples": len(train),
+        "test_samples": len(test),
+        "test_labels_sha256": digest,
+    }

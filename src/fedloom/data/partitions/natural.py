@@ -1,0 +1,77 @@
+"""The owners that the data came with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.dealing import deal_alike
+from fedloom.data.partitions.domains import domains_of
+from fedloom.data.partitions.partition import Dealt, Partition, partition
+from fedloom.data.views import Indices, Views
+
+
+@partition("natural")
+class Natural(Partition):
+    """One client per id: per writer, hospital, device. Ids are the source's domains, or come from a file.
+
+    `owners`: a `.npy` file with the id (number or word) of each training sample; `test_owners`: the same of the test
+    set. Without `test_owners`, or for a source without test domains, test samples are dealt in each client's share of
+    each class. Clients follow the sorted ids (the source's order for domains). `clients` is the number of ids;
+    `sample_ids: true` takes fewer of them, chosen at random, and leaves out the others' samples.
+
+    >>> data = labels_only([0, 1, 1], domain=[1, 0, 1], domains=["north", "south"])
+    >>> Natural().deal(data, data, 2, rng).train.sizes
+    array([1, 2])
+    """
+
+    owners: Path | None = None
+    test_owners: Path | None = None
+    sample_ids: bool = False
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        if self.test_owners is not None and self.owners is None:
+            raise ConfigError("partition natural: test_owners without owners; name the file with the training ids too")
+        if self.owners is None:
+            of, test_of = domains_of("natural", train), None if test.domain is None else test.domain.numpy()
+            present = np.unique(of)
+        else:
+            ids = _read(self.owners, len(train), "training")
+            test_ids = None if self.test_owners is None else _read(self.test_owners, len(test), "test")
+            names, of = np.unique(ids, return_inverse=True)
+            present, test_of = np.arange(len(names)), None if test_ids is None else _positions(names, test_ids)
+        if clients > len(present) or (clients < len(present) and not self.sample_ids):
+            fewer = "" if clients > len(present) else ", or sample_ids=true to leave the other ids out"
+            raise ConfigError(
+                f"scenario.clients = {clients}: partition natural makes one client per id and the data have "
+                f"{len(present)}; need clients={len(present)}{fewer}"
+            )
+        chosen = np.sort(rng.choice(present, clients, replace=False)) if self.sample_ids else present
+        views = Views.by_owner(_positions(chosen, of), clients)
+        if test_of is not None:
+            return Dealt(views, Views.by_owner(_positions(chosen, test_of), clients))
+        return Dealt(views, deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng))
+
+
+def _positions(names: np.ndarray, ids: np.ndarray) -> Indices:
+    """Where each of `ids` stands in the sorted `names`; -1 if it does not."""
+    at = np.minimum(np.searchsorted(names, ids), len(names) - 1)
+    return np.where(names[at] == ids, at, -1).astype(np.int64)
+
+
+def _read(path: Path, samples: int, split: str) -> np.ndarray:
+    try:
+        ids: np.ndarray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"partition natural: {path}: not readable as .npy: {' '.join(str(error).split())}") from None
+    if not isinstance(ids, np.ndarray) or ids.shape != (samples,):
+        raise DataError(
+            f"partition natural: {path} holds ids of shape {getattr(ids, 'shape', '?')}; need one for each of "
+            f"{samples} {split} samples"
+        )
+    if ids.dtype.kind not in "iuU":
+        raise DataError(f"partition natural: {path} holds {ids.dtype}; need whole numbers or words")
+    return ids

@@ -1,0 +1,83 @@
+"""Label skew along CIFAR-100's hierarchy of classes."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from fedloom.data.cifar100 import coarse_labels
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.dealing import Shares, shuffled_classes
+from fedloom.data.partitions.partition import Dealt, Partition, partition, require_enough
+from fedloom.data.views import Indices, Views
+
+
+@partition("pachinko")
+class Pachinko(Partition):
+    """Pachinko allocation: clients prefer a few superclasses of CIFAR-100, and classes within them.
+
+    Li and McCallum 2006; on CIFAR-100: Reddi et al. 2021 (arXiv 2003.00295), Fed-CO2's CIFAR-100 "Dirichlet". Per
+    client: superclass shares ~ Dirichlet(alpha), class shares within each superclass ~ Dirichlet(beta); then
+    floor(n / N) images are drawn one by one without replacement, first the superclass, then the class, then the image.
+    A class that is used up drops out and the other shares are scaled. n counts training and test images together
+    (60,000): a client's training images become its training view, its test images its test view (about 500 and 100 of
+    100 clients). The rest of the division goes to nobody. Superclasses come from the names of the classes.
+
+    >>> data = labels_only(list(range(100)) * 6, [str(c) for c in range(100)])
+    >>> dealt = Pachinko().deal(data, data, 10, rng)
+    >>> dealt.train.sizes + dealt.test.sizes
+    array([120, 120, 120, 120, 120, 120, 120, 120, 120, 120])
+    """
+
+    alpha: float = Field(0.3, gt=0, allow_inf_nan=False)
+    beta: float = Field(10.0, gt=0, allow_inf_nan=False)
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        coarse = np.array(coarse_labels(train.classes))
+        require_enough("pachinko", clients, 1, len(train) + len(test))
+        labels = np.concatenate([train.y.numpy(), test.y.numpy()])
+        members = shuffled_classes(labels, train.num_classes, rng)
+        left = np.array([len(of_class) for of_class in members])
+        owner = np.full(len(labels), -1, np.int64)
+        for client in range(clients):
+            counts = self._draw(left, coarse, len(labels) // clients, rng)
+            for label in np.flatnonzero(counts):
+                end = len(members[label]) - left[label]
+                owner[members[label][end : end + counts[label]]] = client
+            left -= counts
+        return Dealt(
+            Views.by_owner(owner[: len(train)], clients),
+            Views.by_owner(owner[len(train) :], clients),
+        )
+
+    def _draw(self, left: Indices, coarse: Indices, samples: int, rng: np.random.Generator) -> Indices:
+        """How many samples of each class [C] one client draws, of `left` [C]."""
+        top = rng.dirichlet(np.full(coarse.max() + 1, self.alpha))
+        within = np.empty(len(coarse))
+        for superclass in range(len(top)):
+            of = np.flatnonzero(coarse == superclass)
+            within[of] = rng.dirichlet(np.full(len(of), self.beta))
+        counts = np.zeros(len(left), np.int64)
+        while (missing := samples - int(counts.sum())) > 0:
+            shares = _present_shares(top, within, coarse, left - counts)
+            drawn = rng.choice(len(left), size=missing, p=shares)
+            # Up to and with the draw that takes the last sample of a class, shares have not changed.
+            rank = np.empty(missing, np.int64)  # how many of its class were drawn before
+            order = np.argsort(drawn, kind="stable")
+            rank[order] = np.arange(missing) - np.searchsorted(drawn[order], drawn[order])
+            last = np.flatnonzero(rank + 1 == (left - counts)[drawn])
+            counts += np.bincount(drawn[: last[0] + 1 if len(last) else missing], minlength=len(left))
+        return counts
+
+
+def _present_shares(top: Shares, within: Shares, coarse: Indices, left: Indices) -> Shares:
+    """Probability of each class [C] in one draw: superclass, then class, among those that have samples left."""
+    present = np.where(left > 0, within, 0.0)
+    of_superclass = np.bincount(coarse, weights=present, minlength=len(top))
+    top = np.where(of_superclass > 0, top, 0.0)
+    shares = np.zeros(len(left))
+    np.divide(top[coarse] * present, of_superclass[coarse], out=shares, where=of_superclass[coarse] > 0)
+    if shares.sum() == 0:  # this client's shares of all that is left are too small for float64
+        shares = (left > 0).astype(np.float64)
+    scaled: Shares = shares / shares.sum()
+    return scaled

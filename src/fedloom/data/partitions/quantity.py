@@ -1,0 +1,46 @@
+"""Clients of unequal size."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from fedloom.core.errors import ConfigError
+from fedloom.data.dataset import Dataset
+from fedloom.data.partitions.dealing import cut
+from fedloom.data.partitions.partition import Dealt, Partition, partition, require_enough
+from fedloom.data.views import Views, starts
+
+
+@partition("quantity")
+class Quantity(Partition):
+    """Quantity skew: sizes drawn from Dirichlet(alpha, ..., alpha), labels as they come (no label skew).
+
+    Li et al. 2022 (NIID-Bench, arXiv 2102.02079). Redrawn until every client has `min_samples` training samples, at
+    most `max_draws` times. Test views take the same shares.
+
+    >>> data = labels_only([0, 1] * 500)
+    >>> sizes = Quantity(alpha=0.5).deal(data, data, 5, rng).train.sizes
+    >>> int(sizes.sum()), bool(sizes.min() >= 10)
+    (1000, True)
+    """
+
+    alpha: float = Field(gt=0, allow_inf_nan=False)
+    min_samples: int = Field(10, ge=0)
+    max_draws: int = Field(1000, ge=1)
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        require_enough("quantity", clients, self.min_samples, len(train))
+        for draw in range(1, self.max_draws + 1):
+            shares = rng.dirichlet(np.full(clients, self.alpha))
+            sizes = cut(shares, len(train))
+            if sizes.min() >= self.min_samples:
+                return Dealt(
+                    Views(rng.permutation(len(train)), starts(sizes)),
+                    Views(rng.permutation(len(test)), starts(cut(shares, len(test)))),
+                    draw,
+                )
+        raise ConfigError(
+            f"partition quantity: none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} "
+            f"clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"
+        )

@@ -1,0 +1,53 @@
+"""Changing samples by who holds them: one changed copy of each array, whatever the number of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Indices
+
+Change = Callable[[Dataset, Indices], Tensor]
+"""(data, owner [n], -1 for nobody) -> changed x [n, ...]."""
+
+
+def changed(name: str, scenario: Scenario, change: Change) -> Scenario:
+    """The scenario with training, validation and test samples changed by their client.
+
+    Samples that nobody holds stay. Raises `ConfigError` if a test sample has two clients.
+    """
+    owner = np.full(len(scenario.train_set), -1, np.int64)
+    for views in (scenario.train, scenario.val):
+        owner[views.order] = views.holders()
+    test_owner = scenario.test.owner_of(len(scenario.test_set))
+    if (test_owner >= 0).sum() < len(scenario.test.order):
+        raise ConfigError(f"skew {name}: some test samples belong to several clients; they cannot look like each's")
+    return replace(
+        scenario,
+        train_set=replace(scenario.train_set, x=change(scenario.train_set, owner)),
+        test_set=replace(scenario.test_set, x=change(scenario.test_set, test_owner)),
+    )
+
+
+def require_images(name: str, data: Dataset) -> None:
+    """Raises `ConfigError` unless samples are images [c, h, w] of uint8 or float32."""
+    if data.x.dim() != 4 or data.x.dtype not in (torch.uint8, torch.float32):
+        kind = str(data.x.dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"skew {name}: needs images [channels, height, width] of uint8 or float32; samples here are "
+            f"{data.input_shape} of {kind}"
+        )
+
+
+def full_range(name: str, data: Dataset) -> float:
+    """The largest stored value, taken for white; black is 0. Raises `ConfigError` for negative values."""
+    if float(data.x.min()) < 0:
+        raise ConfigError(f"skew {name}: needs pixels from 0 up; the smallest here is {float(data.x.min()):g}")
+    return float(data.x.max()) or 1.0

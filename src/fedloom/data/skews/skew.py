@@ -1,0 +1,61 @@
+"""A skew: what makes clients differ beyond who holds what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from fedloom.core.registry import Registry
+from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Indices
+
+SKEWS: Registry[type[Skew]] = Registry("skew", home="fedloom.data.skews")
+
+
+class Skew(BaseModel):
+    """Base of all skews: its fields are its config keys.
+
+    A skew works at one of two moments, or at both; each default changes nothing. Both are pure in their arguments, and
+    no sample is ever copied per client: where pixels change, one changed copy of the whole array takes its place.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: ClassVar[str] = ""
+    """The name it is registered under."""
+
+    def thin(self, train: Dataset, kept: Indices, rng: np.random.Generator) -> Indices:
+        """Before the partition: which of the training samples `kept` [m] remain, ascending."""
+        return kept
+
+    def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
+        """After partition and splits: the scenario with other views or other samples."""
+        return scenario
+
+
+def skew(name: str) -> Callable[[type[Skew]], type[Skew]]:
+    """Class decorator: register a skew under `name`."""
+
+    def enter(made: type[Skew]) -> type[Skew]:
+        made.kind = name
+        return SKEWS.register(name)(made)
+
+    return enter
+
+
+def streams_of(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
+    """A root of randomness for each skew, from its name and how many of that name came before.
+
+    So a skew draws the same whatever other skews are added or taken away.
+    """
+    seen: Counter[str] = Counter()
+    roots = []
+    for made in skews:
+        roots.append(Streams(streams.key(f"skew/{made.kind}", seen[made.kind])))
+        seen[made.kind] += 1
+    return roots

@@ -1,0 +1,153 @@
+"""What sources share that parse files: checks, the cache, and how pixels are scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+from pydantic import model_validator
+
+from fedloom.core.errors import DataError
+from fedloom.data.cache import Entry, Writer, cached
+from fedloom.data.dataset import Dataset, channel_moments, checked
+from fedloom.data.sources.source import Source, Splits
+
+Allocate = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
+"""Makes the array for "train.x" or "test.x", on disk where a cache entry is being made."""
+
+Normalise = Literal["own", "unit", "half", "published"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Samples as parsed: x [n, ...], labels y [n], domain ids [n] or None."""
+
+    x: np.ndarray
+    y: np.ndarray
+    domain: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids."""
+
+    origin: str
+    train: Part
+    test: Part
+    classes: tuple[str, ...]
+    domains: tuple[str, ...] = ()
+    tokens: bool = False
+
+
+def validated(parsed: Parsed) -> Splits:
+    """Both parts as datasets. Raises `DataError` for everything that `checked` refuses and for unequal shapes."""
+    train, test = (
+        checked(
+            part.x,
+            part.y,
+            origin=f"{parsed.origin} ({name})",
+            classes=parsed.classes,
+            domain=part.domain,
+            domains=parsed.domains,
+            tokens=parsed.tokens,
+        )
+        for name, part in (("train", parsed.train), ("test", parsed.test))
+    )
+    if train.input_shape != test.input_shape:
+        raise DataError(
+            f"{parsed.origin}: train {train.input_shape} and test {test.input_shape} differ in sample shape"
+        )
+    return Splits(train, test)
+
+
+class CachedSource(Source):
+    """Base of sources that parse files: `parse` runs once, later loads map the cached arrays."""
+
+    only_at_load: ClassVar[frozenset[str]] = frozenset({"offline", "verify", "limit", "normalise"})
+    """Keys that do not change what is cached."""
+
+    def parse(self, new: Allocate) -> Parsed:
+        """Read the files. Large arrays are made with `new("train.x", shape, dtype)` and filled in place."""
+        raise TypeError(f"{type(self).__name__} defines no parse()")
+
+    def keys(self) -> dict[str, Any]:
+        """What names the cache entry, beside the files' sizes and times."""
+        own = {name: getattr(self, name) for name in type(self).model_fields if name not in self.only_at_load}
+        plain = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in own.items()}
+        return plain | {"source": f"{type(self).__module__}.{type(self).__qualname__}"}
+
+    def load(self) -> Splits:
+        return _from_entry(cached(self.kind, self.keys(), self.files(), self._build))
+
+    def _build(self, writer: Writer) -> dict[str, Any]:
+        splits = validated(self.parse(writer.new))
+        for name, data in (("train", splits.train), ("test", splits.test)):
+            for key in ("x", "y", "domain"):
+                tensor = getattr(data, key)
+                if tensor is not None:
+                    writer.add(f"{name}.{key}", tensor.numpy())
+        return {"classes": splits.train.classes, "domains": splits.train.domains, "moments": own_moments(splits.train)}
+
+
+class ImageSource(CachedSource):
+    """Base of image sources. `normalise`: own (mean and standard deviation of this training set, per channel), unit
+    (pixels in [0, 1]), half (pixels in [-1, 1]: mean and deviation 0.5), published (the values the papers print).
+    """
+
+    published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
+    """Printed mean and deviation per channel, of pixels in [0, 1]."""
+
+    normalise: Normalise = "own"
+
+    @model_validator(mode="after")
+    def _has_published(self) -> ImageSource:
+        if self.normalise == "published" and self.published is None:
+            raise ValueError(f"no published mean is known for {self.kind}; take own, unit or half")
+        return self
+
+    def load(self) -> Splits:
+        entry = cached(self.kind, self.keys(), self.files(), self._build)
+        return self.scaled(_from_entry(entry), entry.meta["moments"])
+
+    def scaled(self, splits: Splits, own: Any) -> Splits:
+        """Both parts with the chosen mean and deviation; sets without channels are left alone."""
+        if own is None:
+            return splits
+        scale, channels = 255.0 if splits.train.x.dtype == torch.uint8 else 1.0, splits.train.input_shape[0]
+        mean, std = {
+            "own": own,
+            "unit": [[0.0] * channels, [scale] * channels],
+            "half": [[0.5 * scale] * channels] * 2,
+            "published": [[scale * v for v in values] for values in self.published or ((), ())],
+        }[self.normalise]
+        centre, spread = torch.tensor(mean), torch.tensor(std)
+        return Splits(
+            replace(splits.train, mean=centre, std=spread),
+            replace(splits.test, mean=centre, std=spread),
+        )
+
+
+def own_moments(train: Dataset) -> tuple[list[float], list[float]] | None:
+    """Mean and deviation per channel in stored units; None for what are no images."""
+    return channel_moments(train.x.numpy()) if train.x.dim() == 4 else None
+
+
+def _from_entry(entry: Entry) -> Splits:
+    def dataset(name: str) -> Dataset:
+        x, y, domain = (entry.arrays.get(f"{name}.{key}") for key in ("x", "y", "domain"))
+        assert x is not None
+        assert y is not None
+        return Dataset(
+            torch.from_numpy(x),
+            torch.from_numpy(y),
+            tuple(entry.meta["classes"]),
+            domain=None if domain is None else torch.from_numpy(domain),
+            domains=tuple(entry.meta["domains"]),
+        )
+
+    return Splits(dataset("train"), dataset("test"))

@@ -1,0 +1,114 @@
+"""CIFAR-10 and CIFAR-100."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fedloom.core.errors import DataError
+from fedloom.data.cifar100 import CLASSES
+from fedloom.data.sources.cached import Allocate, Normalise, Parsed, Part
+from fedloom.data.sources.files import Files
+from fedloom.data.sources.image_folder import parse_class_folders
+from fedloom.data.sources.published import PublishedImages, holds, home_of
+from fedloom.data.sources.source import source
+
+_PIXELS = 3 * 32 * 32
+_TEN = "airplane automobile bird cat deer dog frog horse ship truck"
+
+
+class _Cifar(PublishedImages):
+    """Base: the binary version, whose records are `label_bytes` label bytes (the last one counts) and 3072 pixels."""
+
+    label_bytes: ClassVar[int]
+    binary: ClassVar[str]
+    pickled: ClassVar[tuple[str, ...]]
+    train_names: ClassVar[tuple[str, ...]]
+    test_name: ClassVar[str]
+    normalise: Normalise = "published"
+
+    def layouts(self) -> Sequence[tuple[str, str]]:
+        folders = [(place, self.train_names[0]) for place in ("", self.binary)]
+        archive = f"{self.binary.replace('-batches-bin', '-binary')}.tar.gz"
+        return [*folders, (archive, ""), (f"{self.kind}.npz", ""), ("", "train/")]
+
+    def found(self) -> Path:
+        home = home_of(self.kind, self.path)
+        if self._is_pickle(home):
+            raise DataError(
+                f"{home}: this is the python version of {self.kind}, a pickle, and opening one can run any program; "
+                f"fetch the binary version ({self.layouts()[2][0]}) from the same page, or convert it to .npz"
+            )
+        return super().found()
+
+    def _is_pickle(self, home: Path) -> bool:
+        if home.name in self.pickled:
+            return True
+        inside = {child.name for child in home.iterdir()} if home.is_dir() else set()
+        return bool(inside & set(self.pickled)) and not any(holds(home, *layout) for layout in self.layouts())
+
+    def needed(self, files: Files) -> list[str] | None:
+        return [*self.train_names, self.test_name] if files.has(self.train_names[0]) else None
+
+    def read(self, files: Files, new: Allocate) -> Parsed:
+        if not files.has(self.train_names[0]):
+            return parse_class_folders(files, 32, 3, new, classes=self.class_names)
+        read = dict(files.each([*self.train_names, self.test_name]))
+        blocks = {name: self._records(raw, files.label(name)) for name, raw in read.items()}
+        train = np.concatenate([blocks[name] for name in self.train_names])
+        return Parsed(str(files.path), self._part(train), self._part(blocks[self.test_name]), self.class_names)
+
+    def _records(self, raw: bytes, label: str) -> np.ndarray:
+        length = self.label_bytes + _PIXELS
+        if not raw or len(raw) % length:
+            raise DataError(f"{label}: {len(raw)} bytes are no whole records of {length}; truncated, fetch it again")
+        return np.frombuffer(raw, np.uint8).reshape(-1, length)
+
+    def _part(self, records: np.ndarray) -> Part:
+        pixels = np.ascontiguousarray(records[:, self.label_bytes :]).reshape(-1, 3, 32, 32)
+        return Part(pixels, records[:, self.label_bytes - 1].astype(np.int64))
+
+
+@source("cifar10")
+class CIFAR10(_Cifar):
+    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 10 classes. The binary version
+    (`cifar-10-binary.tar.gz` or its folder), `cifar10.npz` in the Keras convention, or train/<class>/* and
+    test/<class>/*. Never the python version: it is a pickle. Official test set kept.
+    """
+
+    publisher: ClassVar[str] = "Alex Krizhevsky's CIFAR page as cifar-10-binary.tar.gz"
+    checksums: ClassVar[dict[str, str]] = {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}
+    published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = (
+        (0.4914, 0.4822, 0.4465),
+        (0.2023, 0.1994, 0.2010),
+    )
+    class_names: ClassVar[tuple[str, ...]] = tuple(_TEN.split())
+    label_bytes: ClassVar[int] = 1
+    binary: ClassVar[str] = "cifar-10-batches-bin"
+    pickled: ClassVar[tuple[str, ...]] = ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
+    train_names: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+    test_name: ClassVar[str] = "test_batch.bin"
+
+
+@source("cifar100")
+class CIFAR100(_Cifar):
+    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 100 fine classes (the coarse label of the
+    binary records is skipped: it follows from the fine one). Layouts as for cifar10, with `cifar-100-binary.tar.gz`
+    and `cifar100.npz`. Official test set kept.
+    """
+
+    publisher: ClassVar[str] = "Alex Krizhevsky's CIFAR page as cifar-100-binary.tar.gz"
+    checksums: ClassVar[dict[str, str]] = {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"}
+    published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = (
+        (0.5071, 0.4865, 0.4409),
+        (0.2673, 0.2564, 0.2762),
+    )
+    class_names: ClassVar[tuple[str, ...]] = CLASSES
+    label_bytes: ClassVar[int] = 2
+    binary: ClassVar[str] = "cifar-100-binary"
+    pickled: ClassVar[tuple[str, ...]] = ("cifar-100-python", "cifar-100-python.tar.gz", "meta")
+    train_names: ClassVar[tuple[str, ...]] = ("train.bin",)
+    test_name: ClassVar[str] = "test.bin"

@@ -1,0 +1,164 @@
+"""Photographs of the same classes from several domains: Office-Caltech10 and DomainNet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedloom.core.errors import DataError
+from fedloom.data.sources.cached import Allocate, Normalise, Parsed, Part
+from fedloom.data.sources.files import Files
+from fedloom.data.sources.image_folder import Listed, decode_parts, list_classes
+from fedloom.data.sources.images import resized
+from fedloom.data.sources.npz import channels_first, read_npz
+from fedloom.data.sources.published import PublishedImages
+from fedloom.data.sources.source import source
+from fedloom.data.sources.splitting import prefix, stratified
+from fedloom.data.sources.text import utf8
+
+_TEST_SHARE = 0.2
+_TOP_TEN = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
+
+
+class _DomainFolders(PublishedImages):
+    """Base: <domain>/<class>/*, each domain with training and test pictures.
+
+    Where a domain has lists `<domain>_train.txt` and `<domain>_test.txt` (lines "path label", classes taken from the
+    path), they decide; without them 20 % of each class are test, the same in every run, and the training pictures
+    come in shuffled order. `per_domain` takes only the first training pictures of each domain (the papers' prefixes).
+    """
+
+    domain_names: ClassVar[tuple[str, ...]]
+    folder: ClassVar[str]
+    model: ClassVar[str] = "fedbn-alexnet"
+
+    normalise: Normalise = "unit"
+    size: int = Field(256, ge=1, le=2048)
+    per_domain: int | None = Field(None, ge=1)
+
+    def layouts(self) -> Sequence[tuple[str, str]]:
+        return [("", f"{self.domain_names[0]}/"), (self.folder, f"{self.domain_names[0]}/"), (f"{self.folder}.zip", "")]
+
+    def needed(self, files: Files) -> list[str]:
+        wanted = set(self.class_names)
+        return [
+            name
+            for name in files.names()
+            if name.endswith(("_train.txt", "_test.txt"))
+            or ((parts := name.split("/"))[0] in self.domain_names and len(parts) > 2 and parts[1] in wanted)
+        ]
+
+    def read(self, files: Files, new: Allocate) -> Parsed:
+        names = self.needed(files)
+        split = [self._split(files, names, number) for number in range(len(self.domain_names))]
+        train, test = ([item for parts in split for item in parts[side]] for side in (0, 1))
+        parsed = decode_parts(files, train, test, self.class_names, self.size, 3, new)
+        return self._with_domains(parsed, [(len(a), len(b)) for a, b in split])
+
+    def from_npz(self, path: Path, new: Allocate) -> Parsed:
+        """x_<domain> [n, h, w, 3] uint8 (or features [n, d]) and y_<domain>, split as folders without lists are."""
+        arrays = read_npz(path, [f"{key}_{domain}" for domain in self.domain_names for key in "xy"])
+        named = [str(name).replace("_", "") for name in arrays.get("classes", self.class_names)]
+        if named != [name.replace("_", "") for name in self.class_names]:
+            raise DataError(f"{path}: its classes are {', '.join(named)[:200]}; need {', '.join(self.class_names)}")
+        kept: tuple[list[Part], list[Part]] = ([], [])
+        for number, domain in enumerate(self.domain_names):
+            x, y = channels_first(arrays[f"x_{domain}"]), arrays[f"y_{domain}"]
+            if x.ndim == 4 and x.dtype != np.uint8:
+                raise DataError(f"{path}: x_{domain} has dtype {x.dtype}; need uint8 pixels")
+            if y.shape != (len(x),):
+                raise DataError(f"{path}: y_{domain} has shape {y.shape}; need one label for each of {len(x)} samples")
+            for rows, parts in zip(self._rows(y, number), kept, strict=True):
+                parts.append(Part(resized(x[rows], self.size, 3) if x.ndim == 4 else x[rows], y[rows]))
+        if len({part.x.shape[1:] for part in (*kept[0], *kept[1])}) > 1:
+            raise DataError(f"{path}: domains differ in sample shape")
+        train, test = (
+            Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+            for parts in kept
+        )
+        counts = [(len(a.y), len(b.y)) for a, b in zip(*kept, strict=True)]
+        return self._with_domains(Parsed(str(path), train, test, self.class_names), counts)
+
+    def _split(self, files: Files, names: Sequence[str], number: int) -> tuple[Listed, Listed]:
+        domain = self.domain_names[number]
+        if files.has(f"{domain}_train.txt") and files.has(f"{domain}_test.txt"):
+            train, test = (self._listed(files, f"{domain}_{part}.txt") for part in ("train", "test"))
+            return prefix(train, self.per_domain, domain), test
+        listed, _ = list_classes(names, domain, self.class_names, str(files.path))
+        rows = self._rows(np.array([label for _, label in listed]), number)
+        train, test = ([listed[row] for row in part] for part in rows)
+        return train, test
+
+    def _rows(self, labels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+        domain = self.domain_names[number]
+        train, test = stratified(labels, _TEST_SHARE, np.random.default_rng([0, number]), domain)
+        return prefix(train, self.per_domain, domain), test
+
+    def _listed(self, files: Files, name: str) -> Listed:
+        """The pictures of a list whose class is one of ours, in the list's order."""
+        listed = []
+        for number, line in enumerate(utf8(files.read(name), files.label(name)).splitlines(), 1):
+            picture = line.strip().rpartition(" ")[0]
+            parts = picture.split("/")
+            if len(parts) < 3:
+                raise DataError(f"{files.label(name)}: line {number} is '{line[:80]}'; need 'domain/class/file label'")
+            if parts[1] in self.class_names:
+                listed.append((picture, self.class_names.index(parts[1])))
+        if not listed:
+            raise DataError(f"{files.label(name)}: lists no picture of {', '.join(self.class_names)}")
+        return listed
+
+    def _with_domains(self, parsed: Parsed, counts: Sequence[tuple[int, int]]) -> Parsed:
+        ids = np.arange(len(counts), dtype=np.int64)
+        train, test = (
+            Part(part.x, part.y, np.repeat(ids, [pair[side] for pair in counts]))
+            for side, part in enumerate((parsed.train, parsed.test))
+        )
+        return Parsed(parsed.origin, train, test, parsed.classes, self.domain_names)
+
+
+@source("office-caltech10")
+class OfficeCaltech10(_DomainFolders):
+    """Office-Caltech10 (Gong et al. 2012): 2,533 photographs, 10 classes, domains amazon, caltech, dslr, webcam.
+
+    Folders <domain>/<class>/*.jpg, or `office-caltech10.npz` with x_<domain> and y_<domain>. There is no official
+    split: 20 % of each class and domain are test (DSLR 32 of 157, as in Fed-CO2), the same in every run; lists
+    <domain>_train.txt and <domain>_test.txt beside the folders take precedence. Pictures become `size` x `size`.
+    """
+
+    publisher: ClassVar[str] = "Gong et al., and by the authors of FedBN as office_caltech_10_dataset.zip"
+    domain_names: ClassVar[tuple[str, ...]] = ("amazon", "caltech", "dslr", "webcam")
+    folder: ClassVar[str] = "office_caltech_10"
+    class_names: ClassVar[tuple[str, ...]] = (
+        "back_pack",
+        "bike",
+        "calculator",
+        "headphones",
+        "keyboard",
+        "laptop_computer",
+        "monitor",
+        "mouse",
+        "mug",
+        "projector",
+    )
+
+    def layouts(self) -> Sequence[tuple[str, str]]:
+        archives = [("office_caltech_10_dataset.zip", ""), (f"{self.kind}.npz", ""), ("office_caltech10.npz", "")]
+        return [*super().layouts(), *archives]
+
+
+@source("domainnet")
+class DomainNet(_DomainFolders):
+    """DomainNet (Peng et al. 2019), the ten classes of FedBN and Fed-CO2: domains clipart, infograph, painting,
+    quickdraw, real, sketch. Folders <domain>/<class>/* and the published lists <domain>_train.txt and
+    <domain>_test.txt; without lists 20 % of each class and domain are test. Pictures become `size` x `size`.
+    """
+
+    publisher: ClassVar[str] = "Boston University's VisDA group as one archive and two lists a domain"
+    domain_names: ClassVar[tuple[str, ...]] = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+    folder: ClassVar[str] = "DomainNet"
+    class_names: ClassVar[tuple[str, ...]] = tuple(_TOP_TEN.split())

@@ -1,0 +1,131 @@
+"""Several sources as the domains of one set."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError, model_validator
+
+from fedloom.core.errors import DataError, FedloomError
+from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part
+from fedloom.data.sources.images import resized
+from fedloom.data.sources.source import SOURCES, Source, Splits, source
+from fedloom.data.sources.splitting import prefix, stratified
+
+_TEST_SHARE = 0.2
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+@source("domains")
+class Domains(ImageSource):
+    """Image sources with the same classes, each a domain: resized to `size` x `size`, gray replicated to `channels`.
+
+    `parts` are names of sources, or mappings {name, source, and the source's own keys}; `paths` gives the path of a
+    part by its name. Training images of each domain are in shuffled order, the same in every run, and `per_domain`
+    takes only the first ones (Fed-CO2: 743). Official test sets stay whole and apart, unless `pool_splits` says to
+    merge both parts and to hold out 20 % of each class anew, as FedBN and Fed-CO2 did.
+    """
+
+    model: ClassVar[str] = "fedbn-digits-cnn"
+
+    parts: tuple[str | dict[str, Any], ...] = Field(min_length=1)
+    paths: dict[str, Path] = Field(default_factory=dict)
+    size: int = Field(28, ge=1, le=2048)
+    channels: Literal[1, 3] = 3
+    per_domain: int | None = Field(None, ge=1)
+    pool_splits: bool = False
+    normalise: Normalise = "half"
+
+    @model_validator(mode="after")
+    def _sound(self) -> Domains:
+        try:
+            names = list(self.made())
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"key '{where}' of a part = {first['input']!r}: {first['msg']}") from None
+        except FedloomError as error:
+            raise ValueError(str(error)) from None
+        strange = sorted(set(self.paths) - set(names))
+        if strange:
+            raise ValueError(f"paths names '{strange[0]}', which is none of the parts {', '.join(names)}")
+        return self
+
+    def made(self) -> dict[str, Source]:
+        """The sources of the parts by domain name, in order."""
+        made: dict[str, Source] = {}
+        for part in self.parts:
+            keys = {"source": part} if isinstance(part, str) else dict(part)
+            kind = str(keys.pop("source", "none"))
+            name = str(keys.pop("name", kind))
+            if name in made:
+                raise DataError(f"domains: two parts are called '{name}'; give one of them another name")
+            path = {"path": self.paths[name]} if name in self.paths else {}
+            made[name] = SOURCES.get(kind)(**keys, **path)
+        return made
+
+    def files(self) -> Sequence[Path]:
+        return [path for part in self.made().values() for path in part.files()]
+
+    def parse(self, new: Allocate) -> Parsed:
+        loaded = {name: part.load() for name, part in self.made().items()}
+        classes = self._common_classes(loaded)
+        chosen = [self._choose(name, splits) for name, splits in loaded.items()]
+        parts = []
+        for side in (0, 1):
+            counts = [len(rows[side]) for rows in chosen]
+            ends = np.cumsum(counts)
+            key = ("train.x", "test.x")[side]
+            x = new(key, (int(ends[-1]), self.channels, self.size, self.size), np.uint8)
+            labels = []
+            for splits, rows, end, count in zip(loaded.values(), chosen, ends, counts, strict=True):
+                pixels, ids = self._samples(splits, rows[side], side)
+                x[end - count : end] = resized(pixels, self.size, self.channels)
+                labels.append(ids)
+            parts.append(Part(x, np.concatenate(labels), np.repeat(np.arange(len(counts)), counts)))
+        return Parsed("domains", parts[0], parts[1], classes, tuple(loaded))
+
+    def _common_classes(self, loaded: Mapping[str, Splits]) -> tuple[str, ...]:
+        (first, reference), *others = loaded.items()
+        for name, splits in loaded.items():
+            x = splits.train.x
+            if x.dtype != torch.uint8 or x.dim() != 4:
+                raise DataError(f"domains: {name} holds {x.dtype} of shape {tuple(x.shape)}; need uint8 images")
+        for name, splits in others:
+            if splits.train.classes != reference.train.classes:
+                raise DataError(
+                    f"domains: {name} has classes {_shown(splits)}, {first} has {_shown(reference)}; they must agree"
+                )
+        return reference.train.classes
+
+    def _choose(self, name: str, splits: Splits) -> Rows:
+        """Row numbers of a domain's training and test samples; with `pool_splits` counted over train, then test."""
+        rng = np.random.default_rng([0, zlib.crc32(name.encode())])  # a domain's rows do not depend on the others
+        if self.pool_splits:
+            labels = np.concatenate([splits.train.y.numpy(), splits.test.y.numpy()])
+            train, test = stratified(labels, _TEST_SHARE, rng, name)
+        else:
+            train, test = rng.permutation(len(splits.train)), np.arange(len(splits.test))
+        return prefix(train, self.per_domain, name), test
+
+    def _samples(self, splits: Splits, rows: np.ndarray, side: int) -> Rows:
+        """Pixels [n, c, h, w] and labels [n] of row numbers from `_choose`."""
+        parts = [(splits.train, splits.test)[side]] if not self.pool_splits else [splits.train, splits.test]
+        x = np.empty((len(rows), *parts[0].input_shape), np.uint8)
+        y = np.empty(len(rows), np.int64)
+        start = 0
+        for part in parts:
+            mine = (rows >= start) & (rows < start + len(part))
+            x[mine], y[mine] = part.x.numpy()[rows[mine] - start], part.y.numpy()[rows[mine] - start]
+            start += len(part)
+        return x, y
+
+
+def _shown(splits: Splits) -> str:
+    names = splits.train.classes
+    return f"{len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"

@@ -1,0 +1,75 @@
+"""Splits of every client's samples at once: no loop over clients."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedloom.data.partitions.dealing import matched_counts
+from fedloom.data.views import Indices, Views, starts
+
+
+def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[Views, Views]:
+    """(kept, held out): each view shuffled, then floor(share * n_k) samples held out.
+
+    `share`: one number in [0, 1], or one per client [N].
+    """
+    shuffled = _sorted(views, rng.random(len(views.order)))
+    held = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
+    first = _places(views) < np.repeat(held, views.sizes)
+    return _part(shuffled, ~first), _part(shuffled, first)
+
+
+def split_three(
+    views: Views, labels: Indices, num_classes: int, val: float, test: float, rng: np.random.Generator
+) -> tuple[Views, Views, Views]:
+    """(train, val, test): floor(val * n_k) and floor(test * n_k) samples of each client, stratified; the rest trains.
+
+    Stratified: in each part, a class has its share of the client's samples up to one sample. labels [n] of all samples.
+    """
+    groups = views.holders() * num_classes + labels[views.order]  # (client, class) of each sample
+    shuffled = np.lexsort((rng.random(len(groups)), groups))
+    kinds, first, sizes = np.unique(groups[shuffled], return_index=True, return_counts=True)
+    rank = np.arange(len(groups)) - np.repeat(first, sizes)
+    offset = np.repeat(rng.random(len(kinds)), sizes)  # one per (client, class): no class comes first as a rule
+    position = np.empty(len(groups))
+    position[shuffled] = (rank + offset) / np.repeat(sizes, sizes)
+    ordered, place = _sorted(views, position), _places(views)
+    tests, vals = (np.repeat(np.floor(share * views.sizes), views.sizes) for share in (test, val))
+    is_test, is_val = place < tests, (place >= tests) & (place < tests + vals)
+    return _part(ordered, ~is_test & ~is_val), _part(ordered, is_val), _part(ordered, is_test)
+
+
+def matched_tests(
+    views: Views, labels: Indices, test_labels: Indices, num_classes: int, rng: np.random.Generator
+) -> Views | int:
+    """For each client random test samples in its own mix, as many as there are: `matched_counts`.
+
+    Clients' views may overlap. An int is the first client that holds a class without test samples. Costs a loop over
+    clients.
+    """
+    members = [np.flatnonzero(test_labels == label) for label in range(num_classes)]
+    available, lists = np.array([len(m) for m in members]), []
+    for client in range(len(views)):
+        held = np.bincount(labels[views[client]], minlength=num_classes)
+        wanted = matched_counts(held, available)
+        if held.any() and not wanted.any():
+            return client
+        lists.append(np.concatenate([rng.permutation(m)[:w] for m, w in zip(members, wanted, strict=True)]))
+    return Views.of(lists)
+
+
+def _places(views: Views) -> Indices:
+    """The place of each entry within its client: 0 .. n_k - 1."""
+    return np.arange(len(views.order)) - np.repeat(views.offsets[:-1], views.sizes)
+
+
+def _sorted(views: Views, key: np.ndarray) -> Views:
+    """The same views, each in the order of `key` [m] (one number per entry of `order`)."""
+    return Views(views.order[np.lexsort((key, views.holders()))], views.offsets)
+
+
+def _part(views: Views, chosen: np.ndarray) -> Views:
+    """The entries that are `chosen` [m], clients kept."""
+    sizes = np.bincount(views.holders()[chosen], minlength=len(views))
+    return Views(views.order[chosen], starts(sizes))

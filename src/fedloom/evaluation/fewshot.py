@@ -1,0 +1,168 @@
+"""Few-shot evaluation: can a backbone tell classes apart that it never saw, from a handful of samples each?
+
+An episode draws `ways` classes of the test set and, of each, `shots` support and `queries` query samples. ProtoNet
+(Snell et al. 2017, arXiv 1703.05175) gives a query the class of the nearest prototype, the mean of its support
+features, by squared Euclidean distance. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.evaluation.metrics import Tested
+from fedloom.evaluation.protocols import Load
+from fedloom.methods.phases import Predictor
+from fedloom.nets.net import Net
+
+# Episodes whose distances are computed together: 64 of 5 x 20 features of 512 float64 are 26 MB.
+_TOGETHER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeShape:
+    """The size of a few-shot test. Defaults: 600 episodes of 5-way 5-shot with 15 queries a class."""
+
+    ways: int = 5
+    shots: int = 5
+    queries: int = 15
+    episodes: int = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Positions in a test set, int64: `support` [E, ways, shots] and `query` [E, ways, queries]."""
+
+    support: Tensor
+    query: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FewShot:
+    """Mean accuracy over `n` episodes in [0, 1], half the width of its 95 % interval (1.96 s / sqrt(n), s the sample
+    standard deviation over episodes), and the mean cross-entropy in nats of softmax(-squared distance).
+    """
+
+    mean: float
+    interval: float
+    n: int
+    loss: float
+
+
+def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> Episodes:
+    """Draw episodes from samples with `labels` [n]: classes and samples without replacement within an episode.
+
+    Raises `ConfigError` for sizes that make no test, `DataError` if there are fewer classes than ways or a class has
+    fewer than shots + queries samples.
+    """
+    ways, each = shape.ways, shape.shots + shape.queries
+    if ways < 2 or shape.shots < 1 or shape.queries < 1 or shape.episodes < 2:
+        raise ConfigError(
+            f"few-shot episodes: {ways} ways, {shape.shots} shots, {shape.queries} queries, {shape.episodes} episodes; "
+            "need at least 2 ways, 1 shot, 1 query and 2 episodes"
+        )
+    held, counts = np.unique(labels.numpy(), return_counts=True)
+    if len(held) < ways:
+        raise DataError(f"few-shot episodes of {ways} classes: the test set holds {len(held)}; lower evaluation.ways")
+    if counts.min() < each:
+        raise DataError(
+            f"few-shot episodes: class {held[counts.argmin()]} has {counts.min()} test samples; {shape.shots} shots "
+            f"and {shape.queries} queries need {each}; lower evaluation.queries or evaluation.shots"
+        )
+    members = np.split(np.argsort(labels.numpy(), kind="stable"), np.cumsum(counts)[:-1])
+    drawn = np.empty((shape.episodes, ways, each), np.int64)
+    for episode in drawn:
+        for place, chosen in zip(episode, rng.choice(len(held), ways, replace=False), strict=True):
+            place[:] = members[chosen][rng.choice(counts[chosen], each, replace=False)]
+    both = torch.from_numpy(drawn)
+    return Episodes(both[..., : shape.shots].contiguous(), both[..., shape.shots :].contiguous())
+
+
+def few_shot_accuracy(
+    features: Callable[[Tensor], Tensor], data: Dataset, drawn: Episodes, *, batch: int = 256
+) -> FewShot:
+    """ProtoNet on `drawn` episodes of `data`. `features` maps a batch x [B, ...] to z [B, d].
+
+    Features are computed once for all samples; episodes are index arithmetic on them, in float64: the sum of squares
+    loses digits where features are far from zero and near each other.
+    """
+    parts = torch.split(torch.arange(len(data)), batch)
+    with torch.no_grad():
+        z = torch.cat([features(data.gather(part)).double() for part in parts])
+    (count, ways, _), queries = drawn.support.shape, drawn.query.shape[2]
+    truth = torch.arange(ways).repeat_interleave(queries)  # [ways * queries]
+    rights, losses = [], []
+    for support, query in zip(*(torch.split(t, _TOGETHER) for t in (drawn.support, drawn.query)), strict=True):
+        prototypes = z[support].mean(2)  # [e, ways, d]
+        points = z[query.flatten(1)]  # [e, ways * queries, d]
+        # -|q - p|^2 without |q|^2, which is the same for all classes of a query
+        scores = torch.baddbmm(prototypes.square().sum(2).unsqueeze(1), points, prototypes.mT, beta=-1, alpha=2)
+        rights.append((scores.argmax(2) == truth).double().mean(1))
+        losses.append(-scores.log_softmax(2)[:, torch.arange(len(truth)), truth].mean(1))
+    accuracy = torch.cat(rights)
+    interval = 1.96 * float(accuracy.std(correction=1)) / count**0.5
+    return FewShot(float(accuracy.mean()), interval, count, float(torch.cat(losses).mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class FewShotScores:
+    """What an evaluation leaves for the run's rows, as `Scores` does for the other protocols."""
+
+    split: str
+    result: FewShot
+
+    @property
+    def clients(self) -> dict[int, Tested]:
+        """None: the server's model is tested once."""
+        return {}
+
+    def values(self) -> dict[str, float]:
+        """Measures of the whole run by name."""
+        result = self.result
+        return {
+            "accuracy": result.mean,
+            "loss": result.loss,
+            "accuracy_interval": result.interval,
+            "episodes": result.n,
+        }
+
+
+class FewShotEvaluator:
+    """The protocol few-shot: the features of the server's model, on episodes of the global test set.
+
+    The episodes are drawn once from `streams`: all rounds, and all methods at one seed, face the same ones. Raises
+    what `episodes` raises.
+    """
+
+    kind = "global"
+    splits = ("test",)
+
+    def __init__(
+        self, net: Net, load: Load, scenario: Scenario, shape: EpisodeShape, streams: Streams, *, batch: int
+    ) -> None:
+        self.net, self.load, self.data, self.batch = net, load, scenario.test_set, batch
+        self.episodes = episodes(self.data.y, shape, streams.numpy("episodes"))
+
+    def scores(self, split: str, predictors: Iterator[tuple[int, dict[str, Predictor]]]) -> FewShotScores:
+        """Test on "test". `predictors` yields (-1, the server's predictors)."""
+        _, offered = next(predictors)
+        self.load(self.pick(offered).tree)
+        self.net.eval()
+        return FewShotScores(split, few_shot_accuracy(self.net.features, self.data, self.episodes, batch=self.batch))
+
+    def pick(self, offered: dict[str, Predictor]) -> Predictor:
+        """The server's predictor. Raises `ConfigError` if the method has none."""
+        if self.kind not in offered:
+            raise ConfigError(
+                "evaluation.protocol = 'few-shot': tests the server's model, and this method has none; "
+                "use personal/global or personal/local"
+            )
+        return offered[self.kind]

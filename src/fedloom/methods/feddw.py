@@ -1,0 +1,285 @@
+"""FedDW, and its regulariser DW as a wrapper of other methods: `fedprox+dw`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal, TypeGuard, cast
+
+import torch
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.methods import method
+from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.method import (
+    WRAPPERS,
+    ClientContext,
+    Finding,
+    Method,
+    ServerContext,
+    Spec,
+    Start,
+    Uploads,
+    Work,
+    register,
+)
+from fedloom.methods.parts.consistency import (
+    class_relations,
+    gram_linearised,
+    identity_labels,
+    inconsistency,
+    next_soft_labels,
+    softmax_linearised,
+    uniform_labels,
+)
+from fedloom.methods.parts.heads import require_linear_head
+from fedloom.methods.parts.wrapping import wrapped
+from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Train
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+INACTIVE = 0.01  # a regulariser whose gradient is below this share of cross-entropy's does nothing
+_FIRST_ROUNDS = 5  # classes not seen by then are reported
+_OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")
+
+
+class Options(method.Options):
+    """DW's switches; defaults are preset `paper`.
+
+    mu: weight of the regulariser. mu_decay: (every, by) divides mu by `by` at the start of rounds every, 2 every, ...
+    sl_init: SL matrix of round 1: identity, 1/C everywhere, or no regulariser in that round. sl_ema: share of the
+    new SL matrix in the next. sl_cumulative: sum all uploads since round 1. absent_row: what becomes of the row of a
+    class that nobody held: the previous row, e_i, 1/C, or left out of the regulariser.
+    linearised: a convex form of the regulariser around the weights received ("gram" is as printed, without softmax).
+    relin_every: local steps after which the convex form moves to the present weights; 0 is never.
+    relu_on_cr: ReLU before the softmax (released code of the personal variant). head_bias: keep the head's bias.
+    """
+
+    mu: float = Field(0.1, ge=0)
+    mu_decay: tuple[PositiveInt, PositiveFloat] | None = None
+    sl_init: Literal["eye", "uniform", "skip_round1"] = "eye"
+    sl_ema: float = Field(1.0, gt=0, le=1)
+    sl_cumulative: bool = False
+    absent_row: Literal["keep", "eye", "uniform", "mask"] = "keep"
+    linearised: Literal["off", "softmax_lin", "gram"] = "off"
+    relin_every: int = Field(0, ge=0)
+    relu_on_cr: bool = False
+    head_bias: bool = False
+
+
+class DW(Method):
+    """DW over a base method whose head is one linear layer w [C, d], shared, and trained by the base's loss.
+
+    | direction | item beside the base's | shape |
+    |---|---|---|
+    | down | SL matrix, rows sum to 1 | [C, C] + mask |
+    | up | class means of softmax outputs; class counts; the regulariser's pull | [C, C] + mask; [C] int64; one float |
+
+    The pull (not in the paper, for the warning below) is mu |dL_reg / dw| / |dL_ce / dw| after training.
+    """
+
+    Options: ClassVar[type[method.Options]] = Options
+    prefix: ClassVar[str] = ""  # of DW's keys among the options
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.dw = Options(**{name: getattr(self.options, self.prefix + name) for name in Options.model_fields})
+        self.spec = replace(self.spec, head_bias=self.dw.head_bias, class_counts="sent")
+        if self.dw.relu_on_cr and self.dw.linearised != "off":
+            raise ConfigError(f"{self.name()}.relu_on_cr = True: it has no linearised form; set linearised to off")
+        if Role.HEAD in self.spec.private:
+            raise ConfigError(f"{self.name()} needs a head that all clients share, here it is private")
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        task, classes = ctx.task, ctx.task.num_classes
+        require_linear_head(task, self.name(), bias=self.spec.head_bias)
+        facts = ClientContext(task, 1, 0, 1, torch.zeros(classes, dtype=torch.int64))
+        if not any(self._trains_head(phase) for phase in super().phases(facts)):
+            raise ConfigError(f"{self.name()} needs a head that is trained by the method's loss, here it is not")
+        first = uniform_labels(classes) if self.dw.sl_init == "uniform" else identity_labels(classes)
+        state = super().server_init(ctx) | {
+            "soft_labels": first,
+            "classes_seen": torch.zeros(classes, dtype=torch.bool),
+        }
+        if self.dw.sl_cumulative:
+            state["soft_label_sums"] = torch.zeros(classes, classes, dtype=torch.float64)
+            state["soft_label_counts"] = torch.zeros(classes, dtype=torch.float64)
+        return state
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        payload = super().down(_base(server), client, ctx)
+        skipped = ctx.round == 1 and self.dw.sl_init == "skip_round1"
+        return payload if skipped else payload | {"soft_labels": server["soft_labels"]}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        sums, counts = class_sums(uploads)
+        new = super().aggregate(_base(server), uploads, ctx)
+        if self.dw.sl_cumulative:
+            sums = sums + cast(Tensor, server["soft_label_sums"])
+            counts = counts + cast(Tensor, server["soft_label_counts"])
+            new |= {"soft_label_sums": sums, "soft_label_counts": counts}
+        last = cast(ClassTable, server["soft_labels"])
+        soft_labels = next_soft_labels(sums, counts, last, self.dw.absent_row, self.dw.sl_ema)
+        seen = cast(Tensor, server["classes_seen"]) | (counts > 0)
+        return new | {"soft_labels": soft_labels.to(torch.float32), "classes_seen": seen}
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(_base(payload), state, ctx)
+        if "soft_labels" not in payload:
+            return start
+        table = cast(ClassTable, payload["soft_labels"])
+        every, by = self.dw.mu_decay or (ctx.round + 1, 1.0)
+        own = {
+            "soft_labels": table.values,
+            "soft_label_rows": table.held,
+            "mu": self.dw.mu / by ** (ctx.round // every),
+            "reference": start.tree["head.weight"].clone(),
+            "steps": torch.zeros((), dtype=torch.int64),
+        }
+        return Start(start.tree, start.consts | own)
+
+    def phases(self, ctx: ClientContext) -> list[Phase]:
+        phases = super().phases(ctx)
+        if self.dw.relin_every:
+            phases = [self._relinearising(phase) for phase in phases]
+        return [*phases, Collect({"soft_labels": ClassMeans(self._probabilities_and_pull)})]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        base = super().loss(net, batch, consts)
+        if not isinstance(base, Objective):
+            base = Objective(base, terms={"ce": base.detach()})
+        if "soft_labels" not in consts:  # round 1, if it is skipped
+            return base
+        regulariser = self.regulariser(net.head.weight, consts)
+        terms = {**base.terms, "dw": regulariser.detach()}
+        return Objective(base.total + consts["mu"] * regulariser, terms, base.taps)  # Eq. 12
+
+    def regulariser(self, weight: Tensor, consts: Consts) -> Tensor:
+        """L_reg, Eq. 11, of the head's weight [C, d]. It depends on nothing else."""
+        if self.dw.linearised == "softmax_lin":
+            relations = softmax_linearised(weight, consts["reference"])
+        elif self.dw.linearised == "gram":
+            relations = gram_linearised(weight, consts["reference"])
+        else:
+            relations = class_relations(weight, relu=self.dw.relu_on_cr)
+        return inconsistency(relations, consts["soft_labels"], consts["soft_label_rows"])
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        table, counts = cast(ClassTable, work.collected["soft_labels"]), ctx.class_counts
+        soft_labels = ClassTable(table.values[:, :-1].contiguous(), table.held)
+        pull = (table.values[:, -1] * counts).sum() / counts.sum()
+        return payload | {"soft_labels": soft_labels, "class_counts": counts, "pull": pull}, state
+
+    def _probabilities_and_pull(self, net: Net, batch: Batch, consts: Consts) -> Tensor:
+        """[B, C + 1] in one pass: softmax outputs, temperature 1 (Eq. 4), and in every row the batch's pull."""
+        z = net.features(batch.x)
+        probabilities = torch.softmax(net.head(z), dim=1)
+        error = probabilities - one_hot(batch.y, probabilities.shape[1])
+        if batch.mask is not None:
+            error = torch.where(batch.mask.unsqueeze(1), error, 0.0)
+        pull = z.new_zeros(())
+        if "soft_labels" in consts:
+            size = len(batch.y) if batch.mask is None else batch.mask.sum().clamp(min=1)
+            ce = (error.T @ z / size).norm()  # |dL_ce / dw|
+            own = consts["mu"] * torch.func.grad(self.regulariser)(net.head.weight.detach(), consts).norm()
+            pull = own / ce.clamp(min=1e-12)
+        return torch.cat([probabilities, pull.expand(len(z), 1)], dim=1)
+
+    def _relinearising(self, phase: Phase) -> Phase:
+        """A phase that trains the head, with a new reference every `relin_every` steps; others as they are.
+
+        The reference and the step count are the only constants that move; they do so in place.
+        """
+        if not self._trains_head(phase):
+            return phase
+        before = phase.project
+
+        def project(parameters: Tree, consts: Consts) -> Tree:
+            parameters = before(parameters, consts) if before else parameters
+            if "reference" in consts:
+                due = consts["steps"].add_(1) % self.dw.relin_every == 0
+                moved = torch.where(due, parameters["head.weight"], consts["reference"])
+                consts["reference"].copy_(moved)
+            return parameters
+
+        return replace(phase, project=project)
+
+    def _trains_head(self, phase: Phase) -> TypeGuard[Train]:
+        return isinstance(phase, Train) and Role.HEAD in phase.trains and phase.loss == self.loss
+
+    # -- self-examination ------------------------------------------------------------------------------------
+    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+        found = super().degeneracies(_base(server), uploads, ctx)
+        unseen = (~cast(Tensor, server["classes_seen"])).nonzero().flatten().tolist()
+        if unseen and self.dw.absent_row != "mask" and ctx.round >= min(_FIRST_ROUNDS, ctx.task.rounds):
+            message = (
+                f"no participant ever held class {', '.join(map(str, unseen))}: rows of the SL matrix without data"
+            )
+            found.append(Finding("dw.unseen_rows", message, float(len(unseen))))
+        samples = torch.stack([cast(Tensor, upload["class_counts"]).sum() for upload in uploads.values()])
+        pulls = torch.stack([cast(Tensor, upload["pull"]) for upload in uploads.values()])
+        pull = float((pulls * samples).sum() / samples.sum())
+        skipped = ctx.round == 1 and self.dw.sl_init == "skip_round1"
+        if self.dw.mu > 0 and pull < INACTIVE and not skipped:
+            message = f"the regulariser is inactive: its gradient is {pull:.1e} of cross-entropy's on the head"
+            found.append(Finding("dw.inactive", message, pull))
+        return found
+
+
+@register
+class FedDW(DW, FedAvg):
+    """FedDW: distil weights through consistency with soft labels. Liu et al. 2024, arXiv 2412.04521.
+
+    DW over FedAvg, with a classification layer w [C, d] without bias.
+    Client: CE + mu |SL - softmax(w w^T)|^2 / C^2 (Eq. 9-13), rows softmaxed, gradient through both factors of w w^T;
+    then one pass for the class means of its softmax outputs (Eq. 4-6). Client state: none.
+    Server: weights as FedAvg (Eq. 8, over participants); SL row i = mean of the outputs of class i over all samples
+    of the round (Eq. 7).
+
+    Where the paper is silent: the SL matrix starts as the identity, and the row of a class that no participant held
+    stays as it was. The released code differs (preset `authors`): moving average 0.5, uploads summed from round 1
+    on, rows without data reset to e_i, mu divided by 10 every 9 rounds, and the bias stays. (Its soft labels also see
+    augmented images; here they never do.) Preset `sound` leaves out rows without data: see the method's page.
+    """
+
+    spec = Spec(class_counts="sent", head_bias=False)
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {
+            "mu_decay": (9, 10),
+            "sl_ema": 0.5,
+            "sl_cumulative": True,
+            "absent_row": "eye",
+            "head_bias": True,
+        },
+        "sound": {"absent_row": "mask"},
+    }
+
+
+@WRAPPERS.register("dw")
+def with_dw(base: type[Method]) -> type[Method]:
+    """`base` with DW; DW's options have `dw_` in front. Raises `ConfigError` if it has DW already."""
+    if issubclass(base, DW):
+        raise ConfigError(f"{base.name()} has the DW regulariser already")
+    return wrapped(DW, base, "dw", Options, FedDW.presets)
+
+
+def class_sums(uploads: Uploads) -> tuple[Tensor, Tensor]:
+    """Sums [C, C] of softmax outputs by class over the participants, and counts [C], in float64."""
+    means = torch.stack([cast(ClassTable, upload["soft_labels"]).values for upload in uploads.values()]).double()
+    counts = torch.stack([cast(Tensor, upload["class_counts"]) for upload in uploads.values()]).double()
+    return (means * counts.unsqueeze(2)).sum(0), counts.sum(0)
+
+
+def _base(record: Record) -> Record:
+    """A record without DW's part: the base method may pass on everything it is given."""
+    return {name: value for name, value in record.items() if name not in _OWN}

@@ -1,0 +1,262 @@
+"""FedSKC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, cast
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+from torch.nn.functional import silu
+
+from fedloom.core.records import Record
+from fedloom.core.tables import (
+    ClassTable,
+    client_distances,
+    merge_neighbours,
+    nearest_holders,
+    shares,
+    sigmoid_weights,
+)
+from fedloom.core.trees import Tree, combine, weighted_mean
+from fedloom.methods import method
+from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Start, Uploads, Work, register
+from fedloom.methods.parts.contrast import prototype_contrast, scaled_similarities, unit
+from fedloom.methods.parts.findings import one_holder_per_class
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
+from fedloom.methods.released import fedskc as released
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+
+class Options(method.Options):
+    """FedSKC's switches; defaults are preset `paper`.
+
+    Local contrast (LCL). tau: temperature. scale: the normaliser U (per batch, over the client's data set once an
+    epoch, or none). detach_scale: no gradient through U. denominator: the positive counts once, or (released code)
+    twice. missing_positive: a sample of a class without knowledge is left out, or is its own positive (released
+    code). lambda_lcl: weight. lcl_ramp: the weight grows over this many rounds; 0 is at once. naive_exp: plain
+    exponentials, which overflow (the paper's NaN at tau = 0.01).
+    Knowledge. silu: c * sigmoid(c) of the mean logits. knowledge_from: a pass after training, or the last epoch's
+    own forward passes. neighbours: M. sticky_knowledge: a class that nobody holds this round keeps its last row.
+    Server. gda: aggregation weights as printed, on shares instead of counts, by samples, or all equal. gpr: as
+    printed (coefficients sum to beta), affine (sum to 1), or off. beta: weight of the new average.
+    gpr_classes: classes in the variance ratio rho. gpr_clip: bounds of rho.
+    """
+
+    tau: float = Field(0.08, gt=0)
+    scale: Literal["batch", "dataset", "none"] = "batch"
+    detach_scale: bool = True
+    denominator: Literal["once", "positive_twice"] = "once"
+    missing_positive: Literal["mask", "self"] = "mask"
+    lambda_lcl: float = Field(1.0, ge=0)
+    lcl_ramp: int = Field(0, ge=0)
+    naive_exp: bool = False
+    silu: bool = True
+    knowledge_from: Literal["after_training", "last_epoch"] = "after_training"
+    neighbours: int = Field(1, ge=0)
+    sticky_knowledge: bool = False
+    gda: Literal["paper", "share", "fedavg", "uniform"] = "paper"
+    gpr: Literal["paper", "affine", "off"] = "paper"
+    beta: float = Field(0.95, gt=0, le=1)
+    gpr_classes: Literal["intersection", "own"] = "intersection"
+    gpr_clip: tuple[float, float] | None = None
+
+    @field_validator("gpr_clip")
+    @classmethod
+    def _in_order(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and not bounds[0] <= bounds[1]:
+            raise ValueError("the lower bound comes first")
+        return bounds
+
+
+@register
+class FedSKC(Method):
+    """FedSKC: non-IID data via structural knowledge collaboration. Wang et al., ICWS 2025.
+
+    Here the feature is the logit vector l = f(w; x), [C]. C classes, m participants of the round.
+
+    | direction | item | shape |
+    |---|---|---|
+    | down | weights; class knowledge c~ | tree; [C, C] + mask |
+    | up | weights, samples N_k; local knowledge c_k = SiLU(class means of l) | tree, int; [C, C] + mask |
+
+    Client, from round 2 on: CE + LCL (Eq. 2-3), then one statistics pass for its knowledge.
+    Server: c~ by merging each client's row with its M nearest, then the mean over holders (Eq. 1); weights e_k from
+    size and distance to c~ (GDA, Eq. 4); a step towards or away from the last broadcast model by the relative
+    change of c~'s variance (GPR, Eq. 5).
+
+    Where the paper is silent: round 1 is CE alone and has no GPR; classes that nobody holds are masked; means divide
+    by what was merged; U is taken per batch without gradient; GPR also acts on batch-norm statistics. The released
+    code differs (preset `authors`): sample weights overwrite GDA, no U, no SiLU, knowledge from the last epoch, and
+    the loss of `methods/released/fedskc.py`. Preset `sound` has GDA on shares and no GPR: see the method's page.
+    """
+
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {
+            "scale": "none",
+            "denominator": "positive_twice",
+            "missing_positive": "self",
+            "lcl_ramp": 100,
+            "silu": False,
+            "knowledge_from": "last_epoch",
+            "gda": "fedavg",
+            "beta": 0.99,
+            "gpr_classes": "own",
+        },
+        "sound": {"gda": "share", "gpr": "off"},
+    }
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return {name: value for name, value in server.items() if name != "rho"}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        options, last = self.options, cast("ClassTable | None", server.get("knowledge"))
+        local = ClassTable.stack([cast(ClassTable, u["knowledge"]) for u in uploads.values()]).to(torch.float64)
+        knowledge = global_knowledge(local, options.neighbours)
+        if options.gda == "fedavg":
+            model = self.average(uploads)
+        else:
+            trees = [cast(Tree, upload["model"]) for upload in uploads.values()]
+            model = weighted_mean(trees, aggregation_weights(local, knowledge, _samples(uploads), options.gda).tolist())
+        if last is not None and options.sticky_knowledge:
+            knowledge = knowledge.or_else(last.to(torch.float64))
+        new: Record = {"model": model, "knowledge": knowledge.to(torch.float32)}
+        rho = None if last is None or options.gpr == "off" else variance_ratio(knowledge, last, options.gpr_classes)
+        if rho is None:  # round 1, or no class to compare
+            return new
+        if options.gpr_clip is not None:
+            rho = min(max(rho, options.gpr_clip[0]), options.gpr_clip[1])
+        back = (1 - options.beta) * rho
+        kept = options.beta if options.gpr == "paper" else 1.0
+        model = combine([model, cast(Tree, server["model"])], [kept - back, back])  # Eq. 5
+        return new | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        if "knowledge" not in payload:
+            return start
+        knowledge, options = cast(ClassTable, payload["knowledge"]), self.options
+        consts = {
+            "prototypes": knowledge.values,
+            "directions": unit(knowledge.values),
+            "known": knowledge.held,
+            "weight": options.lambda_lcl * (min(1.0, ctx.round / options.lcl_ramp) if options.lcl_ramp else 1.0),
+        }
+        return Start(start.tree, consts)
+
+    def phases(self, ctx: ClientContext) -> list[Phase]:
+        epochs, options = ctx.task.local_epochs, self.options
+        refresh = {"scale": SampleMean(_distances)} if options.scale == "dataset" else {}
+        if options.knowledge_from == "last_epoch":
+            return [Train(self.loss, epochs, refresh=refresh, collect={"knowledge": ClassMeans("logits")})]
+        after = Collect({"knowledge": ClassMeans(lambda net, batch, consts: net(batch.x))})
+        return [Train(self.loss, epochs, refresh=refresh), after]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        logits = net(batch.x)
+        ce = batch.mean(cross_entropy(logits, batch.y))
+        taps = {"logits": logits.detach()}
+        if "known" not in consts:  # round 1: nothing has been shared yet
+            return Objective(ce, terms={"ce": ce.detach()}, taps=taps)
+        contrast = lcl(logits, batch, consts, self.options)
+        terms = {"ce": ce.detach(), "lcl": contrast.detach()}
+        return Objective(ce + consts["weight"] * contrast, terms=terms, taps=taps)
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        means = cast(ClassTable, work.collected["knowledge"])
+        return payload | {
+            "knowledge": ClassTable(silu(means.values), means.held) if self.options.silu else means
+        }, state
+
+    # -- self-examination ------------------------------------------------------------------------------------
+    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+        options, clients = self.options, len(uploads)
+        local = ClassTable.stack([cast(ClassTable, u["knowledge"]) for u in uploads.values()]).to(torch.float64)
+        found = one_holder_per_class("fedskc", local.held, "no row has a neighbour, c~ = the local knowledge")
+        if options.gda in ("paper", "share") and clients > 1:
+            knowledge = cast(ClassTable, server["knowledge"]).to(torch.float64)
+            weights = aggregation_weights(local, knowledge, _samples(uploads), options.gda)
+            spread = float((weights * clients - 1).abs().max())
+            if spread < 1e-6:
+                message = f"GDA weights are uniform (max |e_k m - 1| = {spread:.1e}): gda={options.gda} does nothing"
+                found.append(Finding("fedskc.uniform_gda", message, spread))
+        if "rho" in server:
+            rho, beta = cast(float, server["rho"]), options.beta
+            if options.gpr == "paper" and beta < 1:
+                message = f"GPR's coefficients sum to beta = {beta:g}: weights shrink by {1 - beta:.0%} a round"
+                found.append(Finding("fedskc.gpr_shrinks", message, beta))
+            if abs(rho) * (1 - beta) > 1 + 1e-9:
+                message = (
+                    f"GPR oversteps the last model: |rho| = {abs(rho):.3g} > 1 / (1 - beta) = {1 / (1 - beta):.3g}"
+                )
+                found.append(Finding("fedskc.gpr_oversteps", message, rho))
+        return found
+
+
+def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
+    """Local contrastive loss, Eq. 2-3: logits [B, C] -> scalar, mean over samples whose class has knowledge."""
+    scores, known = scaled_similarities(logits, batch, consts, options) / options.tau, consts["known"]
+    if options.denominator == "once" and options.missing_positive == "mask" and not options.naive_exp:
+        losses, defined = prototype_contrast(scores, torch.arange(len(known), device=known.device), known, known, batch)
+    else:
+        losses, defined = released.contrast(scores, known, batch, options)
+    return batch.mean(losses, among=defined)
+
+
+def global_knowledge(local: ClassTable, neighbours: int) -> ClassTable:
+    """c~ [C, C] from local knowledge [m, C, C], Eq. 1: rows merged with their M nearest, then the holders' mean."""
+    merged = merge_neighbours(local, nearest_holders(client_distances(local), local.held, neighbours))
+    return merged.mean_over_clients()
+
+
+def aggregation_weights(local: ClassTable, knowledge: ClassTable, samples: Tensor, mode: str) -> Tensor:
+    """e_k [m], Eq. 4, from local knowledge [m, C, C], c~ [C, C] and numbers of samples [m].
+
+    mode "paper": u_k = N_k - a_k d_k + b_k, with d_k the distance to c~ summed over held classes, a and b the shares
+    of d and N. N_k saturates the sigmoid: e_k = 1/m for clients of ordinary size. "share": u_k = b_k - a_k (as
+    FedSC's Eq. 11). "uniform": 1/m.
+    """
+    if mode == "uniform":
+        return shares(torch.zeros(len(samples)))
+    distances = torch.where(local.held, (local.values - knowledge.values).norm(dim=2), 0.0).sum(1)
+    size, distance = shares(samples), shares(distances)
+    return sigmoid_weights(samples - distance * distances + size if mode == "paper" else size - distance)
+
+
+def variance_ratio(current: ClassTable, last: ClassTable, classes: str) -> float | None:
+    """rho = (S_r - S_{r-1}) / S_{r-1}, Eq. 5; None where undefined.
+
+    S sums the variance over the entries of c~^j; classes "intersection": over j known in both rounds, "own": over
+    the classes of each round (so that rho also measures which classes turned up).
+    """
+    both = current.held & last.held
+    now, before = (
+        torch.where(both if classes == "intersection" else table.held, table.values.double().var(1, correction=0), 0.0)
+        for table in (current, last)
+    )
+    total = float(before.sum())
+    return (float(now.sum()) - total) / total if total > 0 and bool(both.any()) else None
+
+
+def _samples(uploads: Uploads) -> Tensor:
+    return torch.tensor([cast(int, upload["samples"]) for upload in uploads.values()], dtype=torch.float64)
+
+
+def _variances_not_negative(tree: Tree, roles: Mapping[str, Role]) -> Tree:
+    """Extrapolation may take a batch norm's running variance below 0."""
+    names = {n for n, role in roles.items() if role is Role.BN_STAT and n.rpartition(".")[2] == "running_var"}
+    return {name: value.clamp(min=0) if name in names else value for name, value in tree.items()}
+
+
+def _distances(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """Distances [B, C] of the logits to the knowledge, for U over the client's data set."""
+    logits = net(batch.x)
+    return torch.cdist(logits, consts["prototypes"]) if "prototypes" in consts else logits

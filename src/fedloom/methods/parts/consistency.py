@@ -1,0 +1,56 @@
+"""DW's mathematics: how a classification layer relates its classes (CR), and how far that is from soft labels (SL).
+
+weight, reference [C, d]: rows of the layer, now and where the convex forms are expanded. Relations are [C, C]; rows
+are softmaxed, so they are not symmetric.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedloom.core.tables import ClassTable
+
+
+def class_relations(weight: Tensor, *, relu: bool = False) -> Tensor:
+    """softmax of the rows of w w^T (Eq. 11). relu: of its positive part (released code of the personal variant)."""
+    gram = weight @ weight.T
+    return torch.softmax(gram.relu() if relu else gram, dim=1)
+
+
+def softmax_linearised(weight: Tensor, reference: Tensor) -> Tensor:
+    """`class_relations` to first order around the reference: linear in weight, same value and gradient there."""
+    relations, step = class_relations(reference), weight - reference
+    change = reference @ step.T + step @ reference.T
+    return relations + relations * (change - (relations * change).sum(1, keepdim=True))
+
+
+def gram_linearised(weight: Tensor, reference: Tensor) -> Tensor:
+    """w w^T to first order around the reference, no softmax (Eq. 26-30 as printed; no approximation of Eq. 11)."""
+    cross = reference @ weight.T
+    return cross + cross.T - reference @ reference.T
+
+
+def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor) -> Tensor:
+    """|SL - CR|^2 / C^2 over the rows [C] that count (Eq. 11): scalar, in [0, 2 / C) for softmaxed relations."""
+    difference = relations - soft_labels
+    return torch.where(rows.unsqueeze(1), difference, torch.zeros_like(difference)).square().mean()
+
+
+def next_soft_labels(sums: Tensor, counts: Tensor, last: ClassTable, absent_row: str, ema: float) -> ClassTable:
+    """The next SL matrix [C, C], Eq. 7, from class sums and counts: rows without data by rule, then the average."""
+    fresh, last = ClassTable.from_sums(sums, counts), last.to(sums.dtype)
+    if absent_row == "keep":
+        fresh = fresh.or_else(last)
+    elif absent_row != "mask":
+        fresh = fresh.or_else((identity_labels if absent_row == "eye" else uniform_labels)(len(counts)).to(sums.dtype))
+    both = (fresh.held & last.held).unsqueeze(1)
+    return ClassTable(torch.where(both, ema * fresh.values + (1 - ema) * last.values, fresh.values), fresh.held)
+
+
+def identity_labels(classes: int) -> ClassTable:
+    return ClassTable(torch.eye(classes), torch.ones(classes, dtype=torch.bool))
+
+
+def uniform_labels(classes: int) -> ClassTable:
+    return ClassTable(torch.full((classes, classes), 1 / classes), torch.ones(classes, dtype=torch.bool))

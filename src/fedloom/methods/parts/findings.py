@@ -1,0 +1,15 @@
+"""Degeneracies that several methods share."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedloom.methods.method import Finding
+
+
+def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Finding]:
+    """A finding if, of several participants, no two hold a class in common. held [m, C]."""
+    if len(held) < 2 or int(held.sum(0).max()) > 1:
+        return []
+    message = f"every class is held by one participant: {consequence}"
+    return [Finding(f"{method}.one_holder_per_class", message, 1.0)]

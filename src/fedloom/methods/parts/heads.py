@@ -1,0 +1,17 @@
+"""What methods that read the classification layer ask of a net."""
+
+from __future__ import annotations
+
+from fedloom.core.errors import ConfigError
+from fedloom.methods.method import Task
+from fedloom.nets.roles import Role
+
+
+def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
+    """Raise `ConfigError` unless the head is one linear layer "head.weight" [C, d], with a bias only if allowed."""
+    head = {name: tuple(task.init[name].shape) for name in task.names(frozenset({Role.HEAD}))}
+    bias_shape = head.pop("head.bias", None)
+    if head != {"head.weight": (task.num_classes, task.feature_dim)}:
+        raise ConfigError(f"{method} needs a head of one linear layer, this net's has {sorted(head)}")
+    if bias_shape is not None and not bias:
+        raise ConfigError(f"{method} needs a head without bias; set net.head.bias = None, or head_bias to true")

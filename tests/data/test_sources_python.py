@@ -1,0 +1,251 @@
+"""Data that are in memory already, and Hugging Face datasets (a stand-in of the library where it is not installed)."""
+
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedloom.core.errors import DataError
+from fedloom.core.streams import Streams
+from fedloom.data import PARTITIONS, SOURCES, from_arrays, from_torch, make_scenario
+from source_files import pixels
+
+X = np.stack([pixels(seed) for seed in range(10)])
+Y = np.array([0, 1] * 5)
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, list])
+def test_arrays_tensors_and_lists(kind):
+    splits = from_arrays(kind(X), kind(Y), kind(X[:2]), kind(Y[:2]))
+    assert (splits.train.x.numpy() == X.transpose(0, 3, 1, 2)).all()
+    assert splits.test.y.tolist() == [0, 1]
+    assert splits.train.classes == ("0", "1")
+    assert splits.train.mean.tolist() == pytest.approx(X.mean((0, 1, 2)).tolist())
+
+
+def test_images_that_lie_right_are_not_copied():
+    x = np.ascontiguousarray(X.transpose(0, 3, 1, 2))
+    assert from_arrays(x, Y, x, Y).train.x.data_ptr() == x.ctypes.data
+
+
+def test_read_only_memory_is_no_obstacle():
+    x = X.copy()
+    x.setflags(write=False)
+    assert len(from_arrays(x, Y).train) == 8
+
+
+def test_without_a_test_set_a_share_of_each_class_is_held_out():
+    splits = from_arrays(X, Y, test_share=0.4, domain=np.arange(10) % 2, domains=["a", "b"])
+    assert torch.bincount(splits.train.y).tolist() == [3, 3]
+    assert torch.bincount(splits.test.y).tolist() == [2, 2]
+    assert torch.equal(splits.train.domain, splits.train.y)
+    assert splits.test.domains == ("a", "b")
+
+
+def test_tokens_stay_integers():
+    splits = from_arrays(np.arange(20).reshape(10, 2), Y, tokens=True)
+    assert splits.train.gather(torch.tensor([0])).dtype == torch.int64
+    with pytest.raises(DataError, match=r"\(train\): token id -1 is negative"):
+        from_arrays(np.full((10, 2), -1), Y, tokens=True)
+    with pytest.raises(DataError, match="need integers"):
+        from_arrays(np.zeros((10, 2)), Y, tokens=True)
+
+
+def test_splits_go_into_a_scenario():
+    splits = from_arrays(X.repeat(10, 0), Y.repeat(10))
+    scenario = make_scenario("mine", splits, PARTITIONS.get("iid")(), clients=4, val=0.1, streams=Streams(0))
+    assert scenario.clients == 4
+    assert int(scenario.train.sizes.sum() + scenario.val.sizes.sum()) == 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((X, Y[:3]), "labels of shape"),
+        ((X, Y, X), "x_test and y_test belong together"),
+        ((X, Y + 0.5, X, Y), r"\(train\): labels have dtype float64"),
+        ((X * np.nan, Y, X, Y), r"\(train\): 1920 values are NaN"),
+        ((X, Y, X[:, :4], Y), "differ in sample shape"),
+        ((X, -Y, X, Y), r"label -1 is outside 0 \.\. 1"),
+        ((X.astype(object), Y, X, Y), "dtype object"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(DataError, match=message):
+        from_arrays(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [(np.full(10, 2), r"domain id 2 is outside 0 \.\. 1"), (np.zeros(3, int), r"domain ids have shape \(3,\)")],
+)
+def test_domains_that_do_not_fit_are_refused(domain, message):
+    with pytest.raises(DataError, match=message):
+        from_arrays(X, Y, X, Y, domain=domain, domain_test=Y, domains=["a", "b"])
+
+
+# --- torch datasets --------------------------------------------------------------------------------------------------
+
+
+class Pictures(torch.utils.data.Dataset):
+    classes = ("cat", "dog")
+
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, row):
+        return self.make(X[row]), int(Y[row])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Image.fromarray, np.asarray, lambda a: torch.from_numpy(a).permute(2, 0, 1)],
+    ids=["PIL", "array", "tensor"],
+)
+def test_torch_datasets_are_read_once(make):
+    splits = from_torch(Pictures(make), Pictures(make))
+    assert splits.train.classes == ("cat", "dog")
+    assert (splits.train.x.numpy() == X.transpose(0, 3, 1, 2)).all()
+    assert splits.test.y.tolist() == Y.tolist()
+
+
+def test_a_tensor_dataset_without_names_or_test_set():
+    splits = from_torch(torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), normalise="unit")
+    assert (len(splits.train), len(splits.test)) == (8, 2)
+    assert splits.train.std.tolist() == [255.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([], "train holds no items"),
+        ([X[0]], r"item 0 of train is a ndarray; need \(sample, label\)"),
+        ([(X[0], 0.5)], r"label 0 of train is 0\.5; need an integer"),
+        ([(X[0], 0), (X[0][:3], 1)], r"item 1 of train has shape \(3, 8, 3\), item 0 \(8, 8, 3\)"),
+    ],
+)
+def test_items_that_are_no_pairs_are_refused(items, message):
+    with pytest.raises(DataError, match=message):
+        from_torch(items)
+
+
+# --- Hugging Face ----------------------------------------------------------------------------------------------------
+
+
+class Column:
+    def __init__(self, names=None):
+        self.names = names
+
+
+class FakeSet:
+    """As much of `datasets.Dataset` as is used."""
+
+    def __init__(self, columns, names):
+        self.columns, self.features = columns, {key: Column(names if key == "label" else None) for key in columns}
+        self.column_names = list(columns)
+
+    def __len__(self):
+        return len(self.columns["label"])
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def select(self, rows):
+        picked = FakeSet({key: [values[row] for row in rows] for key, values in self.columns.items()}, None)
+        picked.features = self.features
+        return picked
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    calls = []
+    module = types.SimpleNamespace(config=types.SimpleNamespace(HF_HUB_OFFLINE=False))
+    module.DownloadConfig = lambda **keys: keys
+
+    def load_dataset(name, subset, *, split, revision, download_config):
+        calls.append((name, subset, split, revision, download_config, module.config.HF_HUB_OFFLINE))
+        if name == "absent":
+            raise FileNotFoundError("Couldn't find\nthe dataset")
+        if name == "words":
+            return FakeSet({"label": ["b", "a"] * 5, "sentence": ["good film", "bad"] * 5}, None)
+        names = ["cat", "dog"] if name == "pictures" else None
+        return FakeSet({"label": Y.tolist(), "image": [Image.fromarray(x) for x in X]}, names)
+
+    module.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return calls
+
+
+def test_hub_images(hub):
+    splits = SOURCES.get("hf")(dataset="pictures", size=8).load()
+    assert splits.train.classes == ("cat", "dog")
+    assert (splits.train.x.numpy() == X.transpose(0, 3, 1, 2)).all()
+    assert splits.test.y.tolist() == Y.tolist()
+    assert [call[2] for call in hub] == ["train", "test"]
+
+
+def test_hub_texts_and_a_test_set_of_their_own(hub):
+    keys = {"text": "sentence", "test_split": None, "length": 3}
+    splits = SOURCES.get("hf")(dataset="words", **keys).load()
+    assert splits.train.classes == ("a", "b")
+    assert (len(splits.train), len(splits.test)) == (8, 2)
+    assert {tuple(row) for row in splits.train.x.tolist()} == {(4, 3, 0), (2, 0, 0)}
+
+
+def test_offline_is_handed_on_and_put_back(hub):
+    SOURCES.get("hf")(dataset="pictures", size=8, offline=True).load()
+    assert hub[0][4:] == ({"local_files_only": True}, True)
+    SOURCES.get("hf")(dataset="pictures", size=8).load()
+    assert hub[-1][4:] == (None, False)
+
+
+def test_only_a_pinned_revision_is_cached(hub):
+    pinned = SOURCES.get("hf")(dataset="pictures", size=8, revision="0123456789" * 4)
+    first = pinned.load()
+    calls = len(hub)
+    assert torch.equal(pinned.load().train.x, first.train.x)
+    assert len(hub) == calls
+    branch = SOURCES.get("hf")(dataset="pictures", size=8, revision="main")
+    branch.load()
+    branch.load()
+    assert len(hub) == calls + 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"dataset": "absent"}, r"absent \(train\) cannot be loaded \(Couldn't find the dataset\)"),
+        ({"dataset": "absent", "offline": True}, "offline is set and it is not in the local cache"),
+        ({"dataset": "pictures", "image": "img"}, "has no column 'img'; it has label, image"),
+        ({"dataset": "pictures", "label": "y"}, "has no column 'y'"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_one_line(hub, keys, message):
+    with pytest.raises(DataError, match=message) as caught:
+        SOURCES.get("hf")(**keys).load()
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_extra_one_is_told_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"install fedloom\[hub\]"):
+        SOURCES.get("hf")(dataset="pictures").load()
+
+
+def test_no_source_but_hf_can_reach_the_network():
+    folder = Path(sys.modules["fedloom.data.sources"].__file__).parent
+    for path in [*folder.glob("*.py"), folder.parent / "cache.py"]:
+        text = path.read_text()
+        for word in ("urllib", "requests", "http", "socket", "ftplib", "torchvision.datasets"):
+            assert word not in text, path
+        assert ("load_dataset(" in text) == (path.name == "hf.py")

@@ -1,0 +1,602 @@
+"""FedDW and the DW wrapper: the properties that the equations promise, whatever the numbers."""
+
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+import fedloom
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import from_bytes, to_bytes, wire_size
+from fedloom.core.streams import Streams
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import clone
+from fedloom.engine import Federation, LocalTraining, Serial, Worker
+from fedloom.methods import METHODS
+from fedloom.methods.feddw import with_dw
+from fedloom.methods.fedprox import FedProx
+from fedloom.methods.method import ServerContext, Spec, Task
+from fedloom.methods.parts.consistency import class_relations, inconsistency, next_soft_labels
+from fedloom.methods.phases import Batch, OptimizerSpec, Train
+from fedloom.nets import build
+from fedloom.nets.net import tree_of
+from fedloom.nets.roles import Role, tag_roles
+from support import CLASSES, Recording, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
+
+PRESETS = ("paper", "authors", "sound")
+WRAPPED = ("fedavg+dw", "fedprox+dw", "fedsc+dw", "fedskc+dw")
+# Class 3 is held by nobody, class 2 by client 2 alone; client 3 has one sample, so one class.
+SKEWED = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
+ADAM = OptimizerSpec(name="adam", lr=1e-3)
+FORMS = ({}, {"linearised": "softmax_lin"}, {"linearised": "gram"}, {"relu_on_cr": True})
+
+
+def bias_free(net):
+    """A net's factory without the head's bias: the baseline that FedDW with mu = 0 must equal."""
+
+    def made():
+        built = net()
+        built.head.bias = None
+        return built
+
+    return made
+
+
+def omega(seed=0, dtype=torch.float64):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.softmax(torch.randn(CLASSES, CLASSES, generator=rng, dtype=torch.float64), 1).to(dtype)
+
+
+def consts_of(dtype=torch.float64, mu=0.7, seed=0, rows=(True, True, True, True), width=6):
+    rng = torch.Generator().manual_seed(seed + 50)
+    return {
+        "soft_labels": omega(seed, dtype),
+        "soft_label_rows": torch.tensor(rows),
+        "mu": mu,
+        "reference": torch.randn(CLASSES, width, generator=rng, dtype=torch.float64).to(dtype),
+    }
+
+
+def example(width=6, rows=7, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, width, generator=rng, dtype=torch.float64), torch.arange(rows) % CLASSES
+
+
+# -- the regulariser ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", range(5))
+def test_gradient_formula(seed):
+    """P = (2 / C^2)(S - Omega); Q = S o (P - rowsum(P o S) 1^T); dL/dw = (Q + Q^T) w."""
+    rng = torch.Generator().manual_seed(seed)
+    weight = torch.randn(CLASSES, 5, generator=rng, dtype=torch.float64, requires_grad=True)
+    target, every = omega(seed), torch.ones(CLASSES, dtype=torch.bool)
+    (ours,) = torch.autograd.grad(inconsistency(class_relations(weight), target, every), weight)
+    s = torch.softmax(weight.detach() @ weight.detach().T, 1)
+    p = 2 / CLASSES**2 * (s - target)
+    q = s * (p - (p * s).sum(1, keepdim=True))
+    assert torch.allclose(ours, (q + q.T) @ weight.detach(), rtol=0, atol=1e-14)
+
+
+def test_range_and_relabelling():
+    every = torch.ones(CLASSES, dtype=torch.bool)
+    for seed in range(30):
+        rng = torch.Generator().manual_seed(seed)
+        weight = torch.randn(CLASSES, 5, generator=rng, dtype=torch.float64) * 10 ** (seed % 3 - 1)
+        value = inconsistency(class_relations(weight), omega(seed), every)
+        assert 0 <= float(value) < 2 / CLASSES
+        order = torch.randperm(CLASSES, generator=rng)
+        relabelled = inconsistency(class_relations(weight[order]), omega(seed)[order][:, order], every)
+        assert torch.allclose(relabelled, value, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_it_moves_the_head_alone_and_whatever_the_batch(options):
+    method, consts = configured("feddw", "paper", **options), consts_of()
+    net = bias_free(Tiny)().double()
+    gradients = []
+    for seed in range(2):
+        x, y = example(width=5, seed=seed)
+        both = method.loss(net, Batch(x, y), consts).total
+        alone = configured("fedavg").loss(net, Batch(x, y), {})
+        names = [name for name, _ in net.named_parameters()]
+        pairs = [torch.autograd.grad(loss, list(net.parameters())) for loss in (both, alone)]
+        difference = {n: a - b for n, a, b in zip(names, *pairs, strict=True)}
+        assert all(torch.equal(value, torch.zeros_like(value)) for n, value in difference.items() if n != "head.weight")
+        gradients.append(difference["head.weight"])
+    assert torch.allclose(*gradients, rtol=0, atol=1e-12)
+    assert float(gradients[0].abs().max()) > 1e-4
+
+
+def test_rows_that_do_not_count_are_left_out_of_the_mean_over_all():
+    method, weight = configured("feddw", "paper"), torch.randn(CLASSES, 6, dtype=torch.float64)
+    for rows in ((True, False, True, True), (False,) * 4):
+        consts = consts_of(rows=rows)
+        spoilt = consts | {"soft_labels": torch.where(consts["soft_label_rows"].unsqueeze(1), omega(), 9.0)}
+        expected = (class_relations(weight) - omega()).square()[torch.tensor(rows)].sum() / CLASSES**2
+        for each in (consts, spoilt):
+            assert torch.allclose(method.regulariser(weight, each), expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("form", ["softmax_lin", "gram"])
+def test_linearised_forms_are_to_first_order_right_at_the_reference(form):
+    consts = consts_of(width=5)
+    weight = consts["reference"].clone().requires_grad_()
+    ours = configured("feddw", "paper", linearised=form).regulariser(weight, consts)
+    if form == "softmax_lin":
+        exact = configured("feddw", "paper").regulariser(weight, consts)
+    else:
+        exact = inconsistency(weight @ weight.T, consts["soft_labels"], consts["soft_label_rows"])
+    assert torch.allclose(ours, exact, rtol=0, atol=1e-14)
+    gradients = [torch.autograd.grad(value, weight)[0] for value in (ours, exact)]
+    assert torch.allclose(*gradients, rtol=0, atol=1e-13)
+
+
+# -- the SL matrix -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rule", ["keep", "eye", "uniform", "mask"])
+@pytest.mark.parametrize("ema", [1.0, 0.25])
+def test_rows_without_data(rule, ema):
+    sums, counts = omega(1) * torch.tensor([[4.0], [0], [2], [0]]), torch.tensor([4.0, 0, 2, 0]).double()
+    last = ClassTable(omega(2), torch.tensor([True, True, False, True]))
+    last = ClassTable(last.values * last.held.unsqueeze(1), last.held)
+    new = next_soft_labels(sums, counts, last, rule, ema)
+    absent = {"keep": omega(2), "eye": torch.eye(4).double(), "uniform": torch.full((4, 4), 0.25).double()}
+    for row in range(CLASSES):
+        present = bool(counts[row] > 0)
+        assert bool(new.held[row]) == (present or rule != "mask")
+        if not new.held[row]:
+            assert not new.values[row].any()
+            continue
+        fresh = omega(1)[row] if present else absent[rule][row]
+        expected = ema * fresh + (1 - ema) * omega(2)[row] if last.held[row] else fresh
+        assert torch.allclose(new.values[row], expected, rtol=0, atol=1e-12)
+        assert float(new.values[row].sum()) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("absent", ["keep", "eye", "uniform", "mask"])
+def test_rows_sum_to_one_in_every_round(preset, absent):
+    toy = world(configured("feddw", preset, absent_row=absent), SKEWED, participation=0.5)
+    for _ in range(5):
+        report = toy.federation.step()
+        assert all(math.isfinite(value) for value in report.terms.values())
+        table = toy.federation.server["soft_labels"]
+        assert torch.allclose(table.values.sum(1)[table.held], torch.ones(int(table.held.sum())), atol=1e-5)
+        assert bool(table.held[3]) == (absent != "mask")
+        if absent in ("keep", "eye"):
+            assert torch.equal(table.values[3], torch.eye(CLASSES)[3])
+
+
+def test_soft_labels_are_of_the_weights_that_travel_with_them():
+    toy = world(configured("feddw", "paper"), SKEWED, net=TinyBN, epochs=2)
+    done = toy.worker.run(toy.job(0))
+    other = bias_free(TinyBN)().eval()
+    other.load_state_dict(done.payload["model"])
+    x, y = toy.samples(0)
+    with torch.no_grad():
+        p = torch.softmax(other(x), 1)
+    for label in (0, 1):
+        assert torch.allclose(done.payload["soft_labels"].values[label], p[y == label].mean(0), rtol=0, atol=1e-6)
+
+
+def test_the_order_of_clients_does_not_matter():
+    toy = world(configured("feddw", "authors"), SKEWED)
+    uploads = {k: toy.worker.run(toy.job(k)).payload for k in range(4)}
+    ctx = ServerContext(toy.task, 1)
+    straight = toy.method.aggregate(toy.federation.server, uploads, ctx)
+    shuffled = toy.method.aggregate(
+        toy.federation.server, {place: uploads[k] for place, k in enumerate((3, 1, 0, 2))}, ctx
+    )
+    assert furthest(straight["model"], shuffled["model"]) < 1e-6
+    assert torch.allclose(straight["soft_labels"].values, shuffled["soft_labels"].values, rtol=0, atol=1e-6)
+    assert torch.equal(straight["classes_seen"], shuffled["classes_seen"])
+
+
+def test_the_cumulative_sums_are_part_of_the_servers_state():
+    whole, stored = (world(configured("feddw", "authors"), SKEWED, participation=0.5) for _ in range(2))
+    for _ in range(3):
+        whole.federation.step()
+        stored.federation.step()
+        stored.federation.server = from_bytes(to_bytes(stored.federation.server))
+    assert same_bits(whole.federation.server, stored.federation.server)
+    counts = whole.federation.server["soft_label_counts"]
+    assert float(counts.sum()) == sum(
+        len(SKEWED[k]) for round_ in (1, 2, 3) for k in whole.federation.participants(round_)
+    )
+    assert "soft_label_sums" not in whole.job(0).payload
+
+
+# -- whole rounds ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("net", [Tiny, TinyBN])
+@pytest.mark.parametrize("optimizer", [ADAM, OptimizerSpec(lr=0.1, momentum=0.9)], ids=["adam", "sgd"])
+def test_without_mu_it_is_fedavg_without_bias_bit_for_bit(preset, net, optimizer):
+    plain = world(configured("fedavg"), SKEWED, net=bias_free(net), optimizer=optimizer, epochs=2)
+    ours = world(configured("feddw", preset, mu=0, head_bias=False), SKEWED, net=net, optimizer=optimizer, epochs=2)
+    assert "head.bias" not in ours.task.init
+    for _ in range(3):
+        for toy in (plain, ours):
+            toy.federation.step()
+        assert same_tree(plain.federation.server["model"], ours.federation.server["model"])
+
+
+def test_with_mu_it_is_not():
+    plain = world(configured("fedavg"), SKEWED, net=bias_free(Tiny))
+    ours = world(configured("feddw", "paper", mu=10), SKEWED)
+    for toy in (plain, ours):
+        toy.federation.step()
+    assert furthest(plain.federation.server["model"], ours.federation.server["model"]) > 1e-3
+
+
+def test_the_authors_keep_the_bias():
+    toy = world(configured("feddw", "authors"), SKEWED)
+    assert "head.bias" in toy.task.init
+    assert toy.method.spec.head_bias
+    assert not METHODS.get("feddw").spec.head_bias
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_travels(preset):
+    """2 P + 2 C^2 + C numbers (P parameters, C^2 only of held rows), a mask, and the pull."""
+    toy = world(configured("feddw", preset), SKEWED, engine=Recording)
+    plain = world(configured("fedavg"), SKEWED, net=bias_free(Tiny), engine=Recording)
+    kept = 4 * CLASSES if preset == "authors" else 0  # the bias
+    for _ in range(2):
+        toy.federation.step()
+        plain.federation.step()
+    for ours, bare in zip(toy.federation.engine.jobs, plain.federation.engine.jobs, strict=True):
+        assert set(ours.payload) == {"model", "soft_labels"}
+        rows = int(ours.payload["soft_labels"].held.sum())
+        values = 4 * rows * CLASSES + CLASSES + kept
+        assert values <= wire_size(ours.payload) - wire_size(bare.payload) < values + 400
+    for ours, bare in zip(toy.federation.engine.done, plain.federation.engine.done, strict=True):
+        assert set(ours.payload) == {"model", "samples", "soft_labels", "class_counts", "pull"}
+        assert ours.state == {}
+        rows = len(set(SKEWED[ours.client]))
+        values = 4 * rows * CLASSES + CLASSES + 8 * CLASSES + 4 + kept
+        assert values <= wire_size(ours.payload) - wire_size(bare.payload) < values + 500
+
+
+def test_everything_held_gives_the_formula_of_the_specification():
+    toy = world(configured("feddw"), [[0, 1, 2, 3], [3, 2, 1, 0]])
+    down, up = toy.job(0).payload, toy.worker.run(toy.job(0)).payload
+    parameters = sum(value.numel() for value in toy.task.init.values())
+
+    def numbers(record):
+        tables = [v for v in record.values() if isinstance(v, ClassTable)]
+        trees = [v for v in record.values() if isinstance(v, dict)]
+        return sum(t.values.numel() for t in tables) + sum(v.numel() for tree in trees for v in tree.values())
+
+    total = numbers(down) + numbers(up) + up["class_counts"].numel()
+    assert total == 2 * parameters + 2 * CLASSES**2 + CLASSES
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("net", [Tiny, TinyBN])
+@pytest.mark.parametrize("options", FORMS[:3], ids=str)
+def test_rounds_of_the_skewed_world_stay_finite(preset, net, options):
+    toy = world(configured("feddw", preset, **options), SKEWED, net=net, epochs=2, participation=0.5)
+    for _ in range(5):
+        report = toy.federation.step()
+        assert all(math.isfinite(value) for value in report.terms.values())
+    assert all(value.isfinite().all() for value in toy.federation.server["model"].values())
+    assert toy.federation.states == {}
+
+
+def test_the_first_round_can_be_skipped():
+    skipped, plain = configured("feddw", "paper", sl_init="skip_round1"), configured("fedavg")
+    toy, bare = world(skipped, SKEWED), world(plain, SKEWED, net=bias_free(Tiny))
+    assert set(toy.job(0).payload) == {"model"}
+    assert set(toy.job(0, round_=2).payload) == {"model", "soft_labels"}
+    report = toy.federation.step()
+    bare.federation.step()
+    assert set(report.terms) == {"ce"}
+    assert report.findings == []
+    assert same_tree(toy.federation.server["model"], bare.federation.server["model"])
+    assert set(toy.federation.step().terms) == {"ce", "dw"}
+
+
+@pytest.mark.parametrize(("init", "row"), [("eye", [1.0, 0, 0, 0]), ("uniform", [0.25] * 4)])
+def test_first_soft_labels(init, row):
+    toy = world(configured("feddw", sl_init=init), SKEWED)
+    assert toy.job(0).payload["soft_labels"].values[0].tolist() == row
+
+
+@pytest.mark.parametrize(("every", "moves"), [(0, []), (1, [1, 2, 3, 4, 5]), (2, [2, 4]), (5, [5]), (9, [])])
+def test_the_reference_moves_every_so_many_steps(every, moves):
+    """Five steps; the reference that step n + 1 sees is the head after the last due step."""
+    method = configured("feddw", "paper", linearised="softmax_lin", relin_every=every, mu=5)
+    toy = world(method, [[0, 1] * 5], batch_size=2)
+    seen, heads = [], []
+    original = type(method).regulariser
+
+    class Spying(type(method)):
+        def regulariser(self, weight, consts):
+            if len(seen) < 5:  # the statistics pass asks once more
+                seen.append(consts["reference"].clone())
+                heads.append(weight.detach().clone())
+            return original(self, weight, consts)
+
+    toy.worker.method = Spying(method.options)
+    received = toy.federation.server["model"]["head.weight"].clone()
+    toy.worker.run(toy.job(0))
+    assert torch.equal(heads[0], received)
+    for step, reference in enumerate(seen):  # heads[n] is the head after n steps
+        last = max((m for m in moves if m <= step), default=0)
+        assert torch.equal(reference, heads[last])
+    assert torch.equal(toy.federation.server["model"]["head.weight"], received)
+
+
+def test_a_reference_that_always_moves_gives_the_exact_regulariser():
+    states = []
+    for options in ({"linearised": "softmax_lin", "relin_every": 1}, {}):
+        toy = world(configured("feddw", "paper", mu=5, **options), SKEWED, epochs=3)
+        for _ in range(2):
+            toy.federation.step()
+        states.append(toy.federation.server["model"])
+    assert furthest(*states) < 1e-5
+
+
+# -- padding and stacked clients ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_padded_rows_change_nothing(options):
+    method, net, consts = configured("feddw", "paper", **options), bias_free(Tiny)().double(), consts_of()
+    x, y = example(width=5)
+    junk, mask = torch.full((4, 5), 30.0, dtype=x.dtype), torch.tensor([True] * 7 + [False] * 4)
+    padded = Batch(torch.cat([x, junk]), torch.cat([y, torch.arange(4)]), mask)
+    totals = [method.loss(net, batch, consts).total for batch in (Batch(x, y), padded)]
+    gradients = [torch.autograd.grad(total, list(net.parameters())) for total in totals]
+    assert torch.allclose(*totals, rtol=0, atol=1e-12)
+    for ours, expected in zip(*gradients, strict=True):
+        assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
+    (statistic,) = method.phases(world(method, [[0]]).federation.client_context(0, 1))[-1].statistics.values()
+    bare, longer = (statistic.of(net, batch, consts).detach() for batch in (Batch(x, y), padded))
+    assert torch.allclose(bare, longer[:7], rtol=0, atol=1e-12)
+    nothing = method.loss(net, Batch(x, y, torch.zeros(7, dtype=torch.bool)), consts)
+    assert float(nothing.terms["ce"]) == 0
+    assert torch.allclose(nothing.total, consts["mu"] * nothing.terms["dw"])
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_stacked_clients_get_the_gradients_of_single_ones(options, masked):
+    method = configured("feddw", "paper", **options)
+    nets = [bias_free(Tiny)().double() for _ in range(3)]
+    rng = torch.Generator().manual_seed(1)
+    x, y = torch.randn(3, 6, 5, generator=rng, dtype=torch.float64), torch.arange(18).reshape(3, 6) % CLASSES
+    mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False] * 6]) if masked else None
+
+    def objective(params, x, y, mask, arrays):
+        class Called:
+            head = type("Head", (), {"weight": params["head.weight"]})
+
+            def __call__(self, inputs):
+                return functional_call(nets[0], params, (inputs,))
+
+        return method.loss(Called(), Batch(x, y, mask), {**arrays, "mu": 0.7}).total
+
+    arrays = [
+        {k: v for k, v in consts_of(seed=seed).items() if k != "mu"}
+        | {"soft_label_rows": torch.tensor([True, True, seed == 1, True])}
+        for seed in range(3)
+    ]
+    params = [{n: p.detach() for n, p in net.named_parameters()} for net in nets]
+    stack = torch.utils._pytree.tree_map
+    stacked = vmap(grad(objective), in_dims=(0, 0, 0, 0 if masked else None, 0))(
+        stack(lambda *t: torch.stack(t), *params), x, y, mask, stack(lambda *t: torch.stack(t), *arrays)
+    )
+    for k in range(3):
+        single = grad(objective)(params[k], x[k], y[k], mask[k] if masked else None, arrays[k])
+        for name, value in single.items():
+            assert torch.allclose(stacked[name][k], value, rtol=1e-10, atol=1e-10)
+
+
+# -- warnings ----------------------------------------------------------------------------------------------------------
+def codes(report):
+    return [finding.code for finding in report.findings]
+
+
+def test_a_class_that_nobody_ever_held_is_reported():
+    toy = world(configured("feddw", "paper", mu=50), SKEWED, rounds=9)
+    reports = [toy.federation.step() for _ in range(5)]
+    assert all("dw.unseen_rows" not in codes(report) for report in reports[:4])
+    (finding,) = [f for f in reports[4].findings if f.code == "dw.unseen_rows"]
+    assert finding.figure == 1
+    assert "class 3" in finding.message
+    for options in ({"absent_row": "mask"}, {}):
+        full = options or [[0, 1], [2, 3]]
+        toy = world(configured("feddw", "paper", **options), SKEWED if options else full, rounds=2)
+        assert all("dw.unseen_rows" not in codes(toy.federation.step()) for _ in range(2))
+
+
+def test_an_inactive_regulariser_is_reported_with_the_ratio_of_gradients():
+    toy = world(configured("feddw", "paper", mu=1e-4), SKEWED, engine=Recording, batch_size=8)
+    (finding,) = toy.federation.step().findings
+    assert finding.code == "dw.inactive"
+    assert 0 < finding.figure < 0.01
+    assert f"{finding.figure:.1e}" in finding.message
+    assert codes(world(configured("feddw", "paper", mu=100), SKEWED).federation.step()) == []
+    assert codes(world(configured("feddw", "paper", mu=0), SKEWED).federation.step()) == []
+
+
+def test_the_pull_is_the_ratio_of_the_gradients_on_the_head():
+    toy = world(configured("feddw", "paper", mu=3), SKEWED, epochs=2)
+    done = toy.worker.run(toy.job(2))
+    net = bias_free(Tiny)()
+    net.load_state_dict(done.payload["model"])
+    x, y = toy.samples(2)
+    consts = toy.method.begin(toy.job(2).payload, {}, toy.federation.client_context(2, 1)).consts
+    ce = configured("fedavg").loss(net, Batch(x, y), {})
+    regulariser = 3 * toy.method.regulariser(net.head.weight, consts)
+    norms = [float(torch.autograd.grad(term, net.head.weight)[0].norm()) for term in (regulariser, ce)]
+    assert float(done.payload["pull"]) == pytest.approx(norms[0] / norms[1], rel=1e-4)
+
+
+# -- DW over other methods ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", WRAPPED)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_wrapped_methods_train(name, preset):
+    toy = world(configured(name, preset), SKEWED, net=TinyBN, participation=0.75)
+    base = name.removesuffix("+dw")
+    for _ in range(3):
+        report = toy.federation.step()
+        assert all(math.isfinite(value) for value in report.terms.values())
+    assert {"ce", "dw"} <= set(report.terms)
+    payload = toy.job(0, round_=4).payload
+    plain = world(configured(base, preset), SKEWED, net=TinyBN, participation=0.75)
+    for _ in range(3):
+        plain.federation.step()
+    assert set(payload) == {*plain.job(0, round_=4).payload, "soft_labels"}
+    assert toy.method.name() == name
+    assert type(toy.method) is METHODS.get(name)
+    assert isinstance(toy.method, METHODS.get(base))
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_wrapped_method_without_mu_is_its_base(name):
+    base = name.removesuffix("+dw")
+    ours = world(configured(name, dw_mu=0), SKEWED)
+    plain = world(configured(base), SKEWED, net=bias_free(Tiny))
+    for _ in range(3):
+        for toy in (ours, plain):
+            toy.federation.step()
+    assert same_tree(ours.federation.server["model"], plain.federation.server["model"])
+
+
+def test_dw_over_fedavg_is_feddw():
+    for preset in PRESETS:
+        toys = [world(configured(name, preset), SKEWED) for name in ("feddw", "fedavg+dw")]
+        for _ in range(3):
+            for toy in toys:
+                toy.federation.step()
+        assert same_bits(*(toy.federation.server for toy in toys))
+
+
+def test_options_and_presets_of_both():
+    method = configured("fedprox+dw", "authors", mu=0.3, dw_mu=7, dw_mu_decay=[4, 2])
+    assert (method.options.mu, method.options.dw_mu, method.dw.mu) == (0.3, 7, 7)
+    assert (method.dw.mu_decay, method.dw.sl_ema, method.dw.sl_cumulative) == ((4, 2.0), 0.5, True)
+    assert configured("fedsc+dw", "paper").options.cpdr == "l1"
+    assert configured("fedsc+dw", "sound").dw.absent_row == configured("feddw", "sound").dw.absent_row
+    for key, hint in (("dw_m", "dw_mu"), ("tau", None)):
+        with pytest.raises(ConfigError, match=rf"fedprox\+dw\.{key}") as caught:
+            configured("fedprox+dw", **{key: 1})
+        assert hint is None or f"'{hint}'" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"fedprox\+dw\.dw_mu"):
+        configured("fedprox+dw", dw_mu=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("fedprx+dw", "'fedprox'"), ("fedprox+dv", "'dw'"), ("+dw", "unknown method ''")]
+)
+def test_unknown_parts_of_a_name(name, hint):
+    assert name not in METHODS
+    with pytest.raises(ConfigError, match=hint):
+        METHODS.get(name)
+    assert "fedprox+dw" in METHODS
+    assert "fedprox+dw" not in METHODS.names()
+
+
+def test_wrapped_methods_cross_process_borders():
+    method = configured("fedprox+dw", "paper", dw_mu=0.5, mu=0.25)
+    again = pickle.loads(pickle.dumps(method))  # noqa: S301
+    assert type(again) is type(method)
+    assert again.options == method.options
+
+
+class FrozenHead(FedProx):
+    """Trains everything but the head."""
+
+    def phases(self, ctx):
+        return [Train(self.loss, ctx.task.local_epochs, trains=frozenset({Role.BODY}))]
+
+
+class PrivateHead(FedProx):
+    spec = Spec(private=frozenset({Role.HEAD}))
+
+
+class DeepHead(Tiny):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, CLASSES))
+        self.head.bias, self.head.in_features = None, 6
+
+
+@pytest.mark.parametrize(
+    ("base", "net", "message"),
+    [
+        (FrozenHead, Tiny, "trained"),
+        (PrivateHead, Tiny, "private"),
+        (METHODS.get("local"), Tiny, "private"),
+        (FedProx, DeepHead, "one linear layer"),
+    ],
+)
+def test_what_dw_refuses(base, net, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        world(with_dw(base)(), SKEWED, net=net)
+    assert f"{base.name()}+dw" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_that_dw_refuses():
+    with pytest.raises(ConfigError, match="already"):
+        METHODS.get("feddw+dw")
+    with pytest.raises(ConfigError, match="linearised"):
+        configured("feddw", relu_on_cr=True, linearised="gram")
+    toy = world(configured("fedavg"), SKEWED)  # its net has a bias
+    with pytest.raises(ConfigError, match=r"net\.head\.bias = None"):
+        configured("feddw").server_init(ServerContext(toy.task, 0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mu", -1),
+        ("mu_decay", (0, 10)),
+        ("mu_decay", (9, 0)),
+        ("sl_ema", 0),
+        ("sl_ema", 1.5),
+        ("relin_every", -1),
+        ("absent_row", "drop"),
+    ],
+)
+def test_values_out_of_range(key, value):
+    with pytest.raises(ConfigError, match=rf"feddw\.{key}"):
+        configured("feddw", **{key: value})
+
+
+def test_presets():
+    paper, authors, sound = (configured("feddw", preset).options for preset in PRESETS)
+    assert (paper.mu, paper.mu_decay, paper.sl_init, paper.sl_ema) == (0.1, None, "eye", 1.0)
+    assert (paper.sl_cumulative, paper.absent_row, paper.linearised) == (False, "keep", "off")
+    assert (paper.relin_every, paper.relu_on_cr, paper.head_bias) == (0, False, False)
+    assert (authors.mu_decay, authors.sl_ema, authors.sl_cumulative) == ((9, 10), 0.5, True)
+    assert (authors.absent_row, authors.head_bias) == ("eye", True)
+    assert sound.absent_row == "mask"
+
+
+def on_digits(method, rounds):
+    """A federation on the digits data: what `study` puts together."""
+    scenario = fedloom.scenario("digits", partition="dirichlet", alpha=0.1, clients=5).build(1)
+    streams, data = Streams(1), scenario.train_set
+    net = build("digits-cnn", input_shape=data.input_shape, num_classes=10, streams=streams)
+    if not method.spec.head_bias:
+        net.head.bias = None
+    task = Task(5, 10, rounds, 1, clone(tree_of(net)), tag_roles(net, "head"), 64, streams)
+    worker = Worker(method, net, data, LocalTraining(32, OptimizerSpec(lr=0.05, momentum=0.9)))
+    federation = Federation(method, Serial(worker), task, scenario, participation=1.0)
+    for _ in range(rounds):
+        federation.step()
+    worker.load(federation.server["model"])
+    with torch.no_grad():
+        test = scenario.test_set
+        return net.eval()(test.gather(torch.arange(len(test)))), test.y
+
+
+@pytest.mark.parametrize("name", ["feddw", "fedprox+dw"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_on_digits(name, preset):
+    logits, y = on_digits(configured(name, preset), rounds=4)
+    assert logits.isfinite().all()
+    assert float((logits.argmax(1) == y).float().mean()) > 0.15
