@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from fedloom.data.scenario import Scenario
+from fedloom.data.sources.source import Splits
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import ScenarioConfig, parse
 from fedloom.study.results import Result
@@ -14,12 +15,20 @@ from fedloom.study.run import Existing
 from fedloom.study.run import run as run_config
 
 
-def scenario(source: str, **keys: Any) -> ScenarioConfig:
+@overload
+def scenario(source: str, **keys: Any) -> ScenarioConfig: ...
+@overload
+def scenario(source: Splits, **keys: Any) -> Scenario: ...
+def scenario(source: str | Splits, **keys: Any) -> ScenarioConfig | Scenario:
     """Describe a scenario, e.g. `scenario("digits", partition="dirichlet", alpha=0.1, clients=10)`.
 
-    Raises `ConfigError` for unknown names or keys, and for values out of range.
+    Data of your own (`fedloom.data.from_arrays`, `from_torch`) are dealt at once, by `seed` (default 0): the same
+    clients for every run. Raises `ConfigError` for unknown names or keys, and for values out of range.
     """
-    return parse({"scenario": {"source": source, **keys}}).scenario
+    if isinstance(source, str):
+        return parse({"scenario": {"source": source, **keys}}).scenario
+    described = parse({"scenario": {"source": "given", "digest": "", **keys}}).scenario
+    return described.build(run_seed=0, splits=source)
 
 
 def run(

@@ -34,7 +34,7 @@ def listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> No
     table.add_column(noun, style="cyan", no_wrap=True)
     table.add_column("what it is")
     for name, line in items:
-        table.add_row(name, line)
+        table.add_row(name, Text(line))
     console.print(table)
 
 

@@ -44,10 +44,10 @@ def seconds_to_first_batch(name, **keys):
 @pytest.mark.parametrize(("name", "each"), [("cifar10", 5000), ("cifar100", 500)])
 def test_cifar(real, name, each, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path))
-    start = time.perf_counter()
+    start, worked = time.perf_counter(), time.process_time()
     splits = load(name, path=real / f"{name}.npz")
     splits.train.gather(torch.arange(64))
-    first = time.perf_counter() - start
+    first, worked = time.perf_counter() - start, time.process_time() - worked
     assert torch.bincount(splits.train.y).tolist() == [each] * (50_000 // each)
     assert torch.bincount(splits.test.y).tolist() == [each // 5] * (50_000 // each)
     assert splits.train.classes == SOURCES.get(name).class_names
@@ -55,8 +55,9 @@ def test_cifar(real, name, each, tmp_path, monkeypatch):
     printed = SOURCES.get(name).published[0]
     assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(printed, abs=2e-3)
     again = seconds_to_first_batch(name, path=real / f"{name}.npz")
-    print(f"{name}: first batch after {first:.2f} s from .npz, {again:.3f} s from the cache")
-    assert again < 2.0  # the first load takes about 1.5 s on an idle core; a busy machine must not fail the test
+    print(f"{name}: first batch after {first:.2f} s ({worked:.2f} s of work) from .npz, {again:.3f} s from the cache")
+    assert worked < 2.0  # work, not waiting: the machine may be busy
+    assert again < 1.0
 
 
 def test_mnist_from_idx_and_from_npz_are_the_same(real):

@@ -589,7 +589,7 @@ def test_presets():
     assert (authors.silu, authors.scale, authors.denominator) == (False, "none", "positive_twice")
     assert (authors.missing_positive, authors.lcl_ramp, authors.knowledge_from) == ("self", 100, "last_epoch")
     assert (authors.gda, authors.gpr, authors.beta, authors.gpr_classes) == ("fedavg", "paper", 0.99, "own")
-    assert (sound.gda, sound.gpr) == ("share", "off")
+    assert (sound.lcl_ramp, sound.gda, sound.gpr) == (30, "share", "off")
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -247,7 +247,8 @@ class FedDW(DW, FedAvg):
     Where the paper is silent: the SL matrix starts as the identity, and the row of a class that no participant held
     stays as it was. The released code differs (preset `authors`): moving average 0.5, uploads summed from round 1
     on, rows without data reset to e_i, mu divided by 10 every 9 rounds, and the bias stays. (Its soft labels also see
-    augmented images; here they never do.) Preset `sound` leaves out rows without data: see the method's page.
+    augmented images; here they never do.) Preset `sound` has mu = 10 and leaves out rows without data: see the
+    method's page.
     """
 
     spec = Spec(class_counts="sent", head_bias=False)
@@ -261,7 +262,7 @@ class FedDW(DW, FedAvg):
             "absent_row": "eye",
             "head_bias": True,
         },
-        "sound": {"absent_row": "mask"},
+        "sound": {"mu": 10.0, "absent_row": "mask"},
     }
 
 

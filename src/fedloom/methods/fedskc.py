@@ -91,7 +91,8 @@ class FedSKC(Method):
     Where the paper is silent: round 1 is CE alone and has no GPR; classes that nobody holds are masked; means divide
     by what was merged; U is taken per batch without gradient; GPR also acts on batch-norm statistics. The released
     code differs (preset `authors`): sample weights overwrite GDA, no U, no SiLU, knowledge from the last epoch, and
-    the loss of `methods/released/fedskc.py`. Preset `sound` has GDA on shares and no GPR: see the method's page.
+    the loss of `methods/released/fedskc.py`. Preset `sound` has GDA on shares, no GPR, and LCL growing
+    over 30 rounds: see the method's page.
     """
 
     Options = Options
@@ -108,7 +109,7 @@ class FedSKC(Method):
             "beta": 0.99,
             "gpr_classes": "own",
         },
-        "sound": {"gda": "share", "gpr": "off"},
+        "sound": {"lcl_ramp": 30, "gda": "share", "gpr": "off"},
     }
 
     # -- server ----------------------------------------------------------------------------------------------

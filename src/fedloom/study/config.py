@@ -18,7 +18,7 @@ from fedloom.data import PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_sc
 from fedloom.data.augment import Augmentation
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
-from fedloom.data.sources.source import Source
+from fedloom.data.sources.source import Source, Splits
 from fedloom.evaluation import EpisodeShape
 from fedloom.methods import METHODS, Method
 from fedloom.methods.method import PRESETS
@@ -184,12 +184,12 @@ class ScenarioConfig(BaseModel):
             del own["val"]
         return own | source.model_dump(mode="json") | partition.model_dump(mode="json")
 
-    def build(self, run_seed: int) -> Scenario:
-        """Load the source and deal it; `seed` None takes the run's."""
+    def build(self, run_seed: int, splits: Splits | None = None) -> Scenario:
+        """Load the source (or take `splits`) and deal it; `seed` None takes the run's."""
         source, partition = self.parts()
         return make_scenario(
             self.source,
-            source.load(),
+            source.load() if splits is None else splits,
             partition,
             clients=self.clients,
             val=self.val,

@@ -34,7 +34,7 @@ class Domains(ImageSource):
     model: ClassVar[str] = "fedbn-digits-cnn"
 
     parts: tuple[str | dict[str, Any], ...] = Field(min_length=1)
-    paths: dict[str, Path] = Field(default_factory=dict)
+    paths: dict[str, Path] = Field({})
     size: int = Field(28, ge=1, le=2048)
     channels: Literal[1, 3] = 3
     per_domain: int | None = Field(None, ge=1)

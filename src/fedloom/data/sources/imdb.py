@@ -20,7 +20,7 @@ _CLASSES = ("neg", "pos")
 
 @source("imdb")
 class IMDB(TextSource):
-    """IMDB (Maas et al. 2011): 25,000 + 25,000 film reviews, classes neg and pos; token ids [n, length].
+    """IMDB (Maas et al. 2011): 25,000 + 25,000 film reviews, classes neg and pos; `length` token ids a text.
 
     `aclImdb_v1.tar.gz` or its folder (train/pos/*.txt and so on; unsup/ is not used), or `imdb_train.tsv` and
     `imdb_test.tsv` with lines label, file, text. The training set is in shuffled order, the same in every run: the

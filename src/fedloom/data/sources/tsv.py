@@ -51,7 +51,7 @@ def _rows(files: Files, name: str, separator: str) -> Rows:
 
 @source("tsv")
 class Tsv(TextSource):
-    """Labelled texts in the UTF-8 files `train_file` and `test_file` of the folder `path`; token ids [n, length].
+    """Labelled texts in the UTF-8 files `train_file` and `test_file` of the folder `path`; `length` token ids a text.
 
     A line is label<TAB>text or label<TAB>file<TAB>text (with another `separator`, label and text only). Labels are
     integers or words; classes are those of the training file.
