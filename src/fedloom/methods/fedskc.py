@@ -22,7 +22,7 @@ from fedloom.core.tables import (
 from fedloom.core.trees import Tree, combine, weighted_mean
 from fedloom.methods import method
 from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Start, Uploads, Work, register
-from fedloom.methods.parts.contrast import prototype_contrast, scaled_similarities, unit
+from fedloom.methods.parts.contrast import log_sum_exp, scaled_similarities, unit
 from fedloom.methods.parts.findings import one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
@@ -205,11 +205,11 @@ class FedSKC(Method):
 def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
     """Local contrastive loss, Eq. 2-3: logits [B, C] -> scalar, mean over samples whose class has knowledge."""
     scores, known = scaled_similarities(logits, batch, consts, options) / options.tau, consts["known"]
-    if options.denominator == "once" and options.missing_positive == "mask" and not options.naive_exp:
-        losses, defined = prototype_contrast(scores, torch.arange(len(known), device=known.device), known, known, batch)
-    else:
+    if options.denominator != "once" or options.missing_positive != "mask" or options.naive_exp:
         losses, defined = released.contrast(scores, known, batch, options)
-    return batch.mean(losses, among=defined)
+        return batch.mean(losses, among=defined)
+    positive = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    return batch.mean(log_sum_exp(scores, known) - positive, among=known[batch.y])
 
 
 def global_knowledge(local: ClassTable, neighbours: int) -> ClassTable:

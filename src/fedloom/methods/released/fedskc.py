@@ -45,4 +45,4 @@ def contrast(scores: Tensor, known: Tensor, batch: Batch, options: Quirks) -> tu
         pool = log_sum_exp(scores, known)
         losses = torch.where(added, torch.logaddexp(pool, positive), pool) - positive
     defined = torch.ones_like(has) if options.missing_positive == "self" else has
-    return torch.where(defined, losses, torch.zeros_like(losses)), defined
+    return losses, defined
