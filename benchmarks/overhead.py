@@ -24,16 +24,14 @@ import torch
 from torch import nn
 
 from fedloom.core.streams import Streams
-from fedloom.core.trees import clone
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.method import ClientContext, Task
+from fedloom.methods.method import ClientContext, Start, Task
 from fedloom.methods.phases import OptimizerSpec, Phase
-from fedloom.nets.net import Net, tree_of
-from fedloom.nets.roles import tag_roles
+from fedloom.nets.net import Net
 from fedloom.study.environment import describe
 
 CLIENTS = 20
@@ -53,7 +51,7 @@ class Weights(Net):
 class NoOp(FedAvg):
     """FedAvg whose clients do nothing."""
 
-    def phases(self, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         return []
 
 
@@ -63,10 +61,10 @@ def fedloom_rounds(size: int) -> Callable[[], None]:
     views = Views.of(list(torch.arange(CLIENTS).numpy().reshape(CLIENTS, 1)))
     scenario = Scenario("none", data, data, views, views, views)
     net = Weights(size)
-    task = Task(CLIENTS, 1, ROUNDS, 1, clone(tree_of(net)), tag_roles(net, "head"), 1, Streams(0))
+    task = Task.of(net, clients=CLIENTS, num_classes=1, rounds=ROUNDS, local_epochs=1, streams=Streams(0))
     method = NoOp()
-    worker = Worker(method, net, data, LocalTraining(1, OptimizerSpec()))
-    federation = Federation(method, Serial(worker), task, scenario, participation=1.0)
+    worker = Worker(method, [net], data, LocalTraining(1, OptimizerSpec()))
+    federation = Federation(method, Serial(worker), [task], scenario, participation=1.0)
 
     def rounds() -> None:
         for _ in range(ROUNDS):

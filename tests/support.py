@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedloom.core.records import Record, to_bytes
 from fedloom.core.streams import Streams
-from fedloom.core.trees import Tree, clone
+from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
@@ -23,8 +23,8 @@ from fedloom.methods import METHODS
 from fedloom.methods.method import Method, ServerContext, Task
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.nets import build
-from fedloom.nets.net import Net, tree_of
-from fedloom.nets.roles import tag_roles
+from fedloom.nets.blueprint import prepared
+from fedloom.nets.net import Net
 
 WIDTH, CLASSES = 5, 4
 PLAIN_SGD = OptimizerSpec(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
@@ -147,20 +147,17 @@ def world(
     else:
         with streams.isolated("init"):
             made = net()
-    if not method.spec.head_bias:
-        made.head.bias = None
-    task = Task(
+    made = prepared(made, head_bias=method.spec.head_bias, nets=method.spec.nets)
+    task = Task.of(
+        made,
         clients=len(clients),
         num_classes=classes,
         rounds=rounds,
         local_epochs=epochs,
-        init=clone(tree_of(made)),
-        roles=tag_roles(made, "head"),
-        feature_dim=made.head.in_features,
         streams=streams,
     )
-    worker = Worker(method, made, data, LocalTraining(batch_size, optimizer))
-    federation = Federation(method, engine(worker), task, scenario, participation=participation)
+    worker = Worker(method, [made], data, LocalTraining(batch_size, optimizer))
+    federation = Federation(method, engine(worker), [task], scenario, participation=participation)
     return World(method, made, data, scenario, task, worker, federation)
 
 

@@ -35,7 +35,7 @@ class Watching(Method):
         self.trained.append(batch.x.clone())
         return super().loss(net, batch, consts)
 
-    def phases(self, ctx):
+    def phases(self, start, ctx):
         def of(net, batch, consts):
             self.passed.append(batch.x.clone())
             return net.features(batch.x)
@@ -94,7 +94,7 @@ def test_the_statistic_of_a_sample_that_cannot_be_trained_on_is_of_the_sample_as
         def loss(self, net, batch, consts):
             return Objective(super().loss(net, batch, consts), taps={"x": batch.x.flatten(1)})
 
-        def phases(self, ctx):
+        def phases(self, start, ctx):
             return [Train(self.loss, 2, collect={"means": ClassMeans("x")})]
 
     toy = federation(Tapped(), labels=[[1], [2, 2]], net=Normed)
@@ -137,7 +137,7 @@ def test_the_order_of_clients_does_not_matter():
 def test_a_worker_refuses_what_does_not_fit_its_data():
     toy = world(Method(), LABELS)
     with pytest.raises(ConfigError, match=r"augment \(flip\): needs images"):
-        Worker(Method(), toy.net, toy.data, LocalTraining(4, PLAIN_SGD, Augmentation(flip=True)))
+        Worker(Method(), [toy.net], toy.data, LocalTraining(4, PLAIN_SGD, Augmentation(flip=True)))
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class Shaped(Method):
     def begin(self, payload, state, ctx):
         return Start(super().begin(payload, state, ctx).tree, {"limit": 0.0625})
 
-    def phases(self, ctx):
+    def phases(self, start, ctx):
         return [Train(self.fields.get("loss", self.loss), **{"epochs": ctx.task.local_epochs} | self._rest())]
 
     def _rest(self):
@@ -178,6 +178,59 @@ def test_only_the_named_roles_are_trained():
     assert moved == {"head.weight", "head.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 
 
+class Pair(Method):
+    """Two nets side by side, each trained on cross-entropy; the second stays with the client. `phase` shapes it."""
+
+    spec = Spec(nets=("first", "second"), private_nets=frozenset({"second"}))
+
+    def __init__(self, **phase):
+        super().__init__()
+        self.phase = phase
+
+    def phases(self, start, ctx):
+        return [Train(self.loss, ctx.task.local_epochs, **self.phase)]
+
+    def loss(self, net, batch, consts):
+        ce = {name: batch.mean(cross_entropy(net[name](batch.x), batch.y)) for name in self.spec.nets}
+        return Objective.sum({f"ce_{name}": value for name, value in ce.items()})
+
+
+STATISTICS = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+HEAD = frozenset({Role.HEAD})
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [
+        ({}, {"first": set(TinyBN().state_dict()), "second": set(TinyBN().state_dict())}),
+        ({"nets": ("second",)}, {"first": STATISTICS, "second": set(TinyBN().state_dict())}),
+        (
+            {"nets": ("first",), "trains": HEAD},
+            {"first": STATISTICS | {"head.weight", "head.bias"}, "second": STATISTICS},
+        ),
+    ],
+)
+def test_only_the_named_nets_are_trained(phase, expected):
+    toy = world(Pair(**phase), LABELS, net=TinyBN, epochs=2)
+    done = toy.worker.run(toy.job(0))
+    tree, init = done.payload["model"] | done.state["model"], toy.task.init
+    assert {name.partition(".")[0] for name in done.payload["model"]} == {"first"}
+    assert {name.partition(".")[0] for name in done.state["model"]} == {"second"}
+    assert tree.keys() == init.keys()
+    moved = {name for name in init if not torch.equal(tree[name], init[name])}
+    # batch-norm statistics move whenever a net is in training mode
+    assert moved == {f"{net}.{name}" for net, names in expected.items() for name in names}
+    assert set(done.terms) == {"ce_first", "ce_second"}
+
+
+def test_a_net_beside_others_trains_as_it_would_alone():
+    both, alone = (world(method, LABELS, net=TinyBN, epochs=2, batch_size=3) for method in (Pair(), Method()))
+    done, expected = (toy.worker.run(toy.job(0)) for toy in (both, alone))
+    for kept, name in ((done.payload, "first"), (done.state, "second")):
+        tree = {entry.removeprefix(f"{name}."): value for entry, value in kept["model"].items()}
+        assert same_tree(tree, expected.payload["model"])
+
+
 def test_a_phase_may_have_its_own_optimiser():
     own = OptimizerSpec(lr=0.01, momentum=0.5)
     toy = world(Shaped(optimizer=own), LABELS, epochs=2)
@@ -188,7 +241,7 @@ def test_a_phase_may_have_its_own_optimiser():
 
 def test_momentum_does_not_cross_phases():
     class Twice(Method):
-        def phases(self, ctx):
+        def phases(self, start, ctx):
             return [Train(self.loss, epochs=1), Train(self.loss, epochs=1)]
 
     momentum = OptimizerSpec(lr=0.1, momentum=0.9)
@@ -263,7 +316,7 @@ def test_a_statistics_pass_sees_all_samples_changes_nothing_and_feeds_later_phas
         return batch.x
 
     class Passing(Method):
-        def phases(self, ctx):
+        def phases(self, start, ctx):
             return [Collect({"mean": SampleMean(inputs), "means": ClassMeans(inputs)}), Train(self.loss, epochs=1)]
 
         def loss(self, net, batch, consts):
@@ -293,7 +346,7 @@ def test_large_clients_are_passed_over_in_parts():
         return batch.x
 
     class Passing(Method):
-        def phases(self, ctx):
+        def phases(self, start, ctx):
             return [Collect({"mean": SampleMean(inputs)})]
 
         def end(self, work, state, ctx):
@@ -304,6 +357,48 @@ def test_large_clients_are_passed_over_in_parts():
     toy.worker.run(toy.job(0))
     assert sizes == [256, 256, 88]
     assert torch.allclose(toy.method.mean, toy.samples(0)[0].mean(0), rtol=0, atol=1e-6)
+
+
+def test_phases_see_what_begin_gave():
+    class Deciding(Method):
+        def phases(self, start, ctx):
+            self.start = start
+            return [Train(self.loss, epochs=start.consts["epochs"])]
+
+        def begin(self, payload, state, ctx):
+            return Start(super().begin(payload, state, ctx).tree, {"epochs": 3})
+
+    toy = world(Deciding(), LABELS, batch_size=7)
+    assert toy.worker.run(toy.job(0)).steps == 3
+    assert same_tree(toy.method.start.tree, toy.task.init)
+
+
+def test_terms_and_taps_need_not_be_detached():
+    class Attached(Method):
+        def phases(self, start, ctx):
+            return [Train(self.loss, 2, collect={"z": SampleMean("z")})]
+
+        def loss(self, net, batch, consts):
+            z = net.features(batch.x)
+            return Objective.sum({"ce": batch.mean(cross_entropy(net.head(z), batch.y))}, {"z": z})
+
+        def end(self, work, state, ctx):
+            payload, state = super().end(work, state, ctx)
+            return payload | {"z": work.collected["z"]}, state
+
+    toy = world(Attached(), LABELS, batch_size=3)
+    done, expected = toy.worker.run(toy.job(0)), plain(epochs=2, batch_size=3)[1]
+    assert not done.payload["z"].requires_grad
+    assert same_tree(done.payload["model"], expected.payload["model"])
+    assert dict(done.terms) == {"ce": expected.terms["loss"]}
+
+
+def test_an_objective_is_the_sum_of_its_terms_in_their_order():
+    terms = {name: torch.tensor(value) for name, value in (("a", 1e8), ("b", 1.0), ("c", -1e8))}
+    out = Objective.sum(terms)
+    assert float(out.total) == 0.0  # float32: (1e8 + 1) - 1e8
+    assert (out.terms, out.taps) == (terms, {})
+    assert Objective.sum({"a": terms["a"]}).total is terms["a"]
 
 
 def test_terms_are_means_over_the_last_epoch():
@@ -320,7 +415,7 @@ def test_terms_are_means_over_the_last_epoch():
 
 def test_terms_are_those_of_the_last_phase_that_made_a_step():
     class Phased(Method):
-        def phases(self, ctx):
+        def phases(self, start, ctx):
             first, second = (
                 lambda *a, n=n: Objective(self.loss(*a), terms={"phase": torch.tensor(n)}) for n in (1.0, 2.0)
             )
@@ -347,7 +442,7 @@ class Failing(Method):
         self.client = ctx.client
         return super().begin(payload, state, ctx)
 
-    def phases(self, ctx):
+    def phases(self, start, ctx):
         second = Collect({"mean": SampleMean(lambda net, batch, consts: self.fail("phase 1", self.client) or batch.x)})
         return [Train(self.loss, epochs=1), second]
 
@@ -469,7 +564,7 @@ def test_dropout_differs_between_clients_rounds_steps_and_seeds():
 
 def test_dropout_differs_between_phases():
     class Twice(Method):
-        def phases(self, ctx):
+        def phases(self, start, ctx):
             return [Train(self.loss, epochs=1), Train(self.loss, epochs=1)]
 
     first, second = masks(world(Twice(), [[0, 1, 2, 3]], net=Masking), 0, 1)
@@ -478,7 +573,7 @@ def test_dropout_differs_between_phases():
 
 def test_statistics_passes_drop_nothing():
     class Passing(Method):
-        def phases(self, ctx):
+        def phases(self, start, ctx):
             return [Collect({"z": SampleMean(lambda net, batch, consts: net.features(batch.x))})]
 
         def end(self, work, state, ctx):

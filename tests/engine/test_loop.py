@@ -1,5 +1,6 @@
 """The round loop: who takes part, what is counted, and that nothing depends on anything but the seed."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -7,16 +8,19 @@ import pytest
 import torch
 from pydantic import Field
 
+import fedloom
+from fedloom.core.errors import ConfigError
 from fedloom.core.records import to_bytes
+from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import clone
-from fedloom.engine import PASS_BATCH
+from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS, register
 from fedloom.methods import method as contract
-from fedloom.methods.method import Finding, Method, ServerContext
+from fedloom.methods.method import Finding, Method, ServerContext, Task
 from fedloom.methods.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
-from support import Backwards, Recording, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
+from support import Backwards, Recording, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3], [2, 0, 1, 1, 3], [0, 2, 2, 2, 2, 1]]
 MOMENTUM = OptimizerSpec(lr=0.1, momentum=0.9)
@@ -234,6 +238,85 @@ def test_the_model_is_the_weighted_mean_of_the_participants_only():
         assert torch.allclose(value.double(), mean, rtol=0, atol=1e-7)
 
 
+# -- clients with different nets ---------------------------------------------------------------------------------------
+def two_architectures(method):
+    """Even clients have `Tiny`, odd ones `TinyBN`."""
+    toy, streams = world(Method(), LABELS), Streams(3)
+    with streams.isolated("init"):
+        nets = [Tiny(), TinyBN()]
+    facts = {"clients": len(LABELS), "num_classes": 4, "rounds": 5, "local_epochs": 1, "streams": streams}
+    tasks = [Task.of(net, group=group, **facts) for group, net in enumerate(nets)]
+    worker = Worker(method, nets, toy.data, LocalTraining(4, MOMENTUM))
+    return worker, Federation(method, Serial(worker), tasks, toy.scenario, participation=1.0)
+
+
+def test_clients_with_different_nets_train_and_are_tested_each_with_its_own():
+    worker, federation = two_architectures(configured("local"))
+    ours = [federation.task_of(k) for k in range(5)]
+    assert [task.group for task in ours] == [0, 1, 0, 1, 0]
+    assert federation.server_context().task is federation.server_context(0).task is federation.tasks[0]
+    for _ in range(3):
+        federation.step()
+    trees = {k: federation.states[k]["model"] for k in range(5)}
+    for client, tree in trees.items():
+        assert list(tree) == list(ours[client].init)
+        assert furthest(tree, ours[client].init) > 1e-3
+    assert not same_tree(trees[1], trees[3])
+    # each alone in a federation of its architecture has the same weights
+    for net, clients in ((Tiny, (0, 2, 4)), (TinyBN, (1, 3))):
+        alone = world(configured("local"), LABELS, net=net, optimizer=MOMENTUM)
+        alone.federation.tasks = [dataclasses.replace(federation.tasks[net is TinyBN], group=0)]
+        for _ in range(3):
+            alone.federation.step()
+        for client in clients:
+            assert same_tree(alone.federation.states[client]["model"], trees[client])
+    evaluator = Evaluator(worker.live_of, federation.scenario, "personal/local", batch=PASS_BATCH)
+    scores = evaluator.scores("test", offered_by(federation))
+    for client, tree in trees.items():
+        net = (TinyBN if client % 2 else Tiny)().eval()
+        net.load_state_dict(tree)
+        indices = federation.scenario.test.tensor(client)
+        data = federation.scenario.test_set
+        right = int((net(data.gather(indices)).argmax(1) == data.y[indices]).sum())
+        assert (scores.clients[client].correct, scores.clients[client].total) == (right, len(LABELS[client]))
+
+
+def offered_by(federation):
+    """Every client's predictors, as a run asks for them."""
+    for client in range(len(LABELS)):
+        ctx = federation.server_context(client)
+        yield client, federation.method.predictors(federation.server, federation.states[client], ctx)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsc"])
+def test_a_method_that_averages_refuses_different_nets(name):
+    with pytest.raises(ConfigError) as caught:
+        two_architectures(configured(name))
+    said = f"{name} averages weights of one architecture, the clients have 2; use one model, or a method for several: "
+    assert str(caught.value).startswith(said)
+    assert "local" in str(caught.value).removeprefix(said).split(", ")
+
+
+def test_runs_take_several_models_or_refuse_them():
+    digits = fedloom.scenario("digits", partition="iid", clients=4)
+    keys = {"scenario": digits, "model": ["mlp", "digits-cnn"], "rounds": 2}
+    result = fedloom.run(method="local", evaluation={"protocol": "personal/local"}, **keys)
+    assert result.numbers["model"] == "mlp, digits-cnn"
+    assert result.numbers["accuracy"] > 0.3
+    with pytest.raises(ConfigError, match="fedavg averages weights of one architecture, the clients have 2"):
+        fedloom.run(method="fedavg", **keys)
+
+
+def test_what_a_method_finds_before_the_first_round_is_kept():
+    class Wary(Method):
+        def examine(self, tasks, participants):
+            return [Finding("wary", f"{participants} of {tasks[0].clients}", float(len(tasks)))]
+
+    federation = world(Wary(), LABELS, participation=0.4).federation
+    assert federation.examined == [Finding("wary", "2 of 5", 1.0)]
+    assert federation.step().findings == []
+
+
 # -- a method that the loop has never heard of -------------------------------------------------------------------------
 @pytest.fixture
 def open_registry(monkeypatch):
@@ -270,7 +353,7 @@ def test_a_third_party_method_works_end_to_end(open_registry):
             assert payload["table"].values[0, 0] == ctx.client
             return contract.Start(payload["weights"], {"visits": state["visits"]})
 
-        def phases(self, ctx):
+        def phases(self, start, ctx):
             seen = SampleMean(lambda net, batch, consts: batch.x)
             return [Train(self.loss, epochs=1, refresh={"seen": seen}, collect={"z": SampleMean("z")})]
 
@@ -308,7 +391,7 @@ def test_a_third_party_method_works_end_to_end(open_registry):
     assert toy.federation.server["running"].abs().sum() > 0
     assert all(r.findings == [] for r in reports)
     assert all(r.bytes_down > 0 and r.bytes_up > 0 for r in reports)
-    evaluator = Evaluator(toy.net, toy.worker.load, toy.scenario, "global/global", batch=PASS_BATCH)
+    evaluator = Evaluator(toy.worker.live_of, toy.scenario, "global/global", batch=PASS_BATCH)
     ctx = ServerContext(toy.task, 6)
     scores = evaluator.scores("test", iter([(-1, method.predictors(toy.federation.server, None, ctx))]))
     assert scores.pooled.total == sum(map(len, LABELS))

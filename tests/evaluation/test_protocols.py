@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+import fedloom
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.evaluation import PROTOCOLS, Evaluator
+from fedloom.methods import METHODS
 from fedloom.methods.phases import Predictor
+from fedloom.nets.live import Live
 from fedloom.nets.net import Net
 
 LN3, HIT, MISS = math.log(3), math.log(4 / 3), math.log(4)
@@ -57,14 +60,10 @@ def scenario():
     )
 
 
-def evaluate(scenario, protocol, predictors, *, split="test", batch=4):
-    net = Lookup().train()
-
-    def load(tree):
-        with torch.no_grad():
-            net.answer.copy_(tree["answer"])
-
-    return Evaluator(net, load, scenario, protocol, batch=batch).scores(split, iter(predictors))
+def evaluate(scenario, protocol, predictors, *, split="test", batch=4, also=()):
+    live = Live(Lookup().train())
+    evaluator = Evaluator(lambda client: live, scenario, protocol, batch=batch, also=also)
+    return evaluator.scores(split, iter(predictors))
 
 
 def predictor(answer, **options):
@@ -130,10 +129,9 @@ def test_the_batch_size_of_testing_changes_nothing(scenario, protocol, batch):
 
 
 def test_at_most_batch_samples_pass_at_once(scenario):
-    net = Lookup()
-    net.answer.data = torch.tensor(IDENTITY)
-    Evaluator(net, lambda tree: None, scenario, "global/global", batch=4).scores("test", iter(SERVER))
-    assert net.batches == [4, 2]
+    live = Live(Lookup())
+    Evaluator(lambda client: live, scenario, "global/global", batch=4).scores("test", iter(SERVER))
+    assert live.net.batches == [4, 2]
 
 
 def test_a_predictors_own_logits_function_is_used(scenario):
@@ -169,3 +167,82 @@ def test_normalised_samples_are_what_the_net_sees(scenario):
     )
     moved = Scenario("toy", scenario.train_set, shifted, scenario.train, scenario.val, scenario.test)
     assert evaluate(moved, "global/local", SERVER).accuracy == pytest.approx(0.7)
+
+
+# -- other predictors beside the protocol's own ------------------------------------------------------------------------
+SEVERAL = [
+    (k, {"personal": predictor(own), "online": predictor(IDENTITY), "offline": predictor(ZEROS)})
+    for k, own in enumerate([ONES, ZEROS, ZEROS])
+]
+
+
+def test_other_predictors_are_tested_in_the_same_way(scenario):
+    plain = evaluate(scenario, "personal/local", CLIENTS)
+    scores = evaluate(scenario, "personal/local", SEVERAL, also=("offline", "online"))
+    # client 0: x = 0, y = 0; client 1: x = 0 0 1 1 1, y = 0 1 1 0 0; client 2: nothing
+    assert scores.also == {"offline": pytest.approx((1 + 3 / 5) / 2), "online": pytest.approx((1 + 2 / 5) / 2)}
+    assert list(scores.also) == ["offline", "online"]
+    assert (scores.accuracy, scores.loss, scores.clients) == (plain.accuracy, plain.loss, plain.clients)
+    added = {"accuracy/offline": scores.also["offline"], "accuracy/online": scores.also["online"]}
+    assert scores.values() == plain.values() | added
+
+
+def test_other_predictors_of_the_server_are_tested_once_on_everything(scenario):
+    offered = [(-1, {"global": predictor(ONES), "other": predictor(IDENTITY)})]
+    scores = evaluate(scenario, "global/global", offered, also=("other",))
+    assert (scores.accuracy, scores.also) == (pytest.approx(2 / 6), {"other": pytest.approx(3 / 6)})
+
+
+def test_a_predictor_that_the_method_does_not_offer_is_refused_by_name(scenario):
+    live = Live(Lookup())
+    evaluator = Evaluator(lambda client: live, scenario, "personal/local", batch=4, also=("ofline",))
+    says = "evaluation.also = 'ofline': the method offers offline, online, personal"
+    with pytest.raises(ConfigError, match=says):
+        evaluator.check(SEVERAL[0][1])
+    with pytest.raises(ConfigError, match=says):
+        evaluator.scores("test", iter(SEVERAL))
+    good = Evaluator(lambda client: live, scenario, "personal/local", batch=4, also=("offline",))
+    good.check(SEVERAL[0][1])
+    assert good.pick(SEVERAL[0][1], "offline") is SEVERAL[0][1]["offline"]
+
+
+def test_every_client_is_tested_on_the_live_net_of_its_own(scenario):
+    lives, asked = [Live(Lookup()), Live(Lookup())], []
+
+    def live_of(client):
+        asked.append(client)
+        return lives[client % 2]
+
+    scores = Evaluator(live_of, scenario, "personal/global", batch=4).scores("test", iter(CLIENTS))
+    assert set(asked) == {0, 1, 2}
+    assert [sum(live.net.batches) for live in lives] == [12, 6]
+    assert scores.accuracy == pytest.approx((2 + 4 + 4) / 18)
+
+
+def federated(**evaluation):
+    digits = fedloom.scenario("digits", partition="iid", clients=2)
+    return fedloom.run(scenario=digits, rounds=2, local_epochs=1, method="fedavg", evaluation=evaluation)
+
+
+def test_a_run_has_a_row_for_each_of_the_other_accuracies(monkeypatch):
+    fedavg = METHODS.get("fedavg")
+
+    def predictors(self, server, state, ctx, real=fedavg.predictors):
+        trained = real(self, server, state, ctx)
+        return trained | {"first": Predictor(ctx.task.init)}
+
+    monkeypatch.setattr(fedavg, "predictors", predictors)
+    result, plain = federated(also=["first"]), federated()
+    rows = {(row["round"], row["split"]): row["value"] for row in result.rows if row["name"] == "accuracy/first"}
+    assert set(rows) == {(1, "test"), (2, "test"), (1, "val"), (2, "val")}
+    assert rows[1, "test"] == rows[2, "test"] < result.numbers["accuracy"]
+    assert result.numbers["accuracy"] == plain.numbers["accuracy"]
+
+
+def test_a_run_refuses_predictors_that_it_cannot_test():
+    with pytest.raises(ConfigError, match=r"evaluation\.also = 'offline': the method offers global"):
+        federated(also=["offline"])
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.also = \['global'\]: few-shot tests the server's features alone"
+    ):
+        federated(also=["global"], protocol="few-shot")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.tables import ClassTable
-from fedloom.methods.method import ServerContext, Work
+from fedloom.methods.method import ServerContext, Start, Work
 from fedloom.methods.parts.consistency import (
     class_relations,
     gram_linearised,
@@ -75,7 +75,8 @@ def local_sums(precision: Precision, client: int):
     y = torch.tensor(SL["inputs"]["labels"][client])
     method = configured("feddw", "paper")
     toy = world(method, [[0, 1]])
-    (statistic,) = method.phases(toy.federation.client_context(0, 1))[-1].statistics.values()
+    start = Start(toy.task.init, {})
+    (statistic,) = method.phases(start, toy.federation.client_context(0, 1))[-1].statistics.values()
     net, sums = Through(torch.eye(CLASSES, dtype=precision.dtype)), {}
     consts = consts_of(precision, KEEP)
     for part in (slice(0, 2), slice(2, None)):
@@ -209,7 +210,7 @@ def test_objective_and_one_step(precision):
     objective = method.loss(net, batch, consts)
     assert precision.matches(objective.total, LOSS["L_total"])
     assert precision.matches(objective.terms["ce"], LOSS["L_cla"])
-    assert precision.matches(objective.terms["dw"], LOSS["L_reg"])
+    assert precision.matches(objective.terms["dw"] / inputs["mu"], LOSS["L_reg"])
     (gradient,) = torch.autograd.grad(objective.total, net.head.weight)
     assert precision.matches(gradient, LOSS["grad_total_W"])
     assert precision.matches(net.head.weight.detach() - inputs["eta"] * gradient, LOSS["W_after_one_sgd_step"])
@@ -281,12 +282,12 @@ def test_mu_schedule_of_the_released_code():
 
 @pytest.mark.parametrize("classes", [2, 10, 100])
 def test_extra_numbers_on_the_wire(classes):
-    """C^2 + C up, C^2 down (not the paper's 2 (C + C^2)); beside them C bits of mask, and one float up."""
+    """C^2 + C up, C^2 down (not the paper's 2 (C + C^2)); beside them C bits of mask each way."""
     golden = GOLDEN["feddw_extra_comm"][str(classes)]
     toy = world(configured("feddw"), [list(range(classes)) * 2], classes=classes, net="mlp", shape=(5,))
     payload = toy.job(0).payload
     done = toy.worker.run(toy.job(0)).payload
     numbers = payload["soft_labels"].values.numel() + done["soft_labels"].values.numel() + done["class_counts"].numel()
     assert numbers == golden["actual_up_C^2+C_down_C^2"]
-    assert set(done) - {"model", "samples", "soft_labels", "class_counts"} == {"pull"}
+    assert set(done) == {"model", "samples", "soft_labels", "class_counts"}
     assert golden["paper_2(C+C^2)"] == 2 * (classes + classes**2)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedloom.core.tables import ClassTable, label_discrepancy, nearest_holders
 from fedloom.methods import fedsc
 from fedloom.methods.method import ServerContext
-from fedloom.methods.parts.contrast import mean_distances, prototype_contrast
+from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities, unit
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans
 from support import CLASSES, Through, configured, world
@@ -239,7 +239,7 @@ def test_rpcl_scale_of_every_prototype(precision):
     _, consts = constants(precision)
     assert consts["negatives"].sum() == len(OUTPUTS["rpcl"]["prototype_order_class_client"])
     batch = batch_of(precision)
-    ours = in_golden_order(mean_distances(batch.x, consts["prototypes"], batch))
+    ours = in_golden_order(mean_distances(batch.x, unit(batch.x) @ consts["directions"].T, consts["lengths"], batch))
     golden = [OUTPUTS["rpcl"]["U_batch"][f"{j},{k}"] for j, k in OUTPUTS["rpcl"]["prototype_order_class_client"]]
     assert precision.matches(ours, golden)
 
@@ -247,8 +247,8 @@ def test_rpcl_scale_of_every_prototype(precision):
 def test_rpcl_scaled_similarities(precision):
     method, consts = constants(precision)
     batch = batch_of(precision)
-    ours = fedsc.scaled_similarities(batch.x, batch, consts, method.options)
-    assert precision.matches(in_golden_order(ours), OUTPUTS["rpcl"]["s"])
+    ours = scaled_similarities(batch.x, batch, consts, method.options)
+    assert precision.matches(in_golden_order(ours) * INPUTS["tau"], OUTPUTS["rpcl"]["s"])
 
 
 @pytest.mark.parametrize(
@@ -267,10 +267,11 @@ def test_rpcl_per_sample_from_the_golden_similarities(precision):
     """The contrast alone, fed with the file's s: own-class sums and the dropped sample, whatever Eq. 13 does."""
     order = OUTPUTS["rpcl"]["prototype_order_class_client"]
     scores = precision.tensor(OUTPUTS["rpcl"]["s"]) / INPUTS["tau"]
-    owner, present = torch.tensor([label for label, _ in order]), torch.ones(len(order), dtype=torch.bool)
-    losses, defined = prototype_contrast(scores, owner, present, present, batch_of(precision))
+    own = torch.tensor([label for label, _ in order]) == batch_of(precision).y.unsqueeze(1)  # [B, Q]
+    everyone = torch.arange(len(order)).expand_as(own)
+    losses = contrast_of(scores, everyone, own, torch.ones_like(own))
     golden = OUTPUTS["rpcl"]["per_sample"]
-    ours = [float(v) if d else None for v, d in zip(losses, defined, strict=True)]
+    ours = [float(v) if d else None for v, d in zip(losses, own.any(1), strict=True)]
     assert samplewise(ours, golden, max(precision.atol, 3e-5))  # s is given to 1e-6 and divided by tau = 0.05
 
 

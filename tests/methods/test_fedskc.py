@@ -266,6 +266,38 @@ def test_one_holder_per_class_is_reported():
     assert world(configured("fedskc"), [[0, 0]]).federation.step().findings == []
 
 
+# -- divergence --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("gda", ["paper", "share", "fedavg", "uniform"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_round_that_diverged_ends(gda, value):
+    """Nothing is repaired: the new model is not finite either."""
+    method, local = configured("fedskc", "paper", gda=gda), random_table(clients=3, held=HELD)
+    local.values[1, 0] = value
+    uploads = uploads_of(local, weights=[torch.ones(5), torch.full((5,), value), torch.ones(5)])
+    server = {"model": {"w": torch.ones(5)}, "knowledge": knowledge_table(dtype=torch.float32)}
+    new = method.aggregate(server, uploads, server_context(method))
+    assert not new["model"]["w"].isfinite().any()
+    method.degeneracies(new, uploads, server_context(method))
+
+
+def test_a_printed_gpr_that_throws_the_model_away_leaves_a_finished_run():
+    scenario = fedloom.scenario("digits", partition="dirichlet", alpha=0.1, clients=20)
+    result = fedloom.run(
+        method="fedskc",
+        preset="paper",
+        scenario=scenario,
+        model="digits-cnn",
+        rounds=5,
+        participation=0.4,
+        local_epochs=2,
+        optimizer={"name": "sgd", "lr": 0.05, "momentum": 0.9},
+        fedskc={"lambda_lcl": 30.0},
+        seed=3,
+    )
+    assert result.numbers["test_loss"] is None
+    assert any(message.startswith("diverged: in round ") for message in result.numbers["degenerate"])
+
+
 # -- LCL ---------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("options", LOSSES, ids=lambda o: "-".join(map(str, o.values())))
 def test_lcl_is_not_negative_and_finite_for_features_of_zero(options):
@@ -320,7 +352,7 @@ def test_samples_of_an_unknown_class_feel_cross_entropy_alone():
     assert not torch.allclose(gradient[~unknown], ce_gradient[~unknown], atol=1e-3)
     y = torch.full_like(y, 3)
     objective = method.loss(identity(), Batch(logits, y), consts)
-    assert float(objective.terms["lcl"]) == 0
+    assert float(objective.terms["lcl"].detach()) == 0
     expected = torch.autograd.grad(method.loss(identity(), Batch(logits, y), {}).total, logits)[0]
     assert torch.equal(torch.autograd.grad(objective.total, logits)[0], expected)
 
@@ -380,8 +412,9 @@ def test_the_weight_of_the_loss_grows_over_the_ramp():
         logits, y = example()
         objective = method.loss(identity(), Batch(logits, y), consts)
         assert consts["weight"] == pytest.approx(weight)
-        expected = objective.terms["ce"] + weight * objective.terms["lcl"]
-        assert torch.allclose(objective.total, expected, rtol=1e-12, atol=0)
+        contrast = fedskc.lcl(logits, Batch(logits, y), consts, method.options)
+        assert torch.allclose(objective.terms["lcl"], weight * contrast, rtol=1e-12, atol=0)
+        assert torch.allclose(objective.total, objective.terms["ce"] + weight * contrast, rtol=1e-12, atol=0)
 
 
 # -- padding and stacked clients ---------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from torch import Tensor
 from fedloom.core.tables import ClassTable, client_distances, merge_neighbours, nearest_holders, shares
 from fedloom.core.trees import combine, weighted_mean
 from fedloom.methods import fedskc
-from fedloom.methods.method import ServerContext, Work
-from fedloom.methods.parts.contrast import mean_distances
+from fedloom.methods.method import ServerContext, Start, Work
+from fedloom.methods.parts.contrast import mean_distances, unit
 from fedloom.methods.phases import Batch, ClassMeans, SampleMean
 from support import CLASSES, Through, configured, world
 
@@ -182,7 +182,7 @@ def test_c_tilde_without_silu(precision):
 def test_U_of_the_batch(precision):
     _, consts = constants(precision)
     batch = batch_of(precision)
-    ours = mean_distances(batch.x, consts["prototypes"], batch)
+    ours = mean_distances(batch.x, unit(batch.x) @ consts["directions"].T, consts["lengths"], batch)
     for label, value in OUTPUTS["lcl"]["U_batch"].items():
         assert precision.matches(ours[int(label)], value)
     assert consts["known"].tolist() == [str(j) in OUTPUTS["lcl"]["U_batch"] for j in range(CLASSES)]
@@ -201,7 +201,8 @@ def test_U_of_the_data_set_of_client_0_and_its_loss(precision):
     method, consts = constants(precision, scale="dataset")
     logits, y = precision.tensor(INPUTS["logits"]["0"]), torch.tensor(INPUTS["labels"]["0"])
     toy = world(method, [[0, 1]])
-    (statistic,) = method.phases(toy.federation.client_context(0, 2))[0].refresh.values()
+    start = Start(toy.task.init, consts)
+    (statistic,) = method.phases(start, toy.federation.client_context(0, 2))[0].refresh.values()
     assert isinstance(statistic, SampleMean)
     sums = {}
     for part in (slice(0, 2), slice(2, None)):

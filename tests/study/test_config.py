@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from fedloom.core.errors import ConfigError
+from fedloom.methods.method import Spec
+from fedloom.nets.blueprint import Blueprint
 from fedloom.study.config import load, parse
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
@@ -25,6 +27,9 @@ def changed(*words: str) -> dict[str, Any]:
         ("metod=fedsc", "unknown key 'metod': did you mean 'method'?"),
         ("method=fedcs", "unknown method 'fedcs': did you mean 'fedsc'?"),
         ("model=lenet", "unknown model 'lenet': did you mean 'lenet5'?"),
+        ("model=fedsa-cnn", "unknown model 'fedsa-cnn': did you mean 'fedssa-cnn"),
+        ("model=[mlp, lenet]", "unknown model 'lenet': did you mean 'lenet5'?"),
+        ("model=[mlp, {name: mlp, hiden: [9]}]", "unknown key 'model.hiden' of mlp: did you mean 'hidden'?"),
         ("scenario.source=digit", "unknown source 'digit': did you mean 'digits'?"),
         ("scenario.partition=dirichlett", "unknown partition 'dirichlett': did you mean 'dirichlet'?"),
         ("scenario.aplha=1", "unknown key 'scenario.aplha': did you mean 'alpha'?"),
@@ -113,8 +118,45 @@ def test_presets_set_the_options() -> None:
 
 def test_a_model_takes_options_of_its_own() -> None:
     config = parse(SMALL | {"model": {"name": "mlp", "hidden": [16]}})
-    assert (config.model_name(), config.model_options()) == ("mlp", {"hidden": [16]})
+    assert (config.model_name(), config.models()) == ("mlp", [("mlp", {"hidden": [16]})])
     assert parse(config.resolved()).fingerprint() == config.fingerprint()
     assert parse(SMALL | {"model": "mlp"}).fingerprint() != config.fingerprint()
     with pytest.raises(ConfigError, match=r"unknown key 'model\.hiden' of mlp: did you mean 'hidden'"):
         parse(SMALL | {"model": {"name": "mlp", "hiden": [16]}})
+
+
+def test_a_group_of_models_is_its_list() -> None:
+    names = [f"fedssa-cnn{n}" for n in range(1, 6)]
+    group, spelled = parse(SMALL | {"model": "fedssa-cnn"}), parse(SMALL | {"model": names})
+    assert group.models() == spelled.models() == [(name, {}) for name in names]
+    assert group.resolved()["model"] == names
+    assert group.fingerprint() == spelled.fingerprint() == parse(group.resolved()).fingerprint()
+    assert group.fingerprint() != parse(SMALL | {"model": names[::-1]}).fingerprint()
+    assert (group.model_name(), spelled.model_name()) == ("fedssa-cnn", ", ".join(names))
+
+
+def test_a_list_of_models_may_mix_names_and_options() -> None:
+    config = parse(SMALL | {"model": ["digits-cnn", {"name": "mlp", "hidden": [16]}]})
+    assert config.models() == [("digits-cnn", {}), ("mlp", {"hidden": [16]})]
+    assert config.resolved()["model"] == ["digits-cnn", {"name": "mlp", "hidden": [16]}]
+    again = parse(yaml.safe_load(yaml.safe_dump(config.resolved())))
+    assert again.fingerprint() == config.fingerprint()
+    assert config.model_name() == "digits-cnn, mlp"
+
+
+def test_blueprints_are_the_models_as_the_method_wants_them() -> None:
+    config = parse(SMALL | {"model": ["digits-cnn", {"name": "mlp", "hidden": [16]}]})
+    first, second = config.blueprints((1, 8, 8), 10, Spec(head_bias=False, nets=("a", "b")))
+    assert first == Blueprint("digits-cnn", (1, 8, 8), 10, {}, False, ("a", "b"))
+    assert second == Blueprint("mlp", (1, 8, 8), 10, {"hidden": [16]}, False, ("a", "b"))
+    assert parse(SMALL).blueprints((1, 8, 8), 10, Spec()) == [Blueprint("digits-cnn", (1, 8, 8), 10)]
+
+
+def test_a_list_of_one_model_is_that_model() -> None:
+    assert parse(SMALL | {"model": ["mlp"]}).fingerprint() == parse(SMALL | {"model": "mlp"}).fingerprint()
+
+
+def test_other_predictors_to_test_are_part_of_the_fingerprint() -> None:
+    config = parse(SMALL | {"evaluation": {"also": ["online"]}})
+    assert config.evaluation.also == ("online",)
+    assert parse(config.resolved()).fingerprint() == config.fingerprint() != parse(SMALL).fingerprint()

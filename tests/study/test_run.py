@@ -220,10 +220,10 @@ def test_an_exception_in_a_client_names_client_round_and_stage(tmp_path: Path, m
     fedavg = METHODS.get("fedavg")
     real = fedavg.phases
 
-    def phases(self: Any, ctx: Any) -> Any:
+    def phases(self: Any, start: Any, ctx: Any) -> Any:
         if ctx.round == 2:
             raise ZeroDivisionError("inside")
-        return real(self, ctx)
+        return real(self, start, ctx)
 
     monkeypatch.setattr(fedavg, "phases", phases)
     with pytest.raises(ClientError, match=r"client \d+ failed in round 2 .*ZeroDivisionError: inside") as caught:

@@ -46,6 +46,11 @@ class ClassTable:
         """The same table in another dtype."""
         return ClassTable(self.values.to(dtype), self.held)
 
+    def only(self, classes: Tensor) -> ClassTable:
+        """The same table with the rows of `classes` [..., C] (bool) alone."""
+        held = self.held & classes
+        return ClassTable(torch.where(held.unsqueeze(-1), self.values, torch.zeros_like(self.values)), held)
+
     def mean_over_clients(self) -> ClassTable:
         """[m, C, d] -> [C, d]: the mean over the clients that hold the class."""
         return ClassTable.from_sums(self.values.sum(0), self.held.sum(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +14,16 @@ from torch import Tensor
 
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
-from fedloom.core.trees import Tree, clone
+from fedloom.core.trees import Tree
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.engine.optim import Optimizer
+from fedloom.engine.pulls import pulls
 from fedloom.methods.method import ClientContext, Method, Work
 from fedloom.methods.phases import Batch, Collect, Consts, Objective, OptimizerSpec, Statistic, Train
-from fedloom.nets.net import Net, tree_of
+from fedloom.nets.groups import group_of
+from fedloom.nets.live import Live
+from fedloom.nets.net import Net
 from fedloom.nets.roles import has_batch_norm
 
 # Statistics passes and evaluation take batches of this size: large enough to be fast, fixed so that bits do not depend
@@ -39,17 +42,24 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One client's work for one round. `indices` [n_k] are its training samples in the shared set."""
+    """One client's work for one round. `indices` [n_k] are its training samples in the shared set.
+
+    probe: whether the pulls of the loss's terms are measured on the last step of each training phase.
+    """
 
     ctx: ClientContext
     payload: Record
     state: Record
     indices: Tensor
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a client leaves: payload, next state, mean loss terms of its last epoch, steps and samples processed."""
+    """What a client leaves: payload, next state, mean loss terms of its last epoch, steps and samples processed.
+
+    pulls: gradient norms of loss terms relative to cross-entropy's, where asked for.
+    """
 
     client: int
     payload: Record
@@ -58,6 +68,7 @@ class Done:
     steps: int
     samples: int
     seconds: float
+    pulls: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +80,33 @@ class _Draws:
 
 
 class Worker:
-    """Runs clients one after another on one live net. Holds no state between clients.
+    """Runs clients one after another on live nets, one for each architecture. Holds no state between clients.
 
     Raises `ConfigError` for an augmentation that does not fit the data.
     """
 
-    def __init__(self, method: Method, net: Net, data: Dataset, local: LocalTraining) -> None:
+    def __init__(self, method: Method, nets: Sequence[Net], data: Dataset, local: LocalTraining) -> None:
         local.augment.check(data)
-        self.method, self.net, self.data, self.local = method, net, data, local
-        self._live = tree_of(net)
-        self._parameters = dict(net.named_parameters())
-        self._skip_single = has_batch_norm(net) or method.spec.batch_statistics
-        self._draws = any("Dropout" in type(m).__name__ for m in net.modules())
+        self.method, self.data, self.local = method, data, local
+        self.lives = [Live(net) for net in nets]
+        self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
+        self._draws = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
 
-    def load(self, tree: Tree) -> None:
-        """Copy `tree` into the live net."""
-        with torch.no_grad():
-            torch._foreach_copy_(list(self._live.values()), [tree[name] for name in self._live])
+    def live_of(self, client: int) -> Live:
+        """The live net that fits a client's trees; of -1, the server's."""
+        return self.lives[0 if client < 0 else group_of(client, self.lives)]
 
     def run(self, job: Job) -> Done:
         """The whole round of one client. Raises `ClientError` that says where an exception came from."""
         started, ctx, stage = time.perf_counter(), job.ctx, "begin"
         try:
             start = self.method.begin(job.payload, job.state, ctx)
-            self.load(start.tree)
+            live = self.lives[ctx.task.group]
+            live.load(start.tree)
             consts = dict(start.consts)
             collected: dict[str, Any] = {}
             terms: dict[str, float] = {}
+            measured: dict[str, float] = {}
             steps = samples = 0
             streams = ctx.task.streams
             draws = _Draws(
@@ -104,82 +115,100 @@ class Worker:
             )
             drawing = streams.isolated("dropout", ctx.round, ctx.client) if self._draws else nullcontext()
             with drawing:  # around all phases: two of them must not drop the same units
-                for number, phase in enumerate(self.method.phases(ctx)):
+                for number, phase in enumerate(self.method.phases(start, ctx)):
                     stage = f"phase {number}"
                     if isinstance(phase, Collect):
-                        results = self._collect(phase.statistics, job.indices, consts, ctx)
+                        results = self._collect(live.net, phase.statistics, job.indices, consts, ctx)
                     else:
-                        trained = self._train(phase, job, consts, draws)
+                        trained = self._train(live, phase, job, consts, draws)
+                        measured |= trained.pulls
                         results, terms = trained.collected, trained.terms or terms
                         steps, samples = steps + trained.steps, samples + trained.samples
                     collected |= results
                     consts |= results
             stage = "end"
-            payload, state = self.method.end(Work(clone(self._live), collected, steps), job.state, ctx)
+            payload, state = self.method.end(Work(live.weights(), collected, steps), job.state, ctx)
         except Exception as error:
             raise ClientError(ctx.client, ctx.round, stage, error) from error
-        return Done(ctx.client, payload, state, terms, steps, samples, time.perf_counter() - started)
+        return Done(ctx.client, payload, state, terms, steps, samples, time.perf_counter() - started, measured)
 
-    def _train(self, phase: Train, job: Job, consts: Consts, draws: _Draws) -> _Trained:
-        ctx = job.ctx
-        moving: Tree = {n: p for n, p in self._parameters.items() if ctx.task.roles[n] in phase.trains}
+    def _train(self, live: Live, phase: Train, job: Job, consts: Consts, draws: _Draws) -> _Trained:
+        ctx, net = job.ctx, live.net
+        moving: Tree = {n: p for n, p in live.parameters.items() if _moves(n, phase, ctx)}
         optimizer = Optimizer(phase.optimizer or self.local.optimizer, list(moving.values()))
         tally = _Tally(phase.collect, ctx.task.num_classes)
+        measured: dict[str, float] = {}
         samples = 0
         for epoch in range(phase.epochs):
             if phase.refresh:
-                consts = consts | self._collect(phase.refresh, job.indices, consts, ctx)
-            self.net.train()
-            for batch in self._shuffled(job.indices, draws):
-                out = self._objective(phase, batch, consts)
+                consts = consts | self._collect(net, phase.refresh, job.indices, consts, ctx)
+            net.train()
+            parts = self._shuffled(job, draws)
+            for number, part in enumerate(parts):
+                batch = self._batch(part, draws)
+                out = _objective(net, phase, batch, consts)
                 if epoch == phase.epochs - 1:
                     tally.add(out, batch)
-                self._step(phase, out.total, moving, consts, optimizer)
+                    if job.probe and number == len(parts) - 1 and optimizer.steps:  # a first step may have no pull yet
+                        measured = pulls(out.terms, optimizer.parameters)
+                _step(phase, out.total, moving, consts, optimizer)
                 samples += len(batch.y)
         if phase.collect and not tally.steps:  # a single sample under batch norm: no step, but a statistic
-            self.net.eval()
+            net.eval()
             batch = Batch(self.data.gather(job.indices), self.data.y[job.indices])
-            tally.add(self._objective(phase, batch, consts), batch)
-        return _Trained(tally.collected(), tally.means(), optimizer.steps, samples)
-
-    def _objective(self, phase: Train, batch: Batch, consts: Consts) -> Objective:
-        out = phase.loss(self.net, batch, consts)
-        return out if isinstance(out, Objective) else Objective(out, terms={"loss": out.detach()})
-
-    @staticmethod
-    def _step(phase: Train, total: Tensor, moving: dict[str, Tensor], consts: Consts, optimizer: Optimizer) -> None:
-        gradients = torch.autograd.grad(total, optimizer.parameters, materialize_grads=True)
-        if phase.grad_map is not None:
-            mapped = phase.grad_map(dict(zip(moving, gradients, strict=True)), moving, consts)
-            gradients = tuple(mapped[name] for name in moving)
-        optimizer.step(gradients)
-        if phase.project is not None:
-            with torch.no_grad():
-                projected = phase.project(moving, consts)
-                torch._foreach_copy_(optimizer.parameters, [projected[name] for name in moving])
+            tally.add(_objective(net, phase, batch, consts), batch)
+        return _Trained(tally.collected(), tally.means(), optimizer.steps, samples, measured)
 
     @torch.no_grad()
     def _collect(
-        self, statistics: Mapping[str, Statistic], indices: Tensor, consts: Consts, ctx: ClientContext
+        self, net: Net, statistics: Mapping[str, Statistic], indices: Tensor, consts: Consts, ctx: ClientContext
     ) -> dict[str, Any]:
-        self.net.eval()
+        net.eval()
         sums: dict[str, Tree] = {name: {} for name in statistics}
         for part in torch.split(indices, PASS_BATCH):
             batch = Batch(self.data.gather(part), self.data.y[part])
             for name, statistic in statistics.items():
                 assert callable(statistic.of), f"statistic {name} of a pass names a tap; it needs a function"
-                values = statistic.of(self.net, batch, consts)
+                values = statistic.of(net, batch, consts)
                 sums[name] = statistic.add(sums[name], values, batch, ctx.task.num_classes)
         return {name: statistics[name].result(sums[name]) for name in sums}
 
-    def _shuffled(self, indices: Tensor, draws: _Draws) -> Iterator[Batch]:
-        """One epoch in batches; the last, smaller batch is kept, unless it is one sample where one is too few."""
-        augment, rng = self.local.augment, draws.augment
-        order = indices[torch.from_numpy(draws.order.permutation(len(indices)))]
-        for part in torch.split(order, self.local.batch_size):
-            if len(part) > 1 or not self._skip_single:
-                x = self.data.gather(part) if rng is None else augment.gather(self.data, part, rng)
-                yield Batch(x, self.data.y[part])
+    def _shuffled(self, job: Job, draws: _Draws) -> list[Tensor]:
+        """One epoch's batches as indices; the last, smaller one stays, unless it has one sample and that is too few."""
+        order = job.indices[torch.from_numpy(draws.order.permutation(len(job.indices)))]
+        parts = torch.split(order, self.local.batch_size)
+        skip_single = self._skip_single[job.ctx.task.group]
+        return [part for part in parts if len(part) > 1 or not skip_single]
+
+    def _batch(self, part: Tensor, draws: _Draws) -> Batch:
+        x = (
+            self.data.gather(part)
+            if draws.augment is None
+            else self.local.augment.gather(self.data, part, draws.augment)
+        )
+        return Batch(x, self.data.y[part])
+
+
+def _moves(name: str, phase: Train, ctx: ClientContext) -> bool:
+    """Whether a phase trains the parameter `name`."""
+    return ctx.task.roles[name] in phase.trains and (phase.nets is None or name.partition(".")[0] in phase.nets)
+
+
+def _objective(net: Net, phase: Train, batch: Batch, consts: Consts) -> Objective:
+    out = phase.loss(net, batch, consts)
+    return out if isinstance(out, Objective) else Objective(out, terms={"loss": out})
+
+
+def _step(phase: Train, total: Tensor, moving: dict[str, Tensor], consts: Consts, optimizer: Optimizer) -> None:
+    gradients = torch.autograd.grad(total, optimizer.parameters, materialize_grads=True)
+    if phase.grad_map is not None:
+        mapped = phase.grad_map(dict(zip(moving, gradients, strict=True)), moving, consts)
+        gradients = tuple(mapped[name] for name in moving)
+    optimizer.step(gradients)
+    if phase.project is not None:
+        with torch.no_grad():
+            projected = phase.project(moving, consts)
+            torch._foreach_copy_(optimizer.parameters, [projected[name] for name in moving])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +219,7 @@ class _Trained:
     terms: dict[str, float]
     steps: int
     samples: int
+    pulls: dict[str, float]
 
 
 class _Tally:
@@ -203,8 +233,10 @@ class _Tally:
     def add(self, out: Objective, batch: Batch) -> None:
         self.steps += 1
         for name, statistic in self._statistics.items():
-            self._sums[name] = statistic.add(self._sums[name], out.taps[str(statistic.of)], batch, self._num_classes)
+            tapped = out.taps[str(statistic.of)].detach()
+            self._sums[name] = statistic.add(self._sums[name], tapped, batch, self._num_classes)
         for name, term in out.terms.items():
+            term = term.detach()
             self._terms[name] = self._terms[name] + term if name in self._terms else term
 
     def collected(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ import torch
 
 from fedloom.core.records import Record, wire_size
 from fedloom.data.scenario import Scenario
+from fedloom.engine import pulls
 from fedloom.engine.client import Done, Job
 from fedloom.engine.serial import Engine
 from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Task
+from fedloom.nets.groups import group_of
 
 
 @dataclass(slots=True)
@@ -43,30 +46,44 @@ class RoundReport:
 class Federation:
     """A running federation: the server's state, the clients' states, and the number of finished rounds.
 
-    These three are all that a checkpoint must hold; everything random is derived from them and the seed.
+    These three are all that a checkpoint must hold; everything random is derived from them and the seed. `tasks` has
+    one task per architecture; client k has that of group k mod their number. `examined` is what the method had to say
+    before the first round. Raises `ConfigError` if it refuses.
     """
 
-    def __init__(self, method: Method, engine: Engine, task: Task, scenario: Scenario, *, participation: float) -> None:
-        self.method, self.engine, self.task, self.scenario = method, engine, task, scenario
+    def __init__(
+        self, method: Method, engine: Engine, tasks: Sequence[Task], scenario: Scenario, *, participation: float
+    ) -> None:
+        self.method, self.engine, self.tasks, self.scenario = method, engine, tasks, scenario
         self.sampled = max(1, round(participation * scenario.clients))
+        self.examined = method.examine(tasks, self.sampled)
         self.round = 0
-        self.server: Record = method.server_init(ServerContext(task, 0))
+        self.server: Record = method.server_init(self.server_context())
         self.states: dict[int, Record] = {}
+
+    def task_of(self, client: int) -> Task:
+        """The facts of the run for one client."""
+        return self.tasks[group_of(client, self.tasks)]
+
+    def server_context(self, client: int = -1) -> ServerContext:
+        """Where the server is now, dealing with one client, or (-1) with all."""
+        return ServerContext(self.tasks[0] if client < 0 else self.task_of(client), self.round)
 
     def participants(self, round_: int) -> list[int]:
         """Clients drawn for a round, without replacement, in the order of their ids. Those without data sit out."""
         if self.sampled == self.scenario.clients:
             drawn = np.arange(self.sampled)
         else:
-            rng = self.task.streams.numpy("participants", round_)
+            rng = self.tasks[0].streams.numpy("participants", round_)
             drawn = np.sort(rng.choice(self.scenario.clients, self.sampled, replace=False))
         return [int(k) for k in drawn if len(self.scenario.train[int(k)])]
 
     def client_context(self, client: int, round_: int) -> ClientContext:
         """The facts of one client."""
         indices = self.scenario.train.tensor(client)
-        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=self.task.num_classes)
-        return ClientContext(self.task, round_, client, len(indices), counts)
+        task = self.task_of(client)
+        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=task.num_classes)
+        return ClientContext(task, round_, client, len(indices), counts)
 
     def state_of(self, facts: ClientContext) -> Record:
         """The client's state; a client without one (new, or lost) starts from `client_init`."""
@@ -76,17 +93,18 @@ class Federation:
     def step(self) -> RoundReport:
         """Run one round and move on. If no participant has data, the server's state stays."""
         began = time.perf_counter()
-        now, ctx = self.round + 1, ServerContext(self.task, self.round + 1)
+        now, ctx = self.round + 1, ServerContext(self.tasks[0], self.round + 1)
         chosen = self.participants(now)
         seconds, bytes_down = Seconds(), 0
 
         def jobs() -> Iterator[Job]:
             nonlocal bytes_down
             for client in chosen:
-                payload = self.method.down(self.server, client, ctx)
-                bytes_down += wire_size(payload) if payload else 0
                 facts = self.client_context(client, now)
-                yield Job(facts, payload, self.state_of(facts), self.scenario.train.tensor(client))
+                payload = self.method.down(self.server, client, ServerContext(facts.task, now))
+                bytes_down += wire_size(payload) if payload else 0
+                probe = client == chosen[0] and now in pulls.PROBED
+                yield Job(facts, payload, self.state_of(facts), self.scenario.train.tensor(client), probe)
 
         done: dict[int, Done] = {d.client: d for d in self.engine.run(jobs())}
         aggregating = time.perf_counter()
@@ -95,6 +113,9 @@ class Federation:
         if uploads:
             self.server = self.method.aggregate(self.server, uploads, ctx)
             findings = self.method.degeneracies(self.server, uploads, ctx)
+            measured = done[chosen[0]].pulls
+            findings = findings + self._diverged([done[client] for client in chosen])
+            findings = findings + pulls.findings(self.method.name(), measured, now, ctx.task.rounds)
         self.states |= {client: done[client].state for client in chosen if done[client].state}
         self.round = now
         finished = time.perf_counter()
@@ -112,6 +133,14 @@ class Federation:
             seconds=seconds,
             findings=findings,
         )
+
+    def _diverged(self, done: Sequence[Done]) -> list[Finding]:
+        """A finding if the losses of some participants are not finite. Nothing is repaired, the run goes on."""
+        lost = sum(not all(math.isfinite(value) for value in d.terms.values()) for d in done)
+        if not lost:
+            return []
+        message = f"diverged: in round {self.round + 1} the losses of {lost} of {len(done)} participants are not finite"
+        return [Finding(f"{self.method.name()}.diverged", message, float(lost))]
 
 
 def _mean_terms(done: Sequence[Done]) -> dict[str, float]:

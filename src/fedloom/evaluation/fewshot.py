@@ -19,9 +19,8 @@ from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metrics import Tested
-from fedloom.evaluation.protocols import Load
 from fedloom.methods.phases import Predictor
-from fedloom.nets.net import Net
+from fedloom.nets.live import Live
 
 # Episodes whose distances are computed together: 64 of 5 x 20 features of 512 float64 are 26 MB.
 _TOGETHER = 64
@@ -145,24 +144,22 @@ class FewShotEvaluator:
     kind = "global"
     splits = ("test",)
 
-    def __init__(
-        self, net: Net, load: Load, scenario: Scenario, shape: EpisodeShape, streams: Streams, *, batch: int
-    ) -> None:
-        self.net, self.load, self.data, self.batch = net, load, scenario.test_set, batch
+    def __init__(self, live: Live, scenario: Scenario, shape: EpisodeShape, streams: Streams, *, batch: int) -> None:
+        self.live, self.data, self.batch = live, scenario.test_set, batch
         self.episodes = episodes(self.data.y, shape, streams.numpy("episodes"))
 
     def scores(self, split: str, predictors: Iterator[tuple[int, dict[str, Predictor]]]) -> FewShotScores:
         """Test on "test". `predictors` yields (-1, the server's predictors)."""
         _, offered = next(predictors)
-        self.load(self.pick(offered).tree)
-        self.net.eval()
-        return FewShotScores(split, few_shot_accuracy(self.net.features, self.data, self.episodes, batch=self.batch))
+        self.check(offered)
+        self.live.load(offered[self.kind].tree)
+        net = self.live.net.eval()
+        return FewShotScores(split, few_shot_accuracy(net.features, self.data, self.episodes, batch=self.batch))
 
-    def pick(self, offered: dict[str, Predictor]) -> Predictor:
-        """The server's predictor. Raises `ConfigError` if the method has none."""
+    def check(self, offered: dict[str, Predictor]) -> None:
+        """Raise `ConfigError` unless the server's predictor is among those offered."""
         if self.kind not in offered:
             raise ConfigError(
                 "evaluation.protocol = 'few-shot': tests the server's model, and this method has none; "
                 "use personal/global or personal/local"
             )
-        return offered[self.kind]

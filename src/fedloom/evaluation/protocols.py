@@ -15,31 +15,34 @@ mean, and `clients` says how many were in it. `accuracy_pooled` is the same with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metrics import Tested
 from fedloom.methods.phases import Predictor
-from fedloom.nets.net import Net
+from fedloom.nets.live import Live
 
 PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local")
-Load = Callable[[Tree], None]
+LiveOf = Callable[[int], Live]
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Results on one split ("test" or "val"): of all, and of each client where the protocol tests clients."""
+    """Results on one split ("test" or "val"): of all, and of each client where the protocol tests clients.
+
+    also: accuracies of the method's other predictors, by name, where they were asked for.
+    """
 
     split: str
     pooled: Tested
     clients: dict[int, Tested]
+    also: dict[str, float] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -59,62 +62,82 @@ class Scores:
         if self.clients:
             values["accuracy_pooled"] = self.pooled.accuracy
             values["clients"] = sum(1 for t in self.clients.values() if t.total)
-        return values
+        return values | {f"accuracy/{name}": accuracy for name, accuracy in self.also.items()}
 
 
 class Evaluator:
-    """Tests predictors on a scenario with one live net; `batch` samples at a time.
+    """Tests predictors on a scenario; `batch` samples at a time.
 
-    `splits` are those that can be tested. Raises `ConfigError` if the test set has other classes than were trained.
+    live_of: the live net that fits a client's trees (-1: the server's). also: further predictors of the method to test
+    in the same way, e.g. Fed-CO2's "online" and "offline". `splits` are those that can be tested. Raises `ConfigError`
+    if the test set has other classes than were trained.
     """
 
-    def __init__(self, net: Net, load: Load, scenario: Scenario, protocol: str, *, batch: int) -> None:
+    def __init__(
+        self, live_of: LiveOf, scenario: Scenario, protocol: str, *, batch: int, also: Sequence[str] = ()
+    ) -> None:
         if scenario.test_set.classes != scenario.train_set.classes:
             raise ConfigError(
                 f"evaluation.protocol = '{protocol}': the test set of {scenario.name} has other classes than its "
                 "training set; use few-shot"
             )
-        self.net, self.load, self.scenario, self.batch = net, load, scenario, batch
+        self.live_of, self.scenario, self.batch = live_of, scenario, batch
         self.kind, self.where = protocol.split("/")
+        self.also = tuple(name for name in dict.fromkeys(also) if name != self.kind)
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
 
     def scores(self, split: str, predictors: Iterator[tuple[int, dict[str, Predictor]]]) -> Scores:
         """Test on "test" or "val". `predictors` yields (client, its predictors); client -1 is the server.
 
-        Raises `ConfigError` if the method offers no predictor of the protocol's kind.
+        Raises `ConfigError` if the method offers no predictor of the protocol's kind, or of a name in `also`.
         """
+        results: dict[str, dict[int, Tested]] = {name: {} for name in (self.kind, *self.also)}
+        for client, offered in predictors:
+            for name in results:
+                results[name] |= self._tested(client, self.pick(offered, name), split)
+        main, *others = (self._scores(split, tested) for tested in results.values())
+        also = {name: other.accuracy for name, other in zip(self.also, others, strict=True)}
+        return Scores(split, main.pooled, main.clients, also)
+
+    def pick(self, offered: dict[str, Predictor], name: str) -> Predictor:
+        """The predictor called `name`. Raises `ConfigError` if it is not among those offered."""
+        if name in offered:
+            return offered[name]
+        if name != self.kind:
+            raise ConfigError(f"evaluation.also = '{name}': the method offers {', '.join(sorted(offered))}")
+        raise ConfigError(
+            f"evaluation.protocol = '{self.kind}/{self.where}': the method has no {self.kind} model; "
+            f"use {'personal' if self.kind == 'global' else 'global'}/global or "
+            f"{'personal' if self.kind == 'global' else 'global'}/local"
+        )
+
+    def check(self, offered: dict[str, Predictor]) -> None:
+        """Raise `ConfigError` unless everything that is to be tested is among the predictors offered."""
+        for name in (self.kind, *self.also):
+            self.pick(offered, name)
+
+    def _tested(self, client: int, predictor: Predictor, split: str) -> dict[int, Tested]:
+        """One predictor's results by client; those on the whole test set under the predictor's own number."""
         data = self.scenario.test_set if split == "test" else self.scenario.train_set
         views = self.scenario.test if split == "test" else self.scenario.val
-        everything = torch.arange(len(data)) if split == "test" else torch.from_numpy(views.order)
-        clients: dict[int, Tested] = {}
-        for client, offered in predictors:
-            predictor = self.pick(offered)
-            self.load(predictor.tree)
-            if self.where == "global":
-                result = self._test(predictor, data, everything)
-                if client < 0:
-                    return Scores(split, result, {})
-                clients[client] = result
-            else:
-                held = range(self.scenario.clients) if client < 0 else (client,)
-                for k in held:
-                    clients[k] = self._test(predictor, data, views.tensor(k))
-        return Scores(split, Tested.sum(clients.values()), clients)
+        live = self.live_of(client)
+        live.load(predictor.tree)
+        if self.where == "global":
+            everything = torch.arange(len(data)) if split == "test" else torch.from_numpy(views.order)
+            return {client: self._test(live, predictor, data, everything)}
+        held = range(self.scenario.clients) if client < 0 else (client,)
+        return {k: self._test(live, predictor, data, views.tensor(k)) for k in held}
 
-    def pick(self, offered: dict[str, Predictor]) -> Predictor:
-        """The predictor of the protocol's kind. Raises `ConfigError` if it is not among those offered."""
-        if self.kind not in offered:
-            raise ConfigError(
-                f"evaluation.protocol = '{self.kind}/{self.where}': the method has no {self.kind} model; "
-                f"use {'personal' if self.kind == 'global' else 'global'}/global or "
-                f"{'personal' if self.kind == 'global' else 'global'}/local"
-            )
-        return offered[self.kind]
+    @staticmethod
+    def _scores(split: str, tested: dict[int, Tested]) -> Scores:
+        if -1 in tested:
+            return Scores(split, tested[-1], {})
+        return Scores(split, Tested.sum(tested.values()), tested)
 
     @torch.no_grad()
-    def _test(self, predictor: Predictor, data: Dataset, indices: Tensor) -> Tested:
-        self.net.eval()
+    def _test(self, live: Live, predictor: Predictor, data: Dataset, indices: Tensor) -> Tested:
+        live.net.eval()
         parts = []
         for part in torch.split(indices, self.batch) if len(indices) else ():
-            parts.append(Tested.of(predictor.logits(self.net, data.gather(part)), data.y[part]))
+            parts.append(Tested.of(predictor.logits(live.net, data.gather(part)), data.y[part]))
         return Tested.sum(parts)

@@ -1,6 +1,6 @@
 """Floor 3: one file per method. `METHODS` lists them; `method.py` is the contract."""
 
-from fedloom.methods import fedavg, feddw, fedprox, fedsc, fedskc, local
+from fedloom.methods import fedavg, fedbn, fedco2, feddw, fedprox, fedsc, fedskc, fedssa, local
 from fedloom.methods.method import METHODS, WRAPPERS, Method, Spec, register
 
 __all__ = [
@@ -9,10 +9,13 @@ __all__ = [
     "Method",
     "Spec",
     "fedavg",
+    "fedbn",
+    "fedco2",
     "feddw",
     "fedprox",
     "fedsc",
     "fedskc",
+    "fedssa",
     "local",
     "register",
 ]

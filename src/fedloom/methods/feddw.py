@@ -8,7 +8,6 @@ from typing import ClassVar, Literal, TypeGuard, cast
 import torch
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
@@ -43,7 +42,6 @@ from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
-INACTIVE = 0.01  # a regulariser whose gradient is below this share of cross-entropy's does nothing
 _FIRST_ROUNDS = 5  # classes not seen by then are reported
 _OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")
 
@@ -78,9 +76,7 @@ class DW(Method):
     | direction | item beside the base's | shape |
     |---|---|---|
     | down | SL matrix, rows sum to 1 | [C, C] + mask |
-    | up | class means of softmax outputs; class counts; the regulariser's pull | [C, C] + mask; [C] int64; one float |
-
-    The pull (not in the paper, for the warning below) is mu |dL_reg / dw| / |dL_ce / dw| after training.
+    | up | class means of softmax outputs; class counts | [C, C] + mask; [C] int64 |
     """
 
     Options: ClassVar[type[method.Options]] = Options
@@ -100,7 +96,7 @@ class DW(Method):
         task, classes = ctx.task, ctx.task.num_classes
         require_linear_head(task, self.name(), bias=self.spec.head_bias)
         facts = ClientContext(task, 1, 0, 1, torch.zeros(classes, dtype=torch.int64))
-        if not any(self._trains_head(phase) for phase in super().phases(facts)):
+        if not any(self._trains_head(phase) for phase in super().phases(Start(task.init, {}), facts)):
             raise ConfigError(f"{self.name()} needs a head that is trained by the method's loss, here it is not")
         first = uniform_labels(classes) if self.dw.sl_init == "uniform" else identity_labels(classes)
         state = super().server_init(ctx) | {
@@ -145,21 +141,20 @@ class DW(Method):
         }
         return Start(start.tree, start.consts | own)
 
-    def phases(self, ctx: ClientContext) -> list[Phase]:
-        phases = super().phases(ctx)
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        phases = super().phases(start, ctx)
         if self.dw.relin_every:
             phases = [self._relinearising(phase) for phase in phases]
-        return [*phases, Collect({"soft_labels": ClassMeans(self._probabilities_and_pull)})]
+        return [*phases, Collect({"soft_labels": ClassMeans(_probabilities)})]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         base = super().loss(net, batch, consts)
         if not isinstance(base, Objective):
-            base = Objective(base, terms={"ce": base.detach()})
+            base = Objective.sum({"ce": base})
         if "soft_labels" not in consts:  # round 1, if it is skipped
             return base
-        regulariser = self.regulariser(net.head.weight, consts)
-        terms = {**base.terms, "dw": regulariser.detach()}
-        return Objective(base.total + consts["mu"] * regulariser, terms, base.taps)  # Eq. 12
+        regulariser = consts["mu"] * self.regulariser(net.head.weight, consts)
+        return Objective(base.total + regulariser, {**base.terms, "dw": regulariser}, base.taps)  # Eq. 12
 
     def regulariser(self, weight: Tensor, consts: Consts) -> Tensor:
         """L_reg, Eq. 11, of the head's weight [C, d]. It depends on nothing else."""
@@ -173,25 +168,7 @@ class DW(Method):
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         payload, state = super().end(work, state, ctx)
-        table, counts = cast(ClassTable, work.collected["soft_labels"]), ctx.class_counts
-        soft_labels = ClassTable(table.values[:, :-1].contiguous(), table.held)
-        pull = (table.values[:, -1] * counts).sum() / counts.sum()
-        return payload | {"soft_labels": soft_labels, "class_counts": counts, "pull": pull}, state
-
-    def _probabilities_and_pull(self, net: Net, batch: Batch, consts: Consts) -> Tensor:
-        """[B, C + 1] in one pass: softmax outputs, temperature 1 (Eq. 4), and in every row the batch's pull."""
-        z = net.features(batch.x)
-        probabilities = torch.softmax(net.head(z), dim=1)
-        error = probabilities - one_hot(batch.y, probabilities.shape[1])
-        if batch.mask is not None:
-            error = torch.where(batch.mask.unsqueeze(1), error, 0.0)
-        pull = z.new_zeros(())
-        if "soft_labels" in consts:
-            size = len(batch.y) if batch.mask is None else batch.mask.sum().clamp(min=1)
-            ce = (error.T @ z / size).norm()  # |dL_ce / dw|
-            own = consts["mu"] * torch.func.grad(self.regulariser)(net.head.weight.detach(), consts).norm()
-            pull = own / ce.clamp(min=1e-12)
-        return torch.cat([probabilities, pull.expand(len(z), 1)], dim=1)
+        return payload | {"soft_labels": work.collected["soft_labels"], "class_counts": ctx.class_counts}, state
 
     def _relinearising(self, phase: Phase) -> Phase:
         """A phase that trains the head, with a new reference every `relin_every` steps; others as they are.
@@ -224,13 +201,6 @@ class DW(Method):
                 f"no participant ever held class {', '.join(map(str, unseen))}: rows of the SL matrix without data"
             )
             found.append(Finding("dw.unseen_rows", message, float(len(unseen))))
-        samples = torch.stack([cast(Tensor, upload["class_counts"]).sum() for upload in uploads.values()])
-        pulls = torch.stack([cast(Tensor, upload["pull"]) for upload in uploads.values()])
-        pull = float((pulls * samples).sum() / samples.sum())
-        skipped = ctx.round == 1 and self.dw.sl_init == "skip_round1"
-        if self.dw.mu > 0 and pull < INACTIVE and not skipped:
-            message = f"the regulariser is inactive: its gradient is {pull:.1e} of cross-entropy's on the head"
-            found.append(Finding("dw.inactive", message, pull))
         return found
 
 
@@ -279,6 +249,11 @@ def class_sums(uploads: Uploads) -> tuple[Tensor, Tensor]:
     means = torch.stack([cast(ClassTable, upload["soft_labels"]).values for upload in uploads.values()]).double()
     counts = torch.stack([cast(Tensor, upload["class_counts"]) for upload in uploads.values()]).double()
     return (means * counts.unsqueeze(2)).sum(0), counts.sum(0)
+
+
+def _probabilities(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """Softmax outputs [B, C], temperature 1, Eq. 4."""
+    return torch.softmax(net(batch.x), dim=1)
 
 
 def _base(record: Record) -> Record:

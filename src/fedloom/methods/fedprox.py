@@ -35,7 +35,4 @@ class FedProx(method.Method):
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         ce = batch.mean(cross_entropy(net(batch.x), batch.y))
         proximal = trees.squared_distance(dict(net.named_parameters()), consts["received"])
-        return Objective(
-            ce + 0.5 * self.options.mu * proximal,
-            terms={"ce": ce.detach(), "proximal": proximal.detach()},
-        )
+        return Objective.sum({"ce": ce, "proximal": 0.5 * self.options.mu * proximal})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, cast
 
 import torch
@@ -27,12 +28,13 @@ from fedloom.methods.method import (
     ServerContext,
     Spec,
     Start,
+    Task,
     Uploads,
     Work,
     register,
 )
-from fedloom.methods.parts.contrast import prototype_contrast, scaled_similarities, unit
-from fedloom.methods.parts.findings import one_holder_per_class
+from fedloom.methods.parts.contrast import prototype_contrast, unit
+from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.released import fedsc as released
@@ -100,6 +102,10 @@ class FedSC(Method):
         "sound": {"cpdr": "mse"},
     }
 
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)
+        return super().examine(tasks, participants) + clamped
+
     # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
         return server
@@ -133,22 +139,27 @@ class FedSC(Method):
             positives = torch.cat([torch.zeros_like(negatives), mean.held.unsqueeze(0)])
             negatives = torch.cat([negatives, torch.zeros_like(mean.held).unsqueeze(0)])
         holders, classes, width = rows.shape
-        return Start(
-            start.tree,
-            {
-                "prototypes": rows.reshape(-1, width),
-                "directions": unit(rows.reshape(-1, width)),
-                "owner": torch.arange(classes).repeat(holders),
-                "positives": positives.reshape(-1),
-                "negatives": negatives.reshape(-1),
-                "consistent": consistent.values,
-                "known": consistent.held,
-            },
-        )
+        prototypes, owner = rows.reshape(-1, width), torch.arange(classes).repeat(holders)
+        own = owner == torch.arange(classes).unsqueeze(1)  # [C, Q]
+        consts = {
+            "prototypes": prototypes,
+            "directions": unit(prototypes),
+            "lengths": prototypes.norm(dim=1),
+            "own": own,
+            "negatives": negatives.reshape(-1),
+            "members": torch.arange(holders * classes).view(holders, classes).T,
+            "positives": positives.T,
+            "defined": positives.any(0),
+            "pool": torch.where(own, positives.reshape(-1), negatives.reshape(-1)),
+            "consistent": consistent.values,
+            "known": consistent.held,
+        }
+        return Start(start.tree, consts)
 
-    def phases(self, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
-        refresh = {"scale": SampleMean(_distances)} if options.scale == "dataset" and ctx.round > 1 else {}
+        over_all = options.scale == "dataset" and "prototypes" in start.consts
+        refresh = {"scale": SampleMean(_distances)} if over_all else {}
         if options.prototypes_from == "last_epoch":
             return [Train(self.loss, epochs, refresh=refresh, collect={"prototypes": ClassMeans("features")})]
         after = Collect({"prototypes": ClassMeans(lambda net, batch, consts: net.features(batch.x))})
@@ -158,18 +169,16 @@ class FedSC(Method):
         options = self.options
         z = net.features(batch.x)
         ce = batch.mean(cross_entropy(net.head(z), batch.y))
-        taps = {"features": z.detach()}
+        taps = {"features": z}
         if "prototypes" not in consts:  # round 1: nothing has been shared yet
-            return Objective(ce, terms={"ce": ce.detach()}, taps=taps)
+            return Objective.sum({"ce": ce}, taps)
         if options.positives == "self":
             repulsion = released.repulsion(z, batch, consts, options.tau)
-            terms = {"ce": ce.detach(), "rpcl": repulsion.detach()}
-            return Objective(ce + options.lambda_rpcl * repulsion, terms=terms, taps=taps)
-        contrast = rpcl(z, batch, consts, options)
-        consistency = cpdr(z, batch, consts, options.cpdr)
-        total = ce + options.lambda_rpcl * contrast + options.lambda_cpdr * consistency
-        terms = {"ce": ce.detach(), "rpcl": contrast.detach(), "cpdr": consistency.detach()}
-        return Objective(total, terms=terms, taps=taps)
+            return Objective.sum({"ce": ce, "rpcl": options.lambda_rpcl * repulsion}, taps)
+        terms = {"ce": ce, "rpcl": options.lambda_rpcl * rpcl(z, batch, consts, options)}
+        if options.cpdr != "off":
+            terms["cpdr"] = options.lambda_cpdr * cpdr(z, batch, consts, options.cpdr)
+        return Objective.sum(terms, taps)
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         payload, state = super().end(work, state, ctx)
@@ -183,19 +192,16 @@ class FedSC(Method):
 
 def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
     """Relational prototype contrastive loss, Eq. 13-14: z [B, d] -> scalar, mean over samples of known classes."""
-    scores = scaled_similarities(z, batch, consts, options) / options.tau
-    losses, defined = prototype_contrast(
-        scores, consts["owner"], consts["positives"], consts["negatives"], batch, options.rpcl_reduce
-    )
+    losses, defined = prototype_contrast(z, batch, consts, options)
+    if options.rpcl_reduce == "mean_exp":  # the positives' mean, without the advantage of many holders
+        losses = losses + consts["positives"].sum(1).clamp(min=1).to(z.dtype).log()[batch.y]
     return batch.mean(losses, among=defined)
 
 
 def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
     """Consistent prototype discrepancy, Eq. 15: distance of z [B, d] to its class's o, mean over known classes."""
-    if norm == "off":
-        return z.new_zeros(())
     known = consts["known"][batch.y]
-    difference = torch.where(known.unsqueeze(1), z - consts["consistent"][batch.y], z.new_zeros(()))
+    difference = z - consts["consistent"][batch.y]
     if norm == "l1":
         distance = difference.abs().sum(1)
     elif norm == "l2":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 import torch
@@ -21,9 +21,9 @@ from fedloom.core.tables import (
 )
 from fedloom.core.trees import Tree, combine, weighted_mean
 from fedloom.methods import method
-from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Start, Uploads, Work, register
-from fedloom.methods.parts.contrast import log_sum_exp, scaled_similarities, unit
-from fedloom.methods.parts.findings import one_holder_per_class
+from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Start, Task, Uploads, Work, register
+from fedloom.methods.parts.contrast import prototype_contrast, scaled_similarities, unit
+from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.released import fedskc as released
@@ -112,6 +112,10 @@ class FedSKC(Method):
         "sound": {"lcl_ramp": 30, "gda": "share", "gpr": "off"},
     }
 
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        clamped = neighbours_clamped("fedskc", self.options.neighbours, participants)
+        return super().examine(tasks, participants) + clamped
+
     # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
         return {name: value for name, value in server.items() if name != "rho"}
@@ -120,7 +124,8 @@ class FedSKC(Method):
         options, last = self.options, cast("ClassTable | None", server.get("knowledge"))
         local = ClassTable.stack([cast(ClassTable, u["knowledge"]) for u in uploads.values()]).to(torch.float64)
         knowledge = global_knowledge(local, options.neighbours)
-        if options.gda == "fedavg":
+        undefined = options.gda != "uniform" and not bool(local.values.isfinite().all())  # diverged: no distances
+        if options.gda == "fedavg" or undefined:
             model = self.average(uploads)
         else:
             trees = [cast(Tree, upload["model"]) for upload in uploads.values()]
@@ -147,14 +152,20 @@ class FedSKC(Method):
         consts = {
             "prototypes": knowledge.values,
             "directions": unit(knowledge.values),
+            "lengths": knowledge.values.norm(dim=1),
             "known": knowledge.held,
+            "members": torch.arange(len(knowledge.held)).unsqueeze(1),  # one prototype a class
+            "positives": knowledge.held.unsqueeze(1),
+            "defined": knowledge.held,
+            "pool": knowledge.held.expand(len(knowledge.held), -1),
             "weight": options.lambda_lcl * (min(1.0, ctx.round / options.lcl_ramp) if options.lcl_ramp else 1.0),
         }
         return Start(start.tree, consts)
 
-    def phases(self, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
-        refresh = {"scale": SampleMean(_distances)} if options.scale == "dataset" else {}
+        over_all = options.scale == "dataset" and "prototypes" in start.consts
+        refresh = {"scale": SampleMean(_distances)} if over_all else {}
         if options.knowledge_from == "last_epoch":
             return [Train(self.loss, epochs, refresh=refresh, collect={"knowledge": ClassMeans("logits")})]
         after = Collect({"knowledge": ClassMeans(lambda net, batch, consts: net(batch.x))})
@@ -163,12 +174,10 @@ class FedSKC(Method):
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         logits = net(batch.x)
         ce = batch.mean(cross_entropy(logits, batch.y))
-        taps = {"logits": logits.detach()}
+        taps = {"logits": logits}
         if "known" not in consts:  # round 1: nothing has been shared yet
-            return Objective(ce, terms={"ce": ce.detach()}, taps=taps)
-        contrast = lcl(logits, batch, consts, self.options)
-        terms = {"ce": ce.detach(), "lcl": contrast.detach()}
-        return Objective(ce + consts["weight"] * contrast, terms=terms, taps=taps)
+            return Objective.sum({"ce": ce}, taps)
+        return Objective.sum({"ce": ce, "lcl": consts["weight"] * lcl(logits, batch, consts, self.options)}, taps)
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         payload, state = super().end(work, state, ctx)
@@ -204,12 +213,12 @@ class FedSKC(Method):
 
 def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
     """Local contrastive loss, Eq. 2-3: logits [B, C] -> scalar, mean over samples whose class has knowledge."""
-    scores, known = scaled_similarities(logits, batch, consts, options) / options.tau, consts["known"]
     if options.denominator != "once" or options.missing_positive != "mask" or options.naive_exp:
-        losses, defined = released.contrast(scores, known, batch, options)
-        return batch.mean(losses, among=defined)
-    positive = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
-    return batch.mean(log_sum_exp(scores, known) - positive, among=known[batch.y])
+        scores = scaled_similarities(logits, batch, consts, options)
+        losses, defined = released.contrast(scores, consts["known"], batch, options)
+    else:
+        losses, defined = prototype_contrast(logits, batch, consts, options)
+    return batch.mean(losses, among=defined)
 
 
 def global_knowledge(local: ClassTable, neighbours: int) -> ClassTable:
@@ -259,5 +268,4 @@ def _variances_not_negative(tree: Tree, roles: Mapping[str, Role]) -> Tree:
 
 def _distances(net: Net, batch: Batch, consts: Consts) -> Tensor:
     """Distances [B, C] of the logits to the knowledge, for U over the client's data set."""
-    logits = net(batch.x)
-    return torch.cdist(logits, consts["prototypes"]) if "prototypes" in consts else logits
+    return torch.cdist(net(batch.x), consts["prototypes"])

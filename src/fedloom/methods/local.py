@@ -12,9 +12,10 @@ class Local(Method):
     """Local: every client trains its own net and nothing travels. The floor for personalised methods.
 
     All clients start from the same weights; a client trains only in rounds for which it is sampled.
+    Clients may have different architectures.
     """
 
-    spec = Spec(private=ALL_ROLES)
+    spec = Spec(private=ALL_ROLES, architectures="any")
 
     def server_init(self, ctx: ServerContext) -> Record:
         return {}

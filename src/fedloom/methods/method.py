@@ -1,6 +1,6 @@
-"""The contract of a method: one declaration and seven hooks, each a pure function of its arguments.
+"""The contract of a method: one declaration and a few hooks, each a pure function of its arguments.
 
-    server_init, client_init -> down -> begin -> phases -> end -> aggregate -> predictors
+    examine -> server_init, client_init -> (down -> begin -> phases -> end -> aggregate)* -> predictors
 
 Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method is what it changes.
 State goes in and comes out as records (`core/records.py`); nothing is kept on `self` between rounds, and no hook
@@ -10,7 +10,7 @@ touches files, devices, processes or clocks. The round loop calls the hooks and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
@@ -21,11 +21,12 @@ from fedloom.core.errors import ConfigError, nearest
 from fedloom.core.records import Record
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
-from fedloom.core.trees import Tree, select, weighted_mean
+from fedloom.core.trees import Tree, clone, select, weighted_mean
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES, Role
+from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.net import Net, tree_of
+from fedloom.nets.roles import BN_ROLES, Role
 
 
 class MethodRegistry(Registry["type[Method]"]):
@@ -66,20 +67,21 @@ class Spec:
     """What others must know of a method without running it.
 
     private: roles that stay with the client between rounds and never travel.
+    nets: names of several copies of the model, trained side by side as one `Bundle`; empty for one net. private_nets:
+    those of them that stay with the client whole.
+    architectures: "one", or "any": clients may have different nets.
     class_counts: whether labels are counted: not at all, by the client for itself, or sent to the server.
     batch_statistics: the loss needs at least two samples; batches of one are skipped (as with batch norm).
     head_bias: False takes the bias out of the net's head before anything else happens.
     """
 
     private: frozenset[Role] = frozenset()
+    nets: tuple[str, ...] = ()
+    private_nets: frozenset[str] = frozenset()
+    architectures: Literal["one", "any"] = "one"
     class_counts: Literal["unused", "local", "sent"] = "unused"
     batch_statistics: bool = False
     head_bias: bool = True
-
-    @property
-    def shared(self) -> frozenset[Role]:
-        """Roles that travel and are aggregated."""
-        return ALL_ROLES - self.private
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ class Task:
     """The constant facts of a run that hooks may use.
 
     `clients` N, `num_classes` C, `rounds` T, `local_epochs` E; `init` the common first weights; `roles` of its
-    entries, `feature_dim` d (the head's input width; 0 where it has none).
+    entries, `feature_dim` d (the head's input width; 0 where it has none), `classifier` the net's classifier block.
+    Where clients have different architectures, each architecture has a task of its own, numbered by `group`, and a
+    hook gets that of its client; the server's own is that of group 0.
     """
 
     clients: int
@@ -98,10 +102,46 @@ class Task:
     roles: Mapping[str, Role]
     feature_dim: int
     streams: Streams
+    classifier: tuple[str, ...] = ("head",)
+    group: int = 0
+    blueprint: Blueprint | None = None
+
+    @staticmethod
+    def of(
+        net: Net,
+        *,
+        clients: int,
+        num_classes: int,
+        rounds: int,
+        local_epochs: int,
+        streams: Streams,
+        group: int = 0,
+        blueprint: Blueprint | None = None,
+    ) -> Task:
+        """The task of a run that starts from the weights of `net`."""
+        return Task(
+            clients=clients,
+            num_classes=num_classes,
+            rounds=rounds,
+            local_epochs=local_epochs,
+            init=clone(tree_of(net)),
+            roles=net.roles(),
+            feature_dim=net.head.in_features,
+            streams=streams,
+            classifier=net.classifier_block,
+            group=group,
+            blueprint=blueprint,
+        )
 
     def names(self, roles: frozenset[Role]) -> set[str]:
         """Names of the entries that have one of `roles`."""
         return {name for name, role in self.roles.items() if role in roles}
+
+    def fresh(self, client: int) -> Tree:
+        """First weights that a client draws for itself, instead of the common `init`."""
+        if self.blueprint is None:
+            raise ConfigError("weights of a client's own need a registered model: this run was given a net as it is")
+        return self.blueprint.weights(self.streams, client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +229,30 @@ class Method:
             key = ".".join(str(part) for part in first["loc"])
             raise ConfigError(f"{cls.name()}.{key} = {first['input']!r}: {first['msg']}") from None
 
+    # 0. examine ---------------------------------------------------------------------------------------------
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        """What is wrong with this method in this run before it starts; `tasks` by group, `participants` a round.
+
+        Raises `ConfigError` for what cannot work, and returns what works, but not as meant.
+        """
+        if len(tasks) > 1 and self.spec.architectures == "one":
+            raise ConfigError(
+                f"{self.name()} averages weights of one architecture, the clients have {len(tasks)}; use one model, or "
+                "a method for several: " + ", ".join(n for n in METHODS.names() if _any_architecture(n))
+            )
+        if self.spec.private and self.spec.private <= BN_ROLES and not tasks[0].names(BN_ROLES):
+            message = f"{self.name()} keeps batch norm with the client, and this net has none: nothing is kept"
+            return [Finding(f"{self.name()}.no_batch_norm", message, 0.0)]
+        return []
+
     # 1. init ------------------------------------------------------------------------------------------------
     def server_init(self, ctx: ServerContext) -> Record:
         """First server state: the shared part of the common initial weights."""
-        return {"model": self._part(ctx.task.init, ctx.task, self.spec.shared)}
+        return {"model": self._shared(ctx.task.init, ctx.task)}
 
     def client_init(self, ctx: ClientContext) -> Record:
         """State of a client that has none yet: the private part of the initial weights, if there is one."""
-        private = self._part(ctx.task.init, ctx.task, self.spec.private)
+        private = self._private(ctx.task.init, ctx.task)
         return {"model": private} if private else {}
 
     # 2. down ------------------------------------------------------------------------------------------------
@@ -210,8 +266,8 @@ class Method:
         return Start(tree=self._joined(payload, state, ctx.task), consts={})
 
     # 4. phases ----------------------------------------------------------------------------------------------
-    def phases(self, ctx: ClientContext) -> list[Phase]:
-        """What the client does, in order."""
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        """What the client does, in order, from what `begin` gave."""
         return [Train(self.loss, epochs=ctx.task.local_epochs)]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
@@ -221,8 +277,7 @@ class Method:
     # 5. end -------------------------------------------------------------------------------------------------
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         """What goes up, and the client's next state."""
-        shared = self._part(work.tree, ctx.task, self.spec.shared)
-        private = self._part(work.tree, ctx.task, self.spec.private)
+        shared, private = self._shared(work.tree, ctx.task), self._private(work.tree, ctx.task)
         return {"model": shared, "samples": ctx.samples}, ({"model": private} if private else {})
 
     # 6. aggregate -------------------------------------------------------------------------------------------
@@ -230,19 +285,19 @@ class Method:
         """Next server state from any non-empty set of uploads, in the order of client ids."""
         return {"model": self.average(uploads)}
 
-    def average(self, uploads: Uploads) -> Tree:
-        """Mean of the uploaded weights, weighted by samples (McMahan et al. 2017, Algorithm 1)."""
+    def average(self, uploads: Uploads, by: Literal["samples", "uniform"] = "samples") -> Tree:
+        """Mean of the uploaded weights, weighted by samples (McMahan et al. 2017, Algorithm 1) or all alike."""
         trees = [cast(Tree, upload["model"]) for upload in uploads.values()]
-        return weighted_mean(trees, [cast(int, upload["samples"]) for upload in uploads.values()])
+        return weighted_mean(trees, [cast(int, u["samples"]) if by == "samples" else 1 for u in uploads.values()])
 
     # 7. predictors ------------------------------------------------------------------------------------------
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        """Logits functions by kind. Without a client's `state`: "global" if all roles are shared; with one:
-        "personal" if some are private."""
+        """Logits functions by kind. Without a client's `state`: "global" if nothing is private; with one:
+        "personal" if something may be. A method may offer more, by names of its own."""
         if state is None:
-            complete = not self._part(ctx.task.init, ctx.task, self.spec.private)
+            complete = not self.private_names(ctx.task)
             return {"global": Predictor(cast(Tree, server["model"]))} if complete else {}
-        if not self.spec.private:
+        if not self.spec.private and not self.spec.private_nets:
             return {}
         return {"personal": Predictor(self._joined(server, state, ctx.task))}
 
@@ -251,9 +306,21 @@ class Method:
         return []
 
     # -- shared by the defaults ------------------------------------------------------------------------------
-    @staticmethod
-    def _part(tree: Tree, task: Task, roles: frozenset[Role]) -> Tree:
-        return tree if roles == ALL_ROLES else select(tree, task.names(roles))
+    def private_names(self, task: Task) -> set[str]:
+        """Entries that stay with the client: those of `spec.private`'s roles, and `spec.private_nets` whole."""
+        spec = self.spec
+        own = task.names(spec.private) if spec.private else set()
+        if spec.private_nets:
+            own |= {name for name in task.init if name.partition(".")[0] in spec.private_nets}
+        return own
+
+    def _shared(self, tree: Tree, task: Task) -> Tree:
+        own = self.private_names(task)
+        return {name: value for name, value in tree.items() if name not in own} if own else tree
+
+    def _private(self, tree: Tree, task: Task) -> Tree:
+        own = self.private_names(task)
+        return select(tree, own) if own else {}
 
     @staticmethod
     def _joined(shared: Record, private: Record, task: Task) -> Tree:
@@ -261,3 +328,7 @@ class Method:
         own = cast(Tree, private.get("model", {}))
         both = cast(Tree, shared.get("model", {})) | own
         return {name: both[name] for name in task.init} if own else both
+
+
+def _any_architecture(name: str) -> bool:
+    return METHODS.get(name).spec.architectures == "any"

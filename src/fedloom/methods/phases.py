@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -35,20 +36,27 @@ class Batch(NamedTuple):
         if mask is None:
             return values.mean(0)
         mask = mask.view(-1, *(1,) * (values.dim() - 1))
-        kept = torch.where(mask, values, torch.zeros_like(values))
+        kept = torch.where(mask, values, 0.0)
         return kept.sum(0) / mask.sum().clamp(min=1)
 
 
 class Objective(NamedTuple):
     """What a loss may return beside the scalar to minimise.
 
-    `terms`: the loss's parts (detached scalars) for the learning curves. `taps`: per-sample tensors [B, ...] that a
-    training phase's `collect` refers to by name.
+    `terms`: its parts as they enter the total, weights included, for learning curves and for the comparison of
+    their gradients; cross-entropies have names that start with "ce". `taps`: per-sample tensors [B, ...] that a
+    training phase's `collect` refers to by name. Neither needs to be detached.
     """
 
     total: Tensor
     terms: Mapping[str, Tensor] = {}
     taps: Mapping[str, Tensor] = {}
+
+    @staticmethod
+    def sum(terms: Mapping[str, Tensor], taps: Mapping[str, Tensor] | None = None) -> Objective:
+        """The objective that is the sum of `terms`, in their order."""
+        first, *others = terms.values()
+        return Objective(functools.reduce(Tensor.add, others, first), terms, taps or {})
 
 
 class LossFunction(Protocol):
@@ -118,7 +126,8 @@ class OptimizerSpec:
 class Train:
     """A training phase: `epochs` shuffled passes of gradient steps on `loss` over the client's training data.
 
-    trains: roles whose tensors move (batch-norm statistics move whenever the net is in training mode).
+    trains: roles whose tensors move (batch-norm statistics move whenever the net is in training mode); nets: of a
+    bundle, only these nets' tensors (None: all).
     optimizer: None takes the run's. grad_map(gradients, parameters, consts): changes gradients before the step;
     project(parameters, consts): changes parameters after it, both by name.
     refresh: statistics of the whole training set, taken in evaluation mode before every epoch; the loss finds them
@@ -128,6 +137,7 @@ class Train:
     loss: LossFunction
     epochs: int
     trains: frozenset[Role] = TRAINABLE
+    nets: tuple[str, ...] | None = None
     optimizer: OptimizerSpec | None = None
     grad_map: Callable[[Tree, Tree, Consts], Tree] | None = None
     project: Callable[[Tree, Consts], Tree] | None = None

@@ -15,5 +15,5 @@ class EmnistCNN(TwoConvNet):
     code has none: layers and widths, without padding, are our choice.
     """
 
-    maps = (32, 64)
+    widths = (32, 64)
     hidden = (512,)

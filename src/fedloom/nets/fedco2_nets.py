@@ -24,7 +24,7 @@ class FedCO2CNN(TwoConvNet):
     At 3x32x32: 121,182 parameters with C = 10, 128,832 with C = 100.
     """
 
-    maps = (16, 32)
+    widths = (16, 32)
     hidden = (120, 84)
 
 
@@ -40,10 +40,9 @@ class FedCO2CNNBN(FedCO2CNN):
 
 
 class BlockNet(Net):
-    """A net whose paper calls three linear layers its classifier: `maps(x)` [B, f], then block `fc`, then `head`.
+    """A net whose paper calls its last three linear layers the classifier: `maps(x)`, then block `fc`, then `head`.
 
-    `features(x)` returns the input of `head`, as in every net: the output of `fc`. `classifier_block` names the
-    submodules that make up the paper's classifier, in order.
+    `features(x)` is the input of `head`, as in every net: the output of `fc`.
     """
 
     classifier_block: ClassVar[tuple[str, ...]] = ("fc", "head")
@@ -51,20 +50,12 @@ class BlockNet(Net):
     fc: nn.Sequential
 
     def maps(self, x: Tensor) -> Tensor:
-        """x [B, c, h, w] -> the flattened maps [B, f] that enter the classifier block."""
         h: Tensor = self.conv(x).flatten(1)
         return h
 
     def features(self, x: Tensor) -> Tensor:
         z: Tensor = self.fc(self.maps(x))
         return z
-
-    def classifier(self) -> nn.Sequential:
-        """The classifier block as one module [B, f] -> [B, C]: the live submodules under their own names."""
-        block = nn.Sequential()
-        for name in self.classifier_block:
-            block.add_module(name, self.get_submodule(name))
-        return block
 
 
 @MODELS.register("fedbn-digits-cnn")

@@ -21,7 +21,7 @@ class FedDWMnistCNN(TwoConvNet):
     The paper names neither the pooling nor the dropout: both are the released code's.
     """
 
-    maps = (10, 20)
+    widths = (10, 20)
     hidden = MAPPING
     dropout = 0.5
     last_relu = False
@@ -35,7 +35,7 @@ class FedDWCifarCNN(TwoConvNet):
     At 3x32x32 and C = 10: 139,704 parameters with the bias-free head, 139,714 with a bias.
     """
 
-    maps = (6, 16)
+    widths = (6, 16)
     hidden = MAPPING
     last_relu = False
 
@@ -49,7 +49,7 @@ class FedDWFashionCNN(TwoConvNet):
     Layers from the released code; the paper does not describe this net.
     """
 
-    maps = (16, 32)
+    widths = (16, 32)
     hidden = MAPPING
     padding = 2
     conv_norm = True

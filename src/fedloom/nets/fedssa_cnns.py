@@ -18,7 +18,7 @@ class FedSSACNN1(TwoConvNet):
     At 3x32x32: 2,621,558 parameters with C = 10 (10.00 MiB, as printed), 2,666,648 with C = 100.
     """
 
-    maps = (16, 32)
+    widths = (16, 32)
     hidden = (2000, 500)
 
 
@@ -29,7 +29,7 @@ class FedSSACNN2(TwoConvNet):
     At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as printed), 1,860,232 with C = 100.
     """
 
-    maps = (16, 16)
+    widths = (16, 16)
     hidden = (2000, 500)
 
 
@@ -40,7 +40,7 @@ class FedSSACNN3(TwoConvNet):
     At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as printed), 1,365,648 with C = 100.
     """
 
-    maps = (16, 32)
+    widths = (16, 32)
     hidden = (1000, 500)
 
 
@@ -52,7 +52,7 @@ class FedSSACNN4(TwoConvNet):
     its own FC 800 does not give; the layers are kept, not the size.
     """
 
-    maps = (16, 32)
+    widths = (16, 32)
     hidden = (800, 500)
 
 
@@ -63,5 +63,5 @@ class FedSSACNN5(TwoConvNet):
     At 3x32x32: 670,058 parameters with C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100.
     """
 
-    maps = (16, 32)
+    widths = (16, 32)
     hidden = (500, 500)

@@ -1,15 +1,16 @@
-"""What a net is: features, then a head; and how to make one whose every tensor is known."""
+"""What a net is: features, then a head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
+from fedloom.nets.roles import Role, tag_roles
 
 MODELS: Registry[Callable[..., Net]] = Registry("model", home="fedloom.nets")
 
@@ -20,18 +21,37 @@ class Net(nn.Module):
     Subclasses define `self.head` (an `nn.Linear` unless a method asks for more) and `features`. Called as
     `net(x)`, it gives logits. A factory registered with `@MODELS.register(name)` takes `input_shape` (without the
     batch, e.g. (1, 28, 28)) and `num_classes`, and any options of its own.
+
+    Some papers cut the same net earlier: `classifier_block` names the submodules, in order, of what they call the
+    classifier; `maps(x)` [B, f] is its input. Here it is the head alone.
     """
 
     head: nn.Linear
+    classifier_block: ClassVar[tuple[str, ...]] = ("head",)
 
     def features(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> z [B, d]. Every net defines its own."""
         raise TypeError(f"{type(self).__name__} defines no features(x): a net needs features(x) -> [B, d] and a head")
 
+    def maps(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape] -> [B, f], what enters the classifier block."""
+        return self.features(x)
+
+    def classify(self, maps: Tensor) -> Tensor:
+        """The classifier block: maps [B, f] -> logits [B, C]."""
+        h = maps
+        for name in self.classifier_block:
+            h = getattr(self, name)(h)
+        return h
+
     def forward(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> logits [B, C]."""
         logits: Tensor = self.head(self.features(x))
         return logits
+
+    def roles(self) -> dict[str, Role]:
+        """The role of every entry of the net's tree, in its order."""
+        return tag_roles(self, "head")
 
 
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int, streams: Streams, **options: Any) -> Net:

@@ -17,7 +17,7 @@ class TwoConvNet(Net):
     the same gradients, this one touches a quarter of the numbers. `head_bias=False` is what FedDW asks for.
     """
 
-    maps: ClassVar[tuple[int, int]]
+    widths: ClassVar[tuple[int, int]]
     hidden: ClassVar[tuple[int, ...]]
     padding: ClassVar[int] = 0
     conv_norm: ClassVar[bool] = False
@@ -29,7 +29,7 @@ class TwoConvNet(Net):
         super().__init__()
         smallest = 4 if self.padding else 16
         channels, height, width = image_shape(type(self).__name__, input_shape, at_least=smallest)
-        first, second = self.maps
+        first, second = self.widths
         self.conv1 = nn.Conv2d(channels, first, 5, padding=self.padding)
         self.norm1 = nn.BatchNorm2d(first) if self.conv_norm else nn.Identity()
         self.conv2 = nn.Conv2d(first, second, 5, padding=self.padding)
@@ -40,7 +40,7 @@ class TwoConvNet(Net):
         self.head = nn.Linear(self.hidden[-1], num_classes, bias=head_bias)
 
     def _side(self, pixels: int) -> int:
-        for _ in self.maps:
+        for _ in self.widths:
             pixels = (pixels + 2 * self.padding - 4) // 2
         return pixels
 

@@ -21,9 +21,11 @@ from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source, Splits
 from fedloom.evaluation import EpisodeShape
 from fedloom.methods import METHODS, Method
-from fedloom.methods.method import PRESETS
+from fedloom.methods.method import PRESETS, Spec
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.nets import MODELS
+from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.groups import GROUPS
 
 # Keys that change how a run is executed or kept, but none of its numbers.
 _NOT_IN_FINGERPRINT = {"engine", "checkpoint"}
@@ -50,7 +52,8 @@ class EvaluationConfig(_Section):
 
     `select`: last; best_val (test accuracy at the round of best validation accuracy); best_test (the papers' habit:
     it looks at the test set); mean_last_k (mean over the last `last_k` evaluated rounds).
-    `ways`, `shots`, `queries` and `episodes` are for the protocol few-shot alone.
+    `also`: other predictors of the method to test in the same way, e.g. Fed-CO2's online and offline. `ways`, `shots`,
+    `queries` and `episodes` are for the protocol few-shot alone.
     """
 
     protocol: Literal["global/global", "global/local", "personal/global", "personal/local", "few-shot"] = (
@@ -59,6 +62,7 @@ class EvaluationConfig(_Section):
     select: Literal["last", "best_val", "best_test", "mean_last_k"] = "last"
     every: int = Field(1, ge=1)
     last_k: int = Field(10, ge=1)
+    also: tuple[str, ...] = ()
     ways: int = Field(5, ge=2)
     shots: int = Field(5, ge=1)
     queries: int = Field(15, ge=1)
@@ -66,6 +70,8 @@ class EvaluationConfig(_Section):
 
     @model_validator(mode="after")
     def _no_validation_episodes(self) -> EvaluationConfig:
+        if self.protocol == "few-shot" and self.also:
+            raise ConfigError(f"evaluation.also = {list(self.also)}: few-shot tests the server's features alone")
         if self.protocol == "few-shot" and self.select == "best_val":
             raise ConfigError(
                 "evaluation.select = 'best_val': few-shot tests one set of classes and has no validation split; use "
@@ -201,11 +207,14 @@ class ScenarioConfig(BaseModel):
 
 
 class RunConfig(_Section):
-    """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset."""
+    """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset.
+
+    `model`: a model, a group of models (`fedssa-cnn`), or a list; of several, client k gets number k mod their count.
+    """
 
     method: str = "fedavg"
     preset: Literal["paper", "authors", "sound"] = "sound"
-    model: str | ModelConfig | None = None
+    model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(None, union_mode="left_to_right")
     scenario: ScenarioConfig
     rounds: int = Field(30, ge=1)
     participation: float = Field(1.0, gt=0, le=1)
@@ -223,22 +232,34 @@ class RunConfig(_Section):
         """The method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
 
-    def model_name(self) -> str:
-        """The model, or the one that goes with the source."""
-        if isinstance(self.model, ModelConfig):
-            return self.model.name
-        return self.model or SOURCES.get(self.scenario.source).model
+    def models(self) -> list[tuple[str, dict[str, Any]]]:
+        """Name and own options (e.g. `hidden` of `mlp`) of the models: one, or several for groups of clients."""
+        given = SOURCES.get(self.scenario.source).model if self.model is None else self.model
+        each = given if isinstance(given, tuple) else (given,)
+        found: list[tuple[str, dict[str, Any]]] = []
+        for one in each:
+            if isinstance(one, ModelConfig):
+                found.append((one.name, dict(one.model_extra or {})))
+            else:
+                found += [(name, {}) for name in GROUPS.get(one, (one,))]
+        return found
 
-    def model_options(self) -> dict[str, Any]:
-        """The model's own options, e.g. `hidden` of `mlp`."""
-        return dict(self.model.model_extra or {}) if isinstance(self.model, ModelConfig) else {}
+    def model_name(self) -> str:
+        """What the model is called in tables: its name, or those of the group's."""
+        return self.model if isinstance(self.model, str) else ", ".join(name for name, _ in self.models())
+
+    def blueprints(self, input_shape: tuple[int, ...], num_classes: int, spec: Spec) -> list[Blueprint]:
+        """How to build the nets, one for each model, as a method with `spec` wants them."""
+        return [
+            Blueprint(name, input_shape, num_classes, options, spec.head_bias, spec.nets)
+            for name, options in self.models()
+        ]
 
     def resolved(self) -> dict[str, Any]:
         """Everything that defines the run, defaults and preset spelled out: plain YAML values."""
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
-        plain["model"] = (
-            {"name": self.model_name(), **options} if (options := self.model_options()) else self.model_name()
-        )
+        named = [{"name": name, **options} if options else name for name, options in self.models()]
+        plain["model"] = named if len(named) > 1 else named[0]
         plain["scenario"] = self.scenario.resolved()
         plain[self.method] = self.build_method().options.model_dump(mode="json")
         return plain
@@ -263,10 +284,15 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(explain(error, "", RunConfig)) from None
     except TypeError:
         raise ConfigError(f"config keys must be words, got {sorted(map(str, plain))}") from None
-    known = signature(MODELS.get(config.model_name())).parameters.keys() - {"input_shape", "num_classes"}
-    for key in config.model_options():
-        if key not in known:
-            raise ConfigError(f"unknown key 'model.{key}' of {config.model_name()}: {nearest(key, known)}")
+    if not config.models():
+        raise ConfigError("model = []: need a model, a group of models, or a list with one or more")
+    for model, own in config.models():
+        if model not in MODELS:
+            raise ConfigError(f"unknown model '{model}': {nearest(model, {*MODELS.names(), *GROUPS})}")
+        known = signature(MODELS.get(model)).parameters.keys() - {"input_shape", "num_classes"}
+        for key in own:
+            if key not in known:
+                raise ConfigError(f"unknown key 'model.{key}' of {model}: {nearest(key, known)}")
     for name, section in options.items():
         METHODS.get(name).configured(config.preset if config.preset in PRESETS else "sound", section)
     config.build_method()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,15 +14,11 @@ import torch
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.streams import Streams
-from fedloom.core.trees import clone
 from fedloom.data import Scenario, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, RoundReport, Serial, Worker
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
-from fedloom.methods.method import Finding, ServerContext, Task
+from fedloom.methods.method import Task
 from fedloom.methods.phases import Predictor
-from fedloom.nets import build
-from fedloom.nets.net import tree_of
-from fedloom.nets.roles import tag_roles
 from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
@@ -107,40 +104,35 @@ class _Run:
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, callbacks
         streams, data = Streams(config.seed), scenario.train_set
         self.method = config.build_method()
-        net = build(
-            config.model_name(),
-            input_shape=data.input_shape,
-            num_classes=scenario.num_classes,
-            streams=streams,
-            **config.model_options(),
-        )
-        if not self.method.spec.head_bias:
-            net.head.register_parameter("bias", None)
-        self.task = Task(
-            clients=scenario.clients,
-            num_classes=scenario.num_classes,
-            rounds=config.rounds,
-            local_epochs=config.local_epochs,
-            init=clone(tree_of(net)),
-            roles=tag_roles(net, "head"),
-            feature_dim=net.head.in_features,
-            streams=streams,
-        )
+        blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method.spec)
+        nets = [blueprint.build(streams) for blueprint in blueprints]
+        tasks = [
+            Task.of(
+                net,
+                clients=scenario.clients,
+                num_classes=scenario.num_classes,
+                rounds=config.rounds,
+                local_epochs=config.local_epochs,
+                streams=streams,
+                group=group,
+                blueprint=blueprints[group],
+            )
+            for group, net in enumerate(nets)
+        ]
         local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
-        worker = Worker(self.method, net, data, local)
-        self.federation = Federation(
-            self.method, Serial(worker), self.task, scenario, participation=config.participation
-        )
+        worker = Worker(self.method, nets, data, local)
+        self.federation = Federation(self.method, Serial(worker), tasks, scenario, participation=config.participation)
+        self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
         self.evaluator: Evaluator | FewShotEvaluator
         if self.protocol == "few-shot":
             shape = config.evaluation.episode_shape()
-            self.evaluator = FewShotEvaluator(net, worker.load, scenario, shape, streams, batch=PASS_BATCH)
+            self.evaluator = FewShotEvaluator(worker.lives[0], scenario, shape, streams, batch=PASS_BATCH)
         else:
-            self.evaluator = Evaluator(net, worker.load, scenario, self.protocol, batch=PASS_BATCH)
+            also = config.evaluation.also
+            self.evaluator = Evaluator(worker.live_of, scenario, self.protocol, batch=PASS_BATCH, also=also)
         self._refuse_missing_predictor()
         self.rows: list[Row] = []
-        self.findings: dict[str, Finding] = {}
 
     def go(self, start: Checkpoint | None) -> Result:
         """All rounds after `start`, then the summary."""
@@ -151,6 +143,8 @@ class _Run:
         self.rows = self.folder.truncate(first - 1) if self.folder else []
         for callback in self.callbacks:
             callback.on_start(self.config, first)
+            for finding in self.findings.values():
+                callback.on_note(self.config, finding.message)
         written, digest = time.monotonic(), ""
         while self.federation.round < self.config.rounds:
             rows = self._round()
@@ -184,13 +178,13 @@ class _Run:
 
     def _predictors(self, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
         """The server's predictors, or those of all clients one by one, sampled or not."""
-        federation, ctx = self.federation, ServerContext(self.task, round_)
+        federation = self.federation
         if self.evaluator.kind == "global":
-            yield -1, self.method.predictors(federation.server, None, ctx)
+            yield -1, self.method.predictors(federation.server, None, federation.server_context())
             return
         for client in range(self.scenario.clients):
             state = federation.state_of(federation.client_context(client, round_))
-            yield client, self.method.predictors(federation.server, state, ctx)
+            yield client, self.method.predictors(federation.server, state, federation.server_context(client))
 
     def _training_rows(self, report: RoundReport) -> list[Row]:
         for finding in report.findings:
@@ -256,6 +250,7 @@ class _Run:
             raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
         _, losses = Result({}, self.rows, {}, {}).curve("loss")
         codes = {r["name"].partition("/")[2] for r in self.rows if r["name"].startswith("degenerate/")}
+        codes |= self.findings.keys()
         numbers: dict[str, Any] = {
             "method": config.method,
             "preset": config.preset,
@@ -271,7 +266,7 @@ class _Run:
             "best_val_accuracy": by["best_val"],
             "best_test_accuracy": by["best_test"],
             "mean_last_k_accuracy": by["mean_last_k"],
-            "test_loss": losses[-1],
+            "test_loss": losses[-1] if math.isfinite(losses[-1]) else None,
             "bytes_up": int(total(self.rows, "bytes_up")),
             "bytes_down": int(total(self.rows, "bytes_down")),
             "samples": int(total(self.rows, "samples")),
@@ -296,7 +291,7 @@ class _Run:
     def _refuse_missing_predictor(self) -> None:
         """Ask once before training whether the method offers the model that the protocol tests."""
         _, offered = next(self._predictors(0))
-        self.evaluator.pick(offered)
+        self.evaluator.check(offered)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ def gram_linearised(weight: Tensor, reference: Tensor) -> Tensor:
 def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor) -> Tensor:
     """|SL - CR|^2 / C^2 over the rows [C] that count (Eq. 11): scalar, in [0, 2 / C) for softmaxed relations."""
     difference = relations - soft_labels
-    return torch.where(rows.unsqueeze(1), difference, torch.zeros_like(difference)).square().mean()
+    return torch.where(rows.unsqueeze(1), difference, 0.0).square().mean()
 
 
 def next_soft_labels(sums: Tensor, counts: Tensor, last: ClassTable, absent_row: str, ema: float) -> ClassTable:

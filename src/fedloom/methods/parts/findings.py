@@ -13,3 +13,13 @@ def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Fi
         return []
     message = f"every class is held by one participant: {consequence}"
     return [Finding(f"{method}.one_holder_per_class", message, 1.0)]
+
+
+def neighbours_clamped(method: str, neighbours: int, participants: int) -> list[Finding]:
+    """A finding if M neighbours are asked for where a round has no more than M participants."""
+    if neighbours < participants:
+        return []
+    message = (
+        f"neighbours = {neighbours}: with {participants} participants a round, at most {participants - 1} are used"
+    )
+    return [Finding(f"{method}.neighbours_clamped", message, float(participants - 1))]

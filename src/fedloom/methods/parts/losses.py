@@ -9,3 +9,9 @@ from torch.nn import functional
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """logits [B, C], labels [B] -> -log softmax(logits)[label], [B]."""
     return functional.cross_entropy(logits, labels, reduction="none")
+
+
+def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(student)) of logits [B, C]: [B]. No temperature."""
+    targets = functional.softmax(teacher, dim=1)
+    return functional.kl_div(functional.log_softmax(student, dim=1), targets, reduction="none").sum(1)

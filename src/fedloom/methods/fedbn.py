@@ -1,0 +1,46 @@
+"""FedBN."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import BaseModel
+
+from fedloom.core.records import Record
+from fedloom.methods import method
+from fedloom.methods.method import Method, ServerContext, Spec, Uploads, register
+from fedloom.nets.roles import BN_ROLES, Role
+
+
+class Options(method.Options):
+    """weights: clients weigh alike, or by samples. bn_stats: running means and variances stay with the client, or are
+    averaged and only scale and shift stay (the label-skew code of Fed-CO2)."""
+
+    weights: Literal["uniform", "samples"] = "uniform"
+    bn_stats: Literal["personal", "shared"] = "personal"
+
+
+@register
+class FedBN(Method):
+    """FedBN: batch norm stays with the client. Li et al., ICLR 2021, arXiv 2102.07623.
+
+    Down: weights outside batch norm.   Up: the same, number of samples.
+    A client keeps scale, shift, running mean and variance of every batch-norm layer; all else is averaged with equal
+    weights (Algorithm 1). Clients that never took part are tested with the first batch-norm state.
+    """
+
+    spec = Spec(private=BN_ROLES)
+    Options = Options
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        return {"model": self.average(uploads, by=self.options.weights)}
+
+
+def bn_roles(statistics: Literal["personal", "shared"]) -> frozenset[Role]:
+    """What of batch norm stays with the client."""
+    return BN_ROLES if statistics == "personal" else frozenset({Role.BN_AFFINE})

@@ -1,0 +1,228 @@
+"""Fed-CO2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, cast
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from fedloom.core.records import Record
+from fedloom.core.trees import Tree
+from fedloom.methods import method
+from fedloom.methods.fedbn import bn_roles
+from fedloom.methods.method import (
+    ClientContext,
+    Method,
+    ServerContext,
+    Spec,
+    Start,
+    Task,
+    Uploads,
+    Work,
+    register,
+)
+from fedloom.methods.parts.losses import cross_entropy, kl_divergence
+from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.nets.bundle import Bundle
+from fedloom.nets.net import Net
+
+ONLINE, OFFLINE = "online", "offline"
+_FIRST = "first_"  # of a head in the bank before anybody has sent one
+
+
+class Options(method.Options):
+    """Fed-CO2's switches; defaults are preset `paper`.
+
+    algorithm: with feature skew (Algorithm 1: mutual phase, foreign heads) or label skew alone (Algorithm 2: neither).
+    mu: weight of the foreign heads' losses. inter_reduce: their sum as printed, or their mean, which does not grow with
+    the number of clients. intra_to_online, intra_to_offline, inter_online, inter_offline: each direction of transfer.
+    replace_intra: a net whose mutual phase is off trains on cross-entropy meanwhile, so that steps are equal.
+    mutual_epochs: length of the mutual phase. personal: what of the online net stays with the client. bn_stats: whether
+    running statistics do, too. weights: clients weigh alike, or by samples. offline_init: the offline net starts as the
+    online one, or from weights of the client's own. bank: heads of all clients seen so far, or of the last round's.
+    initial_heads: until the first uploads the bank holds every client's first head (if offline_init is same).
+    """
+
+    algorithm: Literal["feature_skew", "label_skew"] = "feature_skew"
+    mu: float = Field(1.0, ge=0)
+    inter_reduce: Literal["sum", "mean"] = "sum"
+    intra_to_online: bool = True
+    intra_to_offline: bool = True
+    inter_online: bool = True
+    inter_offline: bool = True
+    replace_intra: bool = False
+    mutual_epochs: int = Field(1, ge=0)
+    personal: Literal["bn", "head", "bn+head"] = "bn"
+    bn_stats: Literal["personal", "shared"] = "personal"
+    weights: Literal["uniform", "samples"] = "uniform"
+    offline_init: Literal["same", "independent"] = "same"
+    bank: Literal["cache", "last_round"] = "cache"
+    initial_heads: bool = True
+
+
+@register
+class FedCO2(Method):
+    """Fed-CO2: cooperation of online and offline models. Cai et al., NeurIPS 2023, arXiv 2312.13923.
+
+    Every client has two nets: the online one, shared but for its batch norm, and the offline one, its own. H_j is the
+    classifier block of client j's offline net, batch norm and statistics included.
+
+    | direction | item | shape |
+    |---|---|---|
+    | down | online weights outside batch norm; the other clients' H_j (feature skew only) | tree; N - 1 trees |
+    | up | the same weights, samples n_k; own H_k (feature skew only) | tree, int; tree |
+
+    Client, feature skew (Algorithm 1): from its second participation on, one pass in which each net learns the softmax
+    outputs of the other as it was (Eq. 4-5); then CE plus the losses of the foreign heads on its maps, summed
+    (Eq. 6-7). Label skew (Algorithm 2): CE alone. It keeps its batch norm and the whole offline net.
+    Server: weights alike (Eq. 2); the bank of heads. Prediction: the sum of both nets' logits (Eq. 3).
+
+    Where the paper is silent: the mutual phase is one pass and is skipped on first participation (the nets are equal);
+    in round 1 the heads are the first weights; a client that never took part has no head in the bank. The feature-skew
+    code does the same; the label-skew code weighs by samples, averages running statistics and starts the offline nets
+    apart (`weights`, `bn_stats`, `offline_init`).
+    """
+
+    spec = Spec(nets=(ONLINE, OFFLINE), private_nets=frozenset({OFFLINE}))
+    Options = Options
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        if "bn" in self.options.personal:
+            self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))
+
+    def private_names(self, task: Task) -> set[str]:
+        own = super().private_names(task)
+        return own | set(_classifier(task, ONLINE)) if "head" in self.options.personal else own
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        state = super().server_init(ctx)
+        if self.exchanges_heads and self.options.initial_heads and self.options.offline_init == "same":
+            head = self._head(ctx.task.init, ctx.task)
+            state |= {_FIRST + head_of(client): head for client in range(ctx.task.clients)}
+        return state
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        sent = {name.removeprefix(_FIRST): value for name, value in server.items()}
+        sent.pop(head_of(client), None)
+        return sent
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        new: Record = {"model": self.average(uploads, by=self.options.weights)}
+        if not self.exchanges_heads:
+            return new
+        kept = server if self.options.bank == "cache" else {}
+        heads = {name: value for name, value in kept.items() if name.startswith(head_of())}
+        return new | heads | {head_of(client): upload["head"] for client, upload in uploads.items()}
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def client_init(self, ctx: ClientContext) -> Record:
+        state = super().client_init(ctx)
+        if self.options.offline_init == "independent":
+            fresh = ctx.task.fresh(ctx.client)
+            model = cast(Tree, state["model"])
+            state["model"] = {n: fresh[n] if n.startswith(f"{OFFLINE}.") else value for n, value in model.items()}
+        return state
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        consts: Consts = {"heads": [tree for name, tree in payload.items() if name != "model"]}
+        if "participated" in state:
+            consts["teachers"] = {name: _child(start.tree, name) for name in (ONLINE, OFFLINE)}
+        return Start(start.tree, consts)
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        options, local = self.options, Train(self.loss, ctx.task.local_epochs)
+        to = {ONLINE: options.intra_to_online, OFFLINE: options.intra_to_offline}
+        nets = tuple(name for name in to if to[name] or options.replace_intra)
+        if options.algorithm == "label_skew" or "teachers" not in start.consts or not nets:
+            return [local]
+        return [Train(self.mutual, options.mutual_epochs, nets=nets), local]
+
+    def mutual(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        """Intra-client transfer, Eq. 4-5: KL(teacher || student), each net taught by the other as it was before."""
+        bundle, terms = cast(Bundle, net), {}
+        to = {ONLINE: self.options.intra_to_online, OFFLINE: self.options.intra_to_offline}
+        for student, teacher in ((ONLINE, OFFLINE), (OFFLINE, ONLINE)):
+            if to[student]:
+                with torch.no_grad():
+                    taught = bundle.frozen.logits(consts["teachers"][teacher], batch.x)
+                terms[f"intra_{student}"] = batch.mean(kl_divergence(taught, bundle[student](batch.x)))
+            elif self.options.replace_intra:
+                terms[f"ce_{student}"] = batch.mean(cross_entropy(bundle[student](batch.x), batch.y))
+        return Objective.sum(terms)
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        """Local adaptation with inter-client transfer, Eq. 6-7; the nets share nothing, so one sum serves both."""
+        bundle, terms = cast(Bundle, net), {}
+        to = {ONLINE: self.options.inter_online, OFFLINE: self.options.inter_offline}
+        for name in (ONLINE, OFFLINE):
+            maps = bundle[name].maps(batch.x)
+            terms[f"ce_{name}"] = batch.mean(cross_entropy(bundle[name].classify(maps), batch.y))
+            if to[name] and consts["heads"]:
+                foreign = foreign_losses(bundle, maps, batch, consts["heads"])
+                share = 1 / len(consts["heads"]) if self.options.inter_reduce == "mean" else 1.0
+                terms[f"inter_{name}"] = self.options.mu * share * foreign
+        return Objective.sum(terms)
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        if self.exchanges_heads:
+            payload["head"] = self._head(work.tree, ctx.task)
+        return payload, state | {"participated": True}
+
+    # -- prediction ------------------------------------------------------------------------------------------
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        """ "personal" is the sum of both nets; "online" and "offline" are its branches (Table 10)."""
+        if state is None:
+            return {}
+        tree = self._joined(server, state, ctx.task)
+        return {
+            "personal": Predictor(tree, fused),
+            ONLINE: Predictor(tree, lambda net, x: cast(Bundle, net)[ONLINE](x)),
+            OFFLINE: Predictor(tree, lambda net, x: cast(Bundle, net)[OFFLINE](x)),
+        }
+
+    @property
+    def exchanges_heads(self) -> bool:
+        """Whether offline heads travel."""
+        options = self.options
+        wanted: bool = options.inter_online or options.inter_offline
+        return wanted and options.algorithm == "feature_skew"
+
+    @staticmethod
+    def _head(tree: Tree, task: Task) -> Tree:
+        return _child({name: tree[name] for name in _classifier(task, OFFLINE)}, OFFLINE)
+
+
+def fused(net: Net, x: Tensor) -> Tensor:
+    """Sum of both nets' logits [B, C], Eq. 3: not of their softmax outputs."""
+    bundle = cast(Bundle, net)
+    logits: Tensor = bundle[ONLINE](x) + bundle[OFFLINE](x)
+    return logits
+
+
+def foreign_losses(bundle: Bundle, maps: Tensor, batch: Batch, heads: list[Tree]) -> Tensor:
+    """Sum of the foreign heads' cross-entropies on maps [B, f], Eq. 6. The heads are frozen, in evaluation mode."""
+    losses = [batch.mean(cross_entropy(bundle.frozen.classify(head, maps), batch.y)) for head in heads]
+    return torch.stack(losses).sum()
+
+
+def head_of(client: int | str = "") -> str:
+    """The name under which the bank holds a client's head; without one, how all these names start."""
+    return f"head.{client}"
+
+
+def _classifier(task: Task, net: str) -> list[str]:
+    """Names of the entries of one net's classifier block."""
+    parts = tuple(f"{net}.{part}." for part in task.classifier)
+    return [name for name in task.init if name.startswith(parts)]
+
+
+def _child(tree: Tree, net: str) -> Tree:
+    """One net's entries under its own names."""
+    return {name.removeprefix(f"{net}."): value for name, value in tree.items() if name.startswith(f"{net}.")}

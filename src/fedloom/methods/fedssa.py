@@ -1,0 +1,208 @@
+"""FedSSA."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.methods import method
+from fedloom.methods.method import (
+    ClientContext,
+    Finding,
+    Method,
+    ServerContext,
+    Spec,
+    Start,
+    Task,
+    Uploads,
+    Work,
+    register,
+)
+from fedloom.methods.parts.findings import one_holder_per_class
+from fedloom.methods.parts.gradients import clipped
+from fedloom.methods.parts.heads import require_linear_head
+from fedloom.methods.phases import Phase, Train
+from fedloom.nets.roles import ALL_ROLES
+
+GROWN = 100.0  # a header row this many times longer than its first value is reported
+
+
+class Options(method.Options):
+    """FedSSA's switches; defaults are preset `paper`.
+
+    mu0, t_stable: the local row's weight in the fusion, mu0 cos(pi t / (2 t_stable)), 0 from t_stable on (t = 0 is the
+    first round). fusion: global + mu local as printed, or divided by 1 + mu. skip_first_fusion: the first round
+    trains from the client's own header. share_bias: a class's row is its weights and its bias, or the weights alone.
+    average: the server averages the rows of classes that a client holds, or all rows (LG-FedAvg). take_over: the client
+    fuses the rows of its classes, or all. pool: the round's participants, or the last rows of all clients met so far
+    (released code). weights: holders weigh alike, or by their samples of the class. clip: largest gradient norm.
+    """
+
+    mu0: float = Field(0.5, ge=0, le=1)
+    t_stable: int = Field(2, ge=0)
+    fusion: Literal["literal", "convex"] = "literal"
+    skip_first_fusion: bool = False
+    share_bias: bool = True
+    average: Literal["seen", "all"] = "seen"
+    take_over: Literal["seen", "all"] = "seen"
+    pool: Literal["sampled", "all_known"] = "sampled"
+    weights: Literal["uniform", "count"] = "uniform"
+    clip: float | None = Field(None, gt=0)
+
+
+@register
+class FedSSA(Method):
+    """FedSSA: semantic similarity-based aggregation of header rows. Yi et al., IJCAI 2024, arXiv 2312.09006.
+
+    The header is the last linear layer; its row of class s (weights and bias, d + 1 numbers) says what clients with
+    different nets have in common. S_k are the classes in client k's training data.
+
+    | direction | item | shape |
+    |---|---|---|
+    | down | header rows of S_k (at first contact, all rows) | [|S_k|, d + 1] + mask |
+    | up | trained header rows of S_k | [|S_k|, d + 1] + mask |
+
+    Client: row s in S_k becomes global + mu^t local (Eq. 4), mu^t falling to 0 (Eq. 5); then CE over all classes. It
+    keeps its whole net, rows of unseen classes included. Server: a row is the plain mean over the participants that
+    hold the class (Eq. 3); without any it stays.
+
+    Where the paper is silent: the header is the last layer only, biases included; which classes a client holds is
+    a mask, never inferred from zero rows; the first header is the first architecture's. The released code pools the
+    stored rows of clients that were not sampled and clips gradients (preset `authors`; its aliasing bugs are left out).
+    """
+
+    spec = Spec(private=ALL_ROLES, architectures="any", class_counts="local")
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {"pool": "all_known", "clip": 50.0},
+        "sound": {},
+    }
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        if self.options.pool == "all_known" and self.options.weights == "count":
+            raise ConfigError("fedssa.weights = 'count': rows of earlier rounds have no counts; set pool to sampled")
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        for task in tasks:
+            require_linear_head(task, self.name())
+        shapes = [_rows(task.init, self.options.share_bias).shape for task in tasks]
+        for group, shape in enumerate(shapes):
+            if shape != shapes[0]:
+                raise ConfigError(
+                    f"fedssa averages header rows of one width: the clients of group {group} have headers of "
+                    f"{shape[0]} x {shape[1]}, those of group 0 of {shapes[0][0]} x {shapes[0][1]}; choose models with "
+                    "the same feature width"
+                )
+        return super().examine(tasks, participants)
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        task = ctx.task
+        rows = _rows(task.init, self.options.share_bias)
+        return {
+            "header": ClassTable(rows, torch.ones(task.num_classes, dtype=torch.bool)),
+            "holds": torch.zeros(task.clients, task.num_classes, dtype=torch.bool),
+        }
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        holds = cast(Tensor, server["holds"])[client]
+        header = cast(ClassTable, server["header"])
+        return {"header": header if self.options.take_over == "all" or not holds.any() else header.only(holds)}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        holds = cast(Tensor, server["holds"]).clone()
+        known: Record = {name: value for name, value in server.items() if name not in ("header", "holds")}
+        if self.options.pool == "all_known":
+            known |= {f"rows.{client}": upload["header"] for client, upload in uploads.items()}
+            tables = [cast(ClassTable, table) for table in known.values()]
+        else:
+            tables = [cast(ClassTable, upload["header"]) for upload in uploads.values()]
+        for client, upload in uploads.items():
+            holds[client] = cast(ClassTable, upload["header"]).held
+        counts = [cast(Tensor, u["class_counts"]) for u in uploads.values() if "class_counts" in u]
+        weights = torch.stack(counts) if counts else None
+        fresh = mean_rows(ClassTable.stack(tables).to(torch.float64), weights)
+        header = fresh.to(torch.float32).or_else(cast(ClassTable, server["header"]))
+        new: Record = {"header": header, "holds": holds}
+        return new | known
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        options, tree = self.options, cast(Tree, state["model"])
+        if options.skip_first_fusion and ctx.round == 1:
+            return Start(tree, {})
+        header = cast(ClassTable, payload["header"])
+        taken = header.held if options.take_over == "all" else header.held & (ctx.class_counts > 0)
+        mu = fusion_weight(ctx.round - 1, options.mu0, options.t_stable)
+        rows = fused_rows(_rows(tree, options.share_bias), header.values, taken, mu, options.fusion)
+        return Start(_with_rows(tree, rows), {})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        clip = None if self.options.clip is None else clipped(self.options.clip)
+        return [Train(self.loss, ctx.task.local_epochs, grad_map=clip)]
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        every = torch.ones_like(ctx.class_counts, dtype=torch.bool)
+        rows = ClassTable(_rows(work.tree, self.options.share_bias), every)
+        payload: Record = {"header": rows.only(every if self.options.average == "all" else ctx.class_counts > 0)}
+        if self.options.weights == "count":
+            payload["class_counts"] = ctx.class_counts
+        return payload, {"model": work.tree}
+
+    # -- self-examination ------------------------------------------------------------------------------------
+    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+        tables = ClassTable.stack([cast(ClassTable, upload["header"]) for upload in uploads.values()])
+        nothing = "the global row is the client's own, nothing is shared"
+        found = one_holder_per_class("fedssa", tables.held, nothing) if self.options.pool == "sampled" else []
+        first = _rows(ctx.task.init, self.options.share_bias).norm(dim=1).clamp(min=1e-12)
+        growth = float(torch.where(tables.held, tables.values.norm(dim=2) / first, 0.0).max())
+        if growth > GROWN:
+            message = f"a header row is {growth:.0f} times as long as at first: the unnormalised fusion adds up"
+            found.append(Finding("fedssa.rows_grow", message, growth))
+        return found
+
+
+def fusion_weight(t: int, mu0: float, t_stable: int) -> float:
+    """mu^t = mu0 cos(pi t / (2 T_stable)) until T_stable, then 0 (Eq. 5); t counts from 0."""
+    return mu0 * math.cos(math.pi * t / (2 * t_stable)) if t < t_stable else 0.0
+
+
+def fused_rows(local: Tensor, received: Tensor, taken: Tensor, mu: float, fusion: str = "literal") -> Tensor:
+    """Header rows [C, d] before training, Eq. 4: received + mu local where `taken` [C], the local row elsewhere.
+
+    fusion "convex" divides by 1 + mu, so that rows keep their length.
+    """
+    rows = received + mu * local
+    return torch.where(taken.unsqueeze(1), rows / (1 + mu) if fusion == "convex" else rows, local)
+
+
+def mean_rows(local: ClassTable, weights: Tensor | None = None) -> ClassTable:
+    """Mean over the holders of each class, Eq. 3: [m, C, d] -> [C, d]; weights [m, C] or None for all alike."""
+    if weights is None:
+        return local.mean_over_clients()
+    kept = torch.where(local.held, weights, 0).to(local.values.dtype)
+    return ClassTable.from_sums((kept.unsqueeze(2) * local.values).sum(0), kept.sum(0))
+
+
+def _rows(tree: Tree, with_bias: bool) -> Tensor:
+    """The header as one row per class: weights [C, d], and the bias as one more column."""
+    bias = tree.get("head.bias") if with_bias else None
+    return tree["head.weight"] if bias is None else torch.cat([tree["head.weight"], bias.unsqueeze(1)], dim=1)
+
+
+def _with_rows(tree: Tree, rows: Tensor) -> Tree:
+    """`tree` with these header rows."""
+    width = tree["head.weight"].shape[1]
+    new = tree | {"head.weight": rows[:, :width].contiguous()}
+    return new if rows.shape[1] == width else new | {"head.bias": rows[:, width].contiguous()}

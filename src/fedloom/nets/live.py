@@ -1,0 +1,26 @@
+"""A net in memory whose weights are exchanged in place."""
+
+from __future__ import annotations
+
+import torch
+
+from fedloom.core.trees import Tree, clone
+from fedloom.nets.net import Net, tree_of
+
+
+class Live:
+    """`net` and its live tensors by name. Loading copies values; the tensors stay where they are."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.tree = tree_of(net)
+        self.parameters = dict(net.named_parameters())
+
+    def load(self, tree: Tree) -> None:
+        """Copy `tree` into the net."""
+        with torch.no_grad():
+            torch._foreach_copy_(list(self.tree.values()), [tree[name] for name in self.tree])
+
+    def weights(self) -> Tree:
+        """A copy of the net's tensors."""
+        return clone(self.tree)

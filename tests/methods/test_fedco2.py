@@ -1,0 +1,436 @@
+"""Fed-CO2: the properties that its equations promise, whatever the numbers."""
+
+import copy
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax, softmax
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import from_bytes, to_bytes, wire_size
+from fedloom.core.streams import Streams
+from fedloom.methods.fedco2 import fused
+from fedloom.methods.method import ServerContext, Task
+from fedloom.methods.phases import Batch, OptimizerSpec
+from fedloom.nets.blocks import dense
+from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.net import Net
+from support import CLASSES, WIDTH, Recording, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
+
+NETS = ("online", "offline")
+OFF = dict.fromkeys(("intra_to_online", "intra_to_offline", "inter_online", "inter_offline"), False)
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2, 3], [3, 3, 2, 0, 1, 0]]
+MOMENTUM = OptimizerSpec(lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+class Block(Net):
+    """Maps of width 6 behind batch norm, then a classifier of two layers with batch norm between them."""
+
+    classifier_block: ClassVar[tuple[str, ...]] = ("fc", "head")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Linear(WIDTH, 6), nn.BatchNorm1d(6)
+        self.fc = dense([6, 4], batch_norm=True)
+        self.head = nn.Linear(4, CLASSES)
+
+    def maps(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)).relu()
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.fc(self.maps(x))
+
+
+def fedco2(net=Block, labels=LABELS, rounds=0, options=None, method="fedco2", **details):
+    """A federation after some rounds; every job and result is kept."""
+    toy = world(configured(method, "paper", **(options or {})), labels, net=net, engine=Recording, **details)
+    for _ in range(rounds):
+        toy.federation.step()
+    return toy
+
+
+def child(tree, name):
+    return {n.removeprefix(f"{name}."): v for n, v in tree.items() if n.startswith(f"{name}.")}
+
+
+def heads_in(record) -> list[str]:
+    return sorted(name for name in record if name.startswith("head."))
+
+
+def after_mutual_phase(options, **details):
+    """Client 0 before and after a mutual phase alone, in its second round, and what it did."""
+    toy = fedco2(rounds=1, options=options, **details)
+    for state in toy.federation.states.values():  # so that the nets differ
+        state["model"] = {n: v + 0.1 if n.startswith("offline.conv") else v for n, v in state["model"].items()}
+    toy.federation.tasks[0] = replace(toy.task, local_epochs=0)
+    job = toy.job(0, round_=2)
+    before, done = toy.method.begin(job.payload, job.state, job.ctx).tree, toy.worker.run(job)
+    after = done.payload["model"] | done.state["model"]
+    return before, {name: after[name] for name in before}, done
+
+
+def batch_of(toy, client=0, mask=None):
+    x, y = toy.samples(client)
+    return Batch(x, y, mask)
+
+
+# -- what stays and what moves -----------------------------------------------------------------------------------------
+def test_teachers_and_heads_do_not_change_in_a_round(monkeypatch):
+    toy, starts = fedco2(rounds=2), []
+    begin = toy.method.begin
+    monkeypatch.setattr(toy.method, "begin", lambda *a: starts.append(begin(*a)) or starts[-1])
+    job = toy.job(0, round_=3)
+    before = to_bytes(job.payload), to_bytes(job.state), to_bytes(toy.federation.server)
+    start = begin(job.payload, job.state, job.ctx)
+    done = toy.worker.run(job)
+    assert (to_bytes(job.payload), to_bytes(job.state), to_bytes(toy.federation.server)) == before
+    assert len(starts[0].consts["heads"]) == 2
+    for ours, theirs in zip(starts[0].consts["heads"], start.consts["heads"], strict=True):
+        assert same_tree(ours, theirs)
+    for name in NETS:
+        assert same_tree(starts[0].consts["teachers"][name], child(start.tree, name))
+    assert furthest(done.payload["model"], job.payload["model"]) > 1e-3
+    assert not any(v.requires_grad for h in starts[0].consts["heads"] for v in h.values())
+
+
+def test_batch_norm_of_clients_differs_while_all_shared_online_entries_are_equal():
+    toy = fedco2(rounds=2)
+    shared = {f"online.{n}.{kind}" for n in ("conv", "fc.0", "head") for kind in ("weight", "bias")}
+    assert set(toy.federation.server["model"]) == shared
+    starts = []
+    for client in range(3):
+        job = toy.job(client, round_=3)
+        starts.append(toy.method.begin(job.payload, job.state, job.ctx).tree)
+        assert list(starts[-1]) == list(toy.task.init)
+    for name in starts[0]:
+        if name in shared:
+            assert all(torch.equal(start[name], starts[0][name]) for start in starts)
+        elif name.startswith(("online.norm.", "online.fc.1.")) and "num_batches" not in name:
+            assert not torch.allclose(starts[0][name], starts[1][name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("personal", "own"),
+    [("head", ["fc.", "head."]), ("bn+head", ["fc.", "head.", "norm."]), ("bn", ["fc.1.", "norm."])],
+)
+def test_personal_says_which_online_entries_stay(personal, own):
+    toy = fedco2(rounds=2, options={"personal": personal})
+    kept = {n for n in toy.task.init if n.startswith(("offline.", *(f"online.{part}" for part in own)))}
+    assert all(set(done.payload["model"]) == set(toy.task.init) - kept for done in toy.federation.engine.done)
+    assert all(set(done.state["model"]) == kept for done in toy.federation.engine.done)
+
+
+def test_unsampled_clients_keep_their_state():
+    toy = fedco2(participation=1 / 3)
+    for _ in range(6):
+        before = {client: to_bytes(state) for client, state in toy.federation.states.items()}
+        (sampled,) = toy.federation.step().participants
+        assert all(to_bytes(toy.federation.states[k]) == state for k, state in before.items() if k != sampled)
+
+
+# -- what it is without its parts --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("participation", [1.0, 2 / 3])
+def test_with_all_transfer_off_feature_skew_is_label_skew(participation):
+    details = {"rounds": 4, "epochs": 2, "optimizer": MOMENTUM, "participation": participation}
+    ours, plain = (fedco2(options=o, **details) for o in (OFF, {"algorithm": "label_skew"}))
+    assert same_bits(ours.federation.server, plain.federation.server)
+    for a, b in zip(ours.federation.engine.done, plain.federation.engine.done, strict=True):
+        assert same_bits(a.payload, b.payload)
+        assert same_bits(a.state, b.state)
+        assert (a.terms, a.steps) == (b.terms, b.steps)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+@pytest.mark.parametrize("statistics", ["personal", "shared"])
+def test_the_online_branch_is_fedbn_and_the_offline_branch_is_local(weights, statistics):
+    details = {"rounds": 3, "epochs": 2, "optimizer": MOMENTUM}
+    options = {"weights": weights, "bn_stats": statistics}
+    ours = fedco2(options=options | {"algorithm": "label_skew"}, **details).federation
+    fedbn = fedco2(options=options, method="fedbn", **details).federation
+    local = fedco2(method="local", **details).federation
+    assert same_tree(child(ours.server["model"], "online"), fedbn.server["model"])
+    for client in range(3):
+        state = ours.states[client]["model"]
+        assert same_tree(child(state, "online"), fedbn.states[client]["model"])
+        assert same_tree(child(state, "offline"), local.states[client]["model"])
+
+
+def test_one_client_alone_has_no_foreign_heads():
+    toy = fedco2(labels=LABELS[:1])
+    for _ in range(3):
+        assert set(toy.federation.step().terms) == {"ce_online", "ce_offline"}
+    assert all(heads_in(job.payload) == [] for job in toy.federation.engine.jobs)
+
+
+def test_permuting_clients_permutes_results():
+    """Whole-set batches: the order of samples, drawn per client number, then matters for rounding alone."""
+    order = [2, 0, 1]
+    plain = fedco2(rounds=3, batch_size=8).federation
+    moved = fedco2(rounds=3, batch_size=8, labels=[LABELS[k] for k in order])
+    x = torch.cat([plain.scenario.train_set.x[plain.scenario.train.tensor(k)] for k in order])
+    object.__setattr__(moved.data, "x", x)  # inputs are drawn in the order of clients
+    moved = moved.federation
+    moved.round, moved.states, moved.server = 0, {}, moved.method.server_init(moved.server_context())
+    for _ in range(3):
+        moved.step()
+    assert furthest(plain.server["model"], moved.server["model"]) < 1e-5
+    for new, old in enumerate(order):
+        assert furthest(plain.states[old]["model"], moved.states[new]["model"]) < 1e-5
+        assert furthest(plain.server[f"head.{old}"], moved.server[f"head.{new}"]) < 1e-5
+    assert furthest(plain.states[0]["model"], moved.states[0]["model"]) > 1e-2
+
+
+# -- the mutual phase --------------------------------------------------------------------------------------------------
+def test_a_first_participation_has_no_mutual_phase_however_late():
+    toy = fedco2(rounds=8, participation=1 / 3, epochs=2)
+    firsts = {}
+    for job, done in zip(toy.federation.engine.jobs, toy.federation.engine.done, strict=True):
+        passes = 2 if job.ctx.client not in firsts else 3
+        firsts.setdefault(job.ctx.client, job.ctx.round)
+        full, rest = divmod(len(LABELS[job.ctx.client]), 4)
+        assert done.steps == passes * (full + (rest > 1))
+    assert len(firsts) == 3
+    assert max(firsts.values()) > 2
+
+
+def test_teachers_answer_in_evaluation_mode_and_students_in_training_mode():
+    toy = fedco2(rounds=2)
+    job = toy.job(0, round_=3)
+    start, batch = toy.method.begin(job.payload, job.state, job.ctx), batch_of(toy)
+    toy.worker.lives[0].load(start.tree)
+    bundle, teachers = toy.net.train(), copy.deepcopy(toy.net).eval()
+    objective = toy.method.mutual(bundle, batch, start.consts)
+    assert list(objective.terms) == ["intra_online", "intra_offline"]
+    toy.worker.lives[0].load(start.tree)
+    for student, teacher in (NETS, NETS[::-1]):
+        targets, answers = softmax(teachers[teacher](batch.x), 1), log_softmax(bundle[student](batch.x), 1)
+        expected = kl_div(answers, targets, reduction="batchmean")
+        assert torch.allclose(objective.terms[f"intra_{student}"], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("off", "still", "moving"), [("intra_to_online", *NETS), ("intra_to_offline", *NETS[::-1])])
+def test_a_net_that_learns_nothing_from_the_other_keeps_its_bits(off, still, moving):
+    before, after, done = after_mutual_phase({off: False}, optimizer=MOMENTUM)
+    assert same_tree(child(before, still), child(after, still))
+    assert furthest(child(before, moving), child(after, moving)) > 1e-4
+    assert set(done.terms) == {f"intra_{moving}"}
+    assert done.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "terms"),
+    [
+        ({"intra_to_online": False}, {"ce_online", "intra_offline"}),
+        ({"intra_to_online": False, "intra_to_offline": False}, {"ce_online", "ce_offline"}),
+        ({}, {"intra_online", "intra_offline"}),
+    ],
+)
+def test_replace_intra_makes_steps_equal(options, terms):
+    before, after, done = after_mutual_phase(options | {"replace_intra": True, "mutual_epochs": 2})
+    assert (done.steps, set(done.terms)) == (4, terms)
+    assert all(furthest(child(before, name), child(after, name)) > 1e-4 for name in NETS)
+    both_off = {"intra_to_online": False, "intra_to_offline": False}
+    assert after_mutual_phase(both_off)[2].steps == after_mutual_phase({"mutual_epochs": 0})[2].steps == 0
+
+
+# -- the bank of heads -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("bank", ["cache", "last_round"])
+def test_bank_holds_the_last_head_of_clients_met_so_far_or_of_the_last_round(bank):
+    toy = fedco2(participation=2 / 3, labels=[*LABELS, LABELS[0]], options={"bank": bank})
+    assert heads_in(toy.job(4 - 1).payload) == ["head.0", "head.1", "head.2"]  # until somebody sends one, the first
+    known = {}
+    for _ in range(6):
+        toy.federation.engine.jobs.clear()
+        toy.federation.engine.done.clear()
+        before = set(heads_in(toy.federation.server)) or {f"head.{k}" for k in range(4)}
+        toy.federation.step()
+        for job in toy.federation.engine.jobs:
+            assert set(heads_in(job.payload)) == before - {f"head.{job.ctx.client}"}
+        new = {f"head.{done.client}": done.payload["head"] for done in toy.federation.engine.done}
+        known = known | new if bank == "cache" else new
+        assert heads_in(toy.federation.server) == sorted(known)
+        assert all(same_tree(toy.federation.server[name], head) for name, head in known.items())
+
+
+def test_with_everyone_in_every_round_both_banks_are_the_same():
+    toys = [fedco2(rounds=3, options={"bank": bank}).federation for bank in ("cache", "last_round")]
+    assert same_bits(toys[0].server, toys[1].server)
+
+
+def test_first_heads_are_the_first_classifier_with_its_batch_norm_or_absent():
+    with_heads, without = fedco2(rounds=1), fedco2(rounds=1, options={"initial_heads": False})
+    head = with_heads.federation.engine.jobs[0].payload["head.1"]
+    block = {n: v for n, v in child(with_heads.task.init, "offline").items() if n.startswith(("fc.", "head."))}
+    assert same_tree(head, block)
+    assert "fc.1.running_var" in head
+    assert all(set(job.payload) == {"model"} for job in without.federation.engine.jobs)
+    assert all(set(done.terms) == {"ce_online", "ce_offline"} for done in without.federation.engine.done)
+    assert set(without.federation.step().terms) == {f"{kind}_{net}" for kind in ("ce", "inter") for net in NETS}
+
+
+@pytest.mark.parametrize("off", ["inter_online", "inter_offline"])
+def test_inter_switches_are_separate(off):
+    toy = fedco2(options={off: False})
+    kept = {"inter_online", "inter_offline"} - {off}
+    assert set(toy.federation.step().terms) == {"ce_online", "ce_offline"} | kept
+
+
+def test_own_classifiers_learn_from_their_own_loss_alone():
+    toy = fedco2(rounds=1)
+    job = toy.job(0, round_=2)
+    start, batch = toy.method.begin(job.payload, job.state, job.ctx), batch_of(toy)
+    toy.worker.lives[0].load(start.tree)
+    gradients = []
+    for heads in (start.consts["heads"], []):
+        total = toy.method.loss(toy.net.train(), batch, {"heads": heads}).total
+        found = torch.autograd.grad(total, list(toy.net.parameters()))
+        gradients.append(dict(zip(dict(toy.net.named_parameters()), found, strict=True)))
+    for name, gradient in gradients[0].items():
+        inside = name.partition(".")[2].startswith(("fc.", "head."))
+        assert torch.allclose(gradient, gradients[1][name], rtol=0, atol=1e-7) is (inside or name.endswith("conv.bias"))
+
+
+# -- first weights, predictors, bytes ----------------------------------------------------------------------------------
+def test_independent_offline_nets():
+    def states(seed):
+        toy = fedco2(net="mlp", options={"offline_init": "independent", "personal": "head"}, seed=seed)
+        plan = Blueprint("mlp", (WIDTH,), CLASSES, nets=toy.method.spec.nets)
+        toy.federation.tasks[0] = replace(toy.task, blueprint=plan)
+        assert heads_in(toy.federation.server) == []
+        return toy, [toy.federation.state_of(toy.federation.client_context(k, 1))["model"] for k in range(3)]
+
+    toy, ours = states(3)
+    again, other = states(3)[1], states(4)[1]
+    for k in range(3):
+        assert {n for n in toy.task.init if n.startswith(("offline.", "online.head."))} == set(ours[k])
+        assert same_tree(ours[k], again[k])
+        assert all(torch.equal(ours[k][n], toy.task.init[n]) for n in ours[k] if n.startswith("online."))
+        rest = [ours[j] for j in range(3) if j != k]
+        for different in (*rest, other[k], {n: toy.task.init[n] for n in ours[k]}):
+            assert furthest(ours[k], different) > 1e-2
+    toy.federation.step()
+    with pytest.raises(ConfigError, match="registered model"):
+        fedco2(options={"offline_init": "independent"}).federation.step()
+
+
+def test_predictors_are_both_nets_and_the_sum_of_their_logits():
+    toy, x = fedco2(rounds=2), torch.randn(7, WIDTH)
+    ctx = ServerContext(toy.task, 2)
+    offered = toy.method.predictors(toy.federation.server, toy.federation.states[0], ctx)
+    assert list(offered) == ["personal", *NETS]
+    assert toy.method.predictors(toy.federation.server, None, ctx) == {}
+    plain, logits = Block().eval(), {}
+    for name, predictor in offered.items():
+        toy.net.load_state_dict(predictor.tree)
+        logits[name] = predictor.logits(toy.net.eval(), x)
+    for name in NETS:
+        plain.load_state_dict(child(offered["personal"].tree, name))
+        assert torch.equal(logits[name], plain(x))
+    assert torch.equal(logits["personal"], logits["online"] + logits["offline"])
+    assert torch.equal(logits["personal"], fused(toy.net, x))
+    assert not torch.allclose(logits["online"], logits["offline"], atol=1e-2)
+
+
+def numbers(tree) -> int:
+    """Without batch norm's counters."""
+    return sum(value.numel() for value in tree.values() if value.is_floating_point())
+
+
+def test_bytes_are_those_of_shared_weights_and_heads():
+    toy = fedco2()
+    shared, head = 36 + 28 + 20, 28 + 16 + 20
+    for _ in range(2):
+        report = toy.federation.step()
+        jobs, done = toy.federation.engine.jobs[-3:], toy.federation.engine.done[-3:]
+        assert report.bytes_down == sum(len(to_bytes(job.payload)) for job in jobs)
+        assert report.bytes_up == sum(len(to_bytes(d.payload)) for d in done)
+        for job, sent in zip(jobs, done, strict=True):
+            down, up = from_bytes(to_bytes(job.payload)), from_bytes(to_bytes(sent.payload))
+            assert numbers(down.pop("model")) == numbers(up["model"]) == shared
+            assert [numbers(tree) for tree in down.values()] == [head, head]
+            assert (set(up), numbers(up["head"])) == ({"model", "samples", "head"}, head)
+
+
+@pytest.mark.parametrize(
+    ("net", "side", "shared", "head"),
+    [("fedbn-digits-cnn", 28, 14_213_578, 13_911_562), ("fedbn-alexnet", 256, 57_044_810, 54_607_882)],
+)
+def test_numbers_on_the_wire_of_the_papers_nets(net, side, shared, head):
+    method, streams = configured("fedco2", "paper"), Streams(0)
+    with torch.device("meta"):
+        bundle = Blueprint(net, (3, side, side), 10, nets=method.spec.nets).build(streams)
+    task = Task.of(bundle, clients=6, num_classes=10, rounds=2, local_epochs=1, streams=streams)
+    payload = method.down(method.server_init(ServerContext(task, 0)), 2, ServerContext(task, 1))
+    assert numbers(payload["model"]) == shared
+    assert heads_in(payload) == [f"head.{k}" for k in (0, 1, 3, 4, 5)]
+    assert all(numbers(payload[name]) == head for name in heads_in(payload))
+    assert 0 <= wire_size(payload) - 4 * (shared + 5 * head) < 20_000
+
+
+def test_a_net_with_buffers_that_are_not_saved_can_teach():
+    class Scaled(Tiny):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.full((6,), 2.0), persistent=False)
+
+        def features(self, x: Tensor) -> Tensor:
+            return super().features(x) * self.scale
+
+    assert set(fedco2(net=Scaled, rounds=2).federation.engine.done[-1].terms) >= {"inter_online", "inter_offline"}
+
+
+# -- edges -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("net", [Block, TinyBN, Tiny])
+def test_twenty_rounds_stay_finite_with_one_sample_or_one_class(net):
+    toy = fedco2(net=net, labels=[[0, 1, 2, 3, 1], [2], [3, 3, 3, 3, 3]])
+    for _ in range(20):
+        report = toy.federation.step()
+        assert all(math.isfinite(value) for value in report.terms.values())
+    for state in (toy.federation.server, *toy.federation.states.values()):
+        for tree in (value for value in state.values() if isinstance(value, dict)):
+            assert all(value.isfinite().all() for value in tree.values())
+    single = [done for done in toy.federation.engine.done if done.client == 1]
+    assert [done.steps for done in single] == ([1] + [2] * 19 if net is Tiny else [0] * 20)
+
+
+@pytest.mark.parametrize("options", [{}, {"intra_to_online": False, "replace_intra": True, "inter_reduce": "mean"}])
+@pytest.mark.parametrize("net", [Block, Tiny])
+def test_a_batch_that_is_padding_alone_gives_nothing(net, options):
+    toy = fedco2(net=net, rounds=1, options=options)
+    job = toy.job(0, round_=2)
+    start = toy.method.begin(job.payload, job.state, job.ctx)
+    batch = batch_of(toy, mask=torch.zeros(len(LABELS[0]), dtype=torch.bool))
+    for objective in (f(toy.net.train(), batch, start.consts) for f in (toy.method.mutual, toy.method.loss)):
+        for value in (*objective.terms.values(), objective.total):
+            assert float(value.detach()) == 0.0
+            for g in torch.autograd.grad(value, list(toy.net.parameters()), retain_graph=True, allow_unused=True):
+                assert g is None or not g.any()
+
+
+def test_going_on_from_stored_bytes_gives_the_same_bits():
+    whole, stored = fedco2(participation=2 / 3).federation, fedco2(participation=2 / 3).federation
+    for _ in range(4):
+        whole.step()
+        stored.step()
+        stored.server = from_bytes(to_bytes(stored.server))
+        stored.states = {k: from_bytes(to_bytes(state)) for k, state in stored.states.items()}
+    assert same_bits(whole.server, stored.server)
+    assert all(same_bits(state, stored.states[k]) for k, state in whole.states.items())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("mu", -0.1), ("mutual_epochs", -1), ("algorithm", "both"), ("personal", "body"), ("bank", "all")],
+)
+def test_values_out_of_range_are_errors(key, value):
+    with pytest.raises(ConfigError, match=rf"fedco2\.{key}"):
+        configured("fedco2", **{key: value})
+
+
+def test_a_net_without_batch_norm_is_reported_before_the_run():
+    assert [f.code for f in fedco2(net=Tiny).federation.examined] == ["fedco2.no_batch_norm"]
+    assert fedco2().federation.examined == []
