@@ -34,7 +34,7 @@ _FASHION_RUN: dict[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 0.02, "momentum": 0.9},
     "evaluation": {"protocol": "global/global", "every": 2},
 }
-_OWN_MODELS = {"evaluation": {"protocol": "personal/global", "every": 2}}
+_OWN_MODELS = {"evaluation": {"protocol": "personal/global", "every": 40}}  # every model on the whole test set
 _SHARED: list[Entry] = [
     ("FedAvg", {"method": "fedavg"}),
     ("FedProx (mu 0.01)", {"method": "fedprox"}),
@@ -48,7 +48,7 @@ _SHARED: list[Entry] = [
 ]
 _DOMAINS: dict[str, Any] = {
     "model": "fedco2-cnn-bn",
-    "rounds": 40,
+    "rounds": 20,
     "batch_size": 32,
     "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.0},
     "evaluation": {"protocol": "personal/local", "every": 4},
@@ -57,7 +57,7 @@ _CO2 = {"method": "fedco2", "evaluation": {"protocol": "personal/local", "every"
 _TO_CLIENTS = {"evaluation": {"protocol": "global/local", "every": 4}}
 _TWO_CLASSES: dict[str, Any] = {
     "model": "fedssa-cnn",
-    "rounds": 20,
+    "rounds": 15,
     "local_epochs": 1,
     "batch_size": 64,
     "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.0},

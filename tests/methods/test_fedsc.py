@@ -509,7 +509,7 @@ def test_U_of_the_data_set_is_its_mean_distance():
     toy.worker.lives[0].load(toy.federation.server["model"])
     with torch.no_grad():
         z = toy.net.eval().features(x)
-    rows = job.payload["relational"].values.reshape(-1, z.shape[1])
+    rows = job.payload["relational"].values[job.payload["relational"].held]
     expected = (z.unsqueeze(1) - rows).norm(dim=2).mean(0)
     assert len(seen) == 4  # two epochs of six samples in batches of four
     assert all(torch.allclose(scale, expected, rtol=0, atol=1e-5) for scale in seen)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedloom.core.tables import ClassTable, label_discrepancy, nearest_holders
 from fedloom.methods import fedsc
 from fedloom.methods.method import ServerContext
-from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities, unit
+from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans
 from support import CLASSES, Through, configured, world
@@ -99,7 +99,9 @@ def constants(precision: Precision, preset: str = "paper", **options):
 def in_golden_order(values: Tensor) -> Tensor:
     """Columns of ours (client by client) in the file's order (class by class), held prototypes only."""
     order = OUTPUTS["rpcl"]["prototype_order_class_client"]
-    return values[..., [client * CLASSES + label for label, client in order]]
+    ours = sorted((client, label) for label, client in order)  # client by client
+    assert values.shape[-1] == len(ours)
+    return values[..., [ours.index((client, label)) for label, client in order]]
 
 
 def assert_table(table: ClassTable, golden: dict, precision: Precision) -> None:
@@ -237,9 +239,9 @@ def test_aggregate_weights_divide_by_the_participants_total(precision):
 # -- client: RPCL ------------------------------------------------------------------------------------------------------
 def test_rpcl_scale_of_every_prototype(precision):
     _, consts = constants(precision)
-    assert consts["negatives"].sum() == len(OUTPUTS["rpcl"]["prototype_order_class_client"])
     batch = batch_of(precision)
-    ours = in_golden_order(mean_distances(batch.x, unit(batch.x) @ consts["directions"].T, consts["lengths"], batch))
+    lengths, dots = batch.x.square().sum(1, keepdim=True), batch.x @ consts["prototypes"].T
+    ours = in_golden_order(mean_distances(lengths, dots, consts["squares"], batch))
     golden = [OUTPUTS["rpcl"]["U_batch"][f"{j},{k}"] for j, k in OUTPUTS["rpcl"]["prototype_order_class_client"]]
     assert precision.matches(ours, golden)
 
@@ -269,7 +271,7 @@ def test_rpcl_per_sample_from_the_golden_similarities(precision):
     scores = precision.tensor(OUTPUTS["rpcl"]["s"]) / INPUTS["tau"]
     own = torch.tensor([label for label, _ in order]) == batch_of(precision).y.unsqueeze(1)  # [B, Q]
     everyone = torch.arange(len(order)).expand_as(own)
-    losses = contrast_of(scores, everyone, own, torch.ones_like(own))
+    losses, *_ = contrast_of(scores, everyone, torch.where(own, 0.0, -1e30).to(scores.dtype), None)
     golden = OUTPUTS["rpcl"]["per_sample"]
     ours = [float(v) if d else None for v, d in zip(losses, own.any(1), strict=True)]
     assert samplewise(ours, golden, max(precision.atol, 3e-5))  # s is given to 1e-6 and divided by tau = 0.05

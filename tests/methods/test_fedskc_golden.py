@@ -16,7 +16,7 @@ from fedloom.core.tables import ClassTable, client_distances, merge_neighbours, 
 from fedloom.core.trees import combine, weighted_mean
 from fedloom.methods import fedskc
 from fedloom.methods.method import ServerContext, Start, Work
-from fedloom.methods.parts.contrast import mean_distances, unit
+from fedloom.methods.parts.contrast import mean_distances
 from fedloom.methods.phases import Batch, ClassMeans, SampleMean
 from support import CLASSES, Through, configured, world
 
@@ -57,7 +57,8 @@ class Noting(Batch):
 
     def per_sample(self) -> list[float | None]:
         values, among = self.noted
-        return [float(v) if c else None for v, c in zip(values, among, strict=True)]
+        counts = torch.ones(len(values), dtype=torch.bool) if among is None else among
+        return [float(v) if c else None for v, c in zip(values, counts, strict=True)]
 
 
 def samplewise(ours, golden, atol: float) -> bool:
@@ -182,9 +183,10 @@ def test_c_tilde_without_silu(precision):
 def test_U_of_the_batch(precision):
     _, consts = constants(precision)
     batch = batch_of(precision)
-    ours = mean_distances(batch.x, unit(batch.x) @ consts["directions"].T, consts["lengths"], batch)
-    for label, value in OUTPUTS["lcl"]["U_batch"].items():
-        assert precision.matches(ours[int(label)], value)
+    lengths, dots = batch.x.square().sum(1, keepdim=True), batch.x @ consts["prototypes"].T
+    ours = mean_distances(lengths, dots, consts["squares"], batch)
+    for place, value in enumerate(OUTPUTS["lcl"]["U_batch"].values()):  # of known classes, in their order
+        assert precision.matches(ours[place], value)
     assert consts["known"].tolist() == [str(j) in OUTPUTS["lcl"]["U_batch"] for j in range(CLASSES)]
 
 

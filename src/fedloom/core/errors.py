@@ -47,8 +47,9 @@ class ClientError(FedloomError):
         super().__init__(f"client {client} failed in round {round_} ({stage}): {type(cause).__name__}: {cause}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Crosses process borders whole."""
-        return type(self), (self.client, self.round, self.stage, self._cause)
+        """Crosses process borders whole, notes included."""
+        notes = {"__notes__": self.__notes__} if hasattr(self, "__notes__") else {}
+        return type(self), (self.client, self.round, self.stage, self._cause), notes
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

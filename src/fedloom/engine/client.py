@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -91,6 +92,10 @@ class Worker:
         self.lives = [Live(net) for net in nets]
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self._draws = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
+
+    def twin(self) -> Worker:
+        """A worker with nets of its own, on the same data."""
+        return Worker(self.method, [copy.deepcopy(live.net) for live in self.lives], self.data, self.local)
 
     def live_of(self, client: int) -> Live:
         """The live net that fits a client's trees; of -1, the server's."""

@@ -111,12 +111,12 @@ class Federation:
         uploads = {client: done[client].payload for client in chosen}
         findings: list[Finding] = []
         if uploads:
-            self.server = self.method.aggregate(self.server, uploads, ctx)
+            self.server = self.engine.keep(self.method.aggregate(self.server, uploads, ctx))
             findings = self.method.degeneracies(self.server, uploads, ctx)
             measured = done[chosen[0]].pulls
             findings = findings + self._diverged([done[client] for client in chosen])
             findings = findings + pulls.findings(self.method.name(), measured, now, ctx.task.rounds)
-        self.states |= {client: done[client].state for client in chosen if done[client].state}
+        self.states |= {client: self.engine.keep(done[client].state) for client in chosen if done[client].state}
         self.round = now
         finished = time.perf_counter()
         seconds.train = sum(d.seconds for d in done.values())

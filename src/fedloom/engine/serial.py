@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from fedloom.core.records import Record
 from fedloom.engine.client import Done, Job, Worker
 
 
 class Engine(Protocol):
-    """Runs jobs and yields what they leave, in the order given."""
+    """Runs jobs and yields what they leave, in any order."""
 
     name: str
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Done]: ...
+
+    def keep(self, record: Record) -> Record:
+        """`record` as it may be kept: what `run` yields need not outlive the next `run`."""
+        ...
+
+    def close(self) -> None:
+        """Give back processes and memory."""
+        ...
 
 
 class Serial:
@@ -27,3 +36,9 @@ class Serial:
     def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""
         return map(self.worker.run, jobs)
+
+    def keep(self, record: Record) -> Record:
+        return record
+
+    def close(self) -> None:
+        pass

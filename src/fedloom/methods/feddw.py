@@ -134,7 +134,7 @@ class DW(Method):
         every, by = self.dw.mu_decay or (ctx.round + 1, 1.0)
         own = {
             "soft_labels": table.values,
-            "soft_label_rows": table.held,
+            "soft_label_rows": None if table.held.all() else table.held,
             "mu": self.dw.mu / by ** (ctx.round // every),
             "reference": start.tree["head.weight"].clone(),
             "steps": torch.zeros((), dtype=torch.int64),

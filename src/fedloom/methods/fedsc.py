@@ -33,7 +33,7 @@ from fedloom.methods.method import (
     Work,
     register,
 )
-from fedloom.methods.parts.contrast import prototype_contrast, unit
+from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
@@ -138,23 +138,10 @@ class FedSC(Method):
             rows = torch.cat([rows, mean.values.unsqueeze(0)])
             positives = torch.cat([torch.zeros_like(negatives), mean.held.unsqueeze(0)])
             negatives = torch.cat([negatives, torch.zeros_like(mean.held).unsqueeze(0)])
-        holders, classes, width = rows.shape
-        prototypes, owner = rows.reshape(-1, width), torch.arange(classes).repeat(holders)
-        own = owner == torch.arange(classes).unsqueeze(1)  # [C, Q]
-        consts = {
-            "prototypes": prototypes,
-            "directions": unit(prototypes),
-            "lengths": prototypes.norm(dim=1),
-            "own": own,
-            "negatives": negatives.reshape(-1),
-            "members": torch.arange(holders * classes).view(holders, classes).T,
-            "positives": positives.T,
-            "defined": positives.any(0),
-            "pool": torch.where(own, positives.reshape(-1), negatives.reshape(-1)),
-            "consistent": consistent.values,
-            "known": consistent.held,
-        }
-        return Start(start.tree, consts)
+        known = {"consistent": consistent.values, "known": None if consistent.held.all() else consistent.held}
+        if self.options.positives == "self":
+            return Start(start.tree, released.constants(relational) | known)
+        return Start(start.tree, contrast_constants(rows, positives, negatives) | known)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
@@ -194,13 +181,13 @@ def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
     """Relational prototype contrastive loss, Eq. 13-14: z [B, d] -> scalar, mean over samples of known classes."""
     losses, defined = prototype_contrast(z, batch, consts, options)
     if options.rpcl_reduce == "mean_exp":  # the positives' mean, without the advantage of many holders
-        losses = losses + consts["positives"].sum(1).clamp(min=1).to(z.dtype).log()[batch.y]
+        losses = losses + consts["attracting"].log()[batch.y]
     return batch.mean(losses, among=defined)
 
 
 def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
     """Consistent prototype discrepancy, Eq. 15: distance of z [B, d] to its class's o, mean over known classes."""
-    known = consts["known"][batch.y]
+    known = None if consts["known"] is None else consts["known"][batch.y]
     difference = z - consts["consistent"][batch.y]
     if norm == "l1":
         distance = difference.abs().sum(1)

@@ -22,7 +22,7 @@ from fedloom.core.tables import (
 from fedloom.core.trees import Tree, combine, weighted_mean
 from fedloom.methods import method
 from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Start, Task, Uploads, Work, register
-from fedloom.methods.parts.contrast import prototype_contrast, scaled_similarities, unit
+from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
@@ -149,18 +149,12 @@ class FedSKC(Method):
         if "knowledge" not in payload:
             return start
         knowledge, options = cast(ClassTable, payload["knowledge"]), self.options
-        consts = {
-            "prototypes": knowledge.values,
-            "directions": unit(knowledge.values),
-            "lengths": knowledge.values.norm(dim=1),
+        rows, held = knowledge.values.unsqueeze(0), knowledge.held.unsqueeze(0)  # one prototype a class
+        own = {
             "known": knowledge.held,
-            "members": torch.arange(len(knowledge.held)).unsqueeze(1),  # one prototype a class
-            "positives": knowledge.held.unsqueeze(1),
-            "defined": knowledge.held,
-            "pool": knowledge.held.expand(len(knowledge.held), -1),
             "weight": options.lambda_lcl * (min(1.0, ctx.round / options.lcl_ramp) if options.lcl_ramp else 1.0),
         }
-        return Start(start.tree, consts)
+        return Start(start.tree, contrast_constants(rows, held, held, all_rows=_as_released(options)) | own)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
@@ -213,12 +207,15 @@ class FedSKC(Method):
 
 def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
     """Local contrastive loss, Eq. 2-3: logits [B, C] -> scalar, mean over samples whose class has knowledge."""
-    if options.denominator != "once" or options.missing_positive != "mask" or options.naive_exp:
-        scores = scaled_similarities(logits, batch, consts, options)
-        losses, defined = released.contrast(scores, consts["known"], batch, options)
-    else:
-        losses, defined = prototype_contrast(logits, batch, consts, options)
+    if _as_released(options):
+        return released.lcl(logits, batch, consts, options)
+    losses, defined = prototype_contrast(logits, batch, consts, options)
     return batch.mean(losses, among=defined)
+
+
+def _as_released(options: Options) -> bool:
+    """Whether the contrast is not the paper's in its stable form."""
+    return bool(options.naive_exp) or (options.denominator, options.missing_positive) != ("once", "mask")
 
 
 def global_knowledge(local: ClassTable, neighbours: int) -> ClassTable:

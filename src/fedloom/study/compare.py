@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedloom.core.errors import RunFolderError
 from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig
+from fedloom.study.config import EngineConfig, RunConfig
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
 from fedloom.study.run import Existing, run
@@ -119,6 +119,8 @@ def _report(event: Event) -> None:
 
 
 def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing) -> None:
+    if config.engine.name == "auto":  # the cores are taken by the other runs
+        config = config.model_copy(update={"engine": EngineConfig(name="serial")})
     run(config, out=folder, existing=existing, callbacks=[Forward(position, _report)])
 
 

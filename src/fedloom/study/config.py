@@ -19,6 +19,7 @@ from fedloom.data.augment import Augmentation
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source, Splits
+from fedloom.engine.choose import EngineChoice
 from fedloom.evaluation import EpisodeShape
 from fedloom.methods import METHODS, Method
 from fedloom.methods.method import PRESETS, Spec
@@ -109,6 +110,26 @@ class CheckpointConfig(_Section):
 
     seconds: float = Field(5.0, ge=0)
     keep: int = Field(2, ge=1)
+
+
+class EngineConfig(_Section):
+    """What runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`. No engine changes a number.
+
+    name: serial; processes; or auto, the faster of them in a trial. workers: processes (one per core). client_seconds:
+    longest time for one client, with processes alone (no limit).
+    """
+
+    name: Literal["auto", "serial", "processes"] = "auto"
+    workers: int | None = Field(None, ge=1)
+    client_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    def choice(self) -> EngineChoice:
+        return EngineChoice(self.name, self.workers, self.client_seconds)
 
 
 class SplitConfig(_Section):
@@ -225,7 +246,7 @@ class RunConfig(_Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     seed: int = Field(0, ge=0, lt=2**63)
-    engine: Literal["auto", "serial"] = "auto"
+    engine: EngineConfig = EngineConfig()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     def build_method(self) -> Method:

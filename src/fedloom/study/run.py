@@ -16,6 +16,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.streams import Streams
 from fedloom.data import Scenario, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, RoundReport, Serial, Worker
+from fedloom.engine.choose import equip
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
 from fedloom.methods.method import Task
 from fedloom.methods.phases import Predictor
@@ -49,7 +50,8 @@ def run(
     """
     if out is None:
         with _one_thread():
-            return _Run(config, scenario or config.scenario.build(config.seed), None, callbacks).go(None)
+            running = _Run(config, scenario or config.scenario.build(config.seed), None, callbacks)
+            return running.go(None)
     folder = RunFolder(out)
     folder.open()
     try:
@@ -122,6 +124,7 @@ class _Run:
         local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
         worker = Worker(self.method, nets, data, local)
         self.federation = Federation(self.method, Serial(worker), tasks, scenario, participation=config.participation)
+        self.worker = worker
         self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
         self.evaluator: Evaluator | FewShotEvaluator
@@ -139,6 +142,19 @@ class _Run:
         if start is not None:
             federation = self.federation
             federation.round, federation.server, federation.states = start.round, start.server, start.states
+        if self.federation.round < self.config.rounds:
+            self._note(equip(self.federation, self.worker, self.config.engine.choice()))
+        try:
+            return self._go()
+        finally:
+            self.federation.engine.close()
+
+    def _note(self, text: str | None) -> None:
+        if text is not None:
+            for callback in self.callbacks:
+                callback.on_note(self.config, text)
+
+    def _go(self) -> Result:
         first = self.federation.round + 1
         self.rows = self.folder.truncate(first - 1) if self.folder else []
         for callback in self.callbacks:

@@ -31,10 +31,11 @@ def gram_linearised(weight: Tensor, reference: Tensor) -> Tensor:
     return cross + cross.T - reference @ reference.T
 
 
-def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor) -> Tensor:
-    """|SL - CR|^2 / C^2 over the rows [C] that count (Eq. 11): scalar, in [0, 2 / C) for softmaxed relations."""
+def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor | None) -> Tensor:
+    """|SL - CR|^2 / C^2 over the rows [C] that count (None: all), Eq. 11: scalar, in [0, 2 / C) if softmaxed."""
     difference = relations - soft_labels
-    return torch.where(rows.unsqueeze(1), difference, 0.0).square().mean()
+    counted = difference if rows is None else torch.where(rows.unsqueeze(1), difference, 0.0)
+    return counted.square().mean()
 
 
 def next_soft_labels(sums: Tensor, counts: Tensor, last: ClassTable, absent_row: str, ema: float) -> ClassTable:

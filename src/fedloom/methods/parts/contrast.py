@@ -1,4 +1,7 @@
-"""Contrast between samples and class prototypes, by matrix products: no tensor of size batch x prototypes x d."""
+"""Contrast between samples and class prototypes, by matrix products: no tensor of size batch x prototypes x d.
+
+What is small costs by the call, so the prototypes are prepared once a round, and the gradient is written out.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ import torch
 from torch import Tensor
 
 from fedloom.methods.phases import Batch, Consts
+
+# Added to scores that do not count: finite, so that rows without any that counts have no NaN.
+_NEVER = -1e30
 
 
 class Scaling(Protocol):
@@ -23,45 +29,155 @@ class Scaling(Protocol):
     def tau(self) -> float: ...
 
 
+def contrast_constants(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_rows: bool = False) -> Consts:
+    """A round's constants from prototypes [m, C, d]: which attract samples of their class, and which repel others.
+
+    positives, negatives [m, C] bool. Rows that are neither are left out, unless `all_rows`. Q prototypes remain:
+    "prototypes" [Q, d], their "squares" |p|^2 and "inverse_lengths" [Q]; by class "members" [C, K] (positions of
+    its positives, padded), "bias" [C, K] (0, or very negative for padding; None without any), "pool" [C, Q] bool
+    (the denominator; None if it is everything), "defined" [C] bool (has a positive; None if all have) and
+    "attracting" [C], the number of positives, at least 1.
+    """
+    holders, classes, width = rows.shape
+    attract, repel = positives.reshape(-1), negatives.reshape(-1)
+    kept = torch.ones_like(attract) if all_rows else attract | repel
+    kept[0] |= not kept.any()  # nothing is held: a row that no class refers to
+    prototypes, attract, repel = rows.reshape(-1, width)[kept], attract[kept], repel[kept]
+    owner = torch.arange(classes).repeat(holders)[kept]
+    own = owner == torch.arange(classes).unsqueeze(1)  # [C, Q]
+    attracting = own & attract
+    most = max(1, int(attracting.sum(1).max()))
+    order = attracting.to(torch.int8).sort(dim=1, descending=True, stable=True)
+    members, is_member = order.indices[:, :most], order.values[:, :most].bool()
+    pool, defined = torch.where(own, attract, repel), attracting.any(1)
+    lengths = prototypes.norm(dim=1)
+    return {
+        "prototypes": prototypes,
+        "squares": lengths.square(),
+        "inverse_lengths": torch.where(lengths > 1e-12, 1 / lengths, 0.0),
+        "members": members,
+        "bias": None if most == 1 or is_member.all() else torch.where(is_member, 0.0, _NEVER).to(rows.dtype),
+        "attracting": is_member.sum(1).clamp(min=1).to(rows.dtype),
+        "pool": None if pool.all() else pool,
+        "defined": None if defined.all() else defined,
+    }
+
+
 def unit(rows: Tensor) -> Tensor:
-    """rows [Q, d] divided by their norms; a row without length stays zero, and gets no gradient.
+    """rows [Q, d] divided by their norms; a row without length stays zero, and gets no gradient."""
+    return rows * _inverse_norms(rows.square().sum(1, keepdim=True))
 
-    (Clamping a product of norms at 1e-12 gives the same cosines, but gradients of 1e12 for features that died.)
+
+def _inverse_norms(squares: Tensor) -> Tensor:
+    """1 / |z| from |z|^2, and 0 for rows without length: 1e12 as the gradient of features that died helps nobody."""
+    inverse: Tensor = torch.where(squares > 1e-24, squares, torch.inf).rsqrt()
+    return inverse
+
+
+def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: Batch) -> Tensor:
+    """U: mean over the batch of |z_i - p_q|_2, clamped at 1e-6: [Q].
+
+    From |z_i|^2 [B, 1], the products z_i . p_q [B, Q], which are there anyway, and |p_q|^2 [Q].
     """
-    norms = rows.norm(dim=1, keepdim=True)
-    return torch.where(norms > 1e-12, rows / torch.where(norms > 1e-12, norms, 1.0), 0.0)
+    distances = torch.add(squares, dots, alpha=-2).add(lengths).clamp(min=1e-12).sqrt()
+    return batch.mean(distances).clamp(min=1e-6)
 
 
-def mean_distances(z: Tensor, cosines: Tensor, lengths: Tensor, batch: Batch) -> Tensor:
-    """U: mean over the batch of |z_i - prototype_q|_2, clamped at 1e-6: [Q].
-
-    From the cosines [B, Q] that are there anyway and the prototypes' lengths [Q], without another matrix product.
-    """
-    norms = z.norm(dim=1, keepdim=True)
-    squares = torch.addcmul(lengths.square() + norms.square(), cosines, norms * lengths, value=-2)
-    return batch.mean(squares.clamp(min=1e-12).sqrt()).clamp(min=1e-6)
+def _factors(lengths: Tensor, dots: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
+    """1 / (|p| U tau) of every prototype: [Q]."""
+    inverse: Tensor = consts["inverse_lengths"] / options.tau
+    if options.scale == "none":
+        return inverse
+    if options.scale == "dataset":
+        scale: Tensor = consts["scale"].clamp(min=1e-6)
+        return inverse / scale
+    return inverse / mean_distances(lengths, dots, consts["squares"], batch)
 
 
 def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
     """s / tau [B, Q]: cosines of z [B, d] to every prototype, divided by that prototype's U and the temperature.
 
-    consts: "directions" [Q, d], the prototypes at length 1, their "lengths" [Q], and "scale" [Q] where U is the
-    data set's.
+    consts from `contrast_constants`, with "scale" [Q] where U is the data set's.
     """
-    cosines: Tensor = unit(z) @ consts["directions"].T
+    squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].T
     with torch.set_grad_enabled(torch.is_grad_enabled() and not options.detach_scale):
-        factors = similarity_factors(z, cosines, batch, consts, options)
-    return cosines * factors
+        factors = _factors(squares, dots, batch, consts, options)
+    scores: Tensor = dots * _inverse_norms(squares) * factors
+    return scores
 
 
-def similarity_factors(z: Tensor, cosines: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
-    """1 / (U tau) of every prototype: [Q], or [1] without U."""
-    if options.scale == "none":
-        return cosines.new_full((1,), 1 / options.tau)
-    if options.scale == "dataset":
-        scale: Tensor = consts["scale"].clamp(min=1e-6)
-        return 1 / (scale * options.tau)
-    return 1 / (mean_distances(z, cosines, consts["lengths"], batch) * options.tau)
+def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> tuple[Tensor, Tensor | None]:
+    """-log( sum over own-class positives of exp(s / tau) / sum over the class's pool of exp(s / tau) ), s as above.
+
+    Returns losses [B] (finite, but meaningless where undefined) and defined [B] (None if all are: every class has a
+    positive).
+    """
+    members = consts["members"][batch.y]
+    bias, pool, defined = (None if consts[n] is None else consts[n][batch.y] for n in ("bias", "pool", "defined"))
+    if options.scale == "batch" and not options.detach_scale:  # U has a gradient, too
+        losses, *_ = contrast_of(scaled_similarities(z, batch, consts, options), members, bias, pool)
+        return losses, defined
+    with torch.no_grad():
+        squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].T
+        factors, inverse = _factors(squares, dots, batch, consts, options), _inverse_norms(squares)
+        scores = dots.mul_(inverse).mul_(factors)
+    inputs = (z, inverse, scores, factors, consts["prototypes"], members, bias, pool)
+    losses, *_ = _Contrast.apply(*inputs)  # type: ignore[no-untyped-call]
+    return losses, defined
+
+
+def contrast_of(scores: Tensor, members: Tensor, bias: Tensor | None, pool: Tensor | None) -> tuple[Tensor, ...]:
+    """`prototype_contrast` of scores [B, Q]; members, bias [B, K] and pool [B, Q] by sample.
+
+    Returns losses [B], log softmax over the pool [B, Q], and its values at the members [B, K].
+    """
+    if pool is not None:
+        scores = torch.where(pool, scores, _NEVER)
+    logs = torch.log_softmax(scores, dim=1)
+    own = logs.gather(1, members)
+    own = own if bias is None else own + bias
+    losses = -own.squeeze(1) if own.shape[1] == 1 else -torch.logsumexp(own, dim=1)
+    return losses, logs, own
+
+
+class _Contrast(torch.autograd.Function):
+    """`contrast_of` of scores that are z . p_q / |z| times factors: half the time of autograd's gradient.
+
+    d loss / d score = softmax over the pool - softmax over the positives; d score_q / d z = factor_q (p_q / |z| -
+    (p_q . z) z / |z|^3).
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        z: Tensor,
+        inverse: Tensor,
+        scores: Tensor,
+        factors: Tensor,
+        prototypes: Tensor,
+        members: Tensor,
+        bias: Tensor | None,
+        pool: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        return contrast_of(scores, members, bias, pool)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        z, inverse, _, factors, prototypes, members, _, _ = inputs
+        losses, logs, own = output
+        ctx.mark_non_differentiable(logs, own)
+        ctx.save_for_backward(z, inverse, factors, prototypes, members, losses, logs, own)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        z, inverse, factors, prototypes, members, losses, logs, own = ctx.saved_tensors
+        attracted = torch.ones_like(own) if own.shape[1] == 1 else (own + losses.unsqueeze(1)).exp()
+        pulls = logs.exp().scatter_add(1, members, -attracted) * factors
+        moves = pulls @ prototypes
+        directions = z * inverse
+        along = (moves * directions).sum(1, keepdim=True)
+        return torch.addcmul(moves, along, directions, value=-1) * (upstream.unsqueeze(1) * inverse), *(None,) * 7
 
 
 def log_sum_exp(scores: Tensor, among: Tensor) -> Tensor:
@@ -72,75 +188,3 @@ def log_sum_exp(scores: Tensor, among: Tensor) -> Tensor:
     """
     nothing = scores.detach().amin(dim=1, keepdim=True) - 60
     return torch.logsumexp(torch.where(among, scores, nothing), dim=1)
-
-
-def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> tuple[Tensor, Tensor]:
-    """-log( sum over own-class positives of exp(s / tau) / sum over the class's pool of exp(s / tau) ), s as above.
-
-    consts, by class: "members" [C, K] positions of its prototypes, "positives" [C, K] bool which of them attract,
-    "pool" [C, Q] bool what stands in the denominator, the positives included; "defined" [C] bool has a positive.
-    Returns losses [B] (finite, but meaningless where undefined) and defined [B] (the sample's class has a positive).
-    """
-    own, members, pool = consts["positives"][batch.y], consts["members"][batch.y], consts["pool"][batch.y]
-    if options.scale == "batch" and not options.detach_scale:  # U has a gradient, too
-        scores = scaled_similarities(z, batch, consts, options)
-        return contrast_of(scores, members, own, pool), consts["defined"][batch.y]
-    with torch.no_grad():
-        directions = unit(z)
-        cosines = directions @ consts["directions"].T
-        factors = similarity_factors(z, cosines, batch, consts, options)
-    inputs = (z, directions, cosines, factors, consts["directions"], members, own, pool)
-    losses, _ = _Contrast.apply(*inputs)  # type: ignore[no-untyped-call]
-    return losses, consts["defined"][batch.y]
-
-
-def contrast_of(scores: Tensor, members: Tensor, own: Tensor, pool: Tensor) -> Tensor:
-    """`prototype_contrast` of scores [B, Q]: members, own [B, K] and pool [B, Q] by sample; [B]."""
-    return -log_sum_exp(_log_softmax(scores, pool).gather(1, members), own)
-
-
-def _log_softmax(scores: Tensor, pool: Tensor) -> Tensor:
-    nothing = scores.detach().amin(dim=1, keepdim=True) - 60
-    return torch.log_softmax(torch.where(pool, scores, nothing), dim=1)
-
-
-class _Contrast(torch.autograd.Function):
-    """`contrast_of` the cosines [B, Q] times factors, with its gradient written out: half the time of autograd's.
-
-    d loss / d score = softmax over the pool - softmax over the positives; d cosine_q / d z = (r_q - cosine_q u) / |z|
-    with u = z / |z| and r_q the prototype's direction.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        z: Tensor,
-        directions: Tensor,
-        cosines: Tensor,
-        factors: Tensor,
-        prototypes: Tensor,
-        members: Tensor,
-        own: Tensor,
-        pool: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        logs = _log_softmax(cosines * factors, pool)
-        return -log_sum_exp(logs.gather(1, members), own), logs
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        losses, logs = output
-        ctx.mark_non_differentiable(logs)
-        ctx.save_for_backward(*inputs, losses, logs)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        z, directions, _, factors, prototypes, members, own, pool, losses, logs = ctx.saved_tensors
-        attracted = torch.where(own, (logs.gather(1, members) + losses.unsqueeze(1)).exp(), 0.0)
-        repelled = torch.where(pool, logs.exp(), 0.0)
-        pulls = repelled.scatter_add(1, members, -attracted) * factors  # [B, Q] d loss / d cosine
-        moves = pulls @ prototypes
-        along = (moves * directions).sum(1, keepdim=True)
-        norms = z.norm(dim=1, keepdim=True)
-        scale = torch.where(norms > 1e-12, upstream.unsqueeze(1) / norms, 0.0)
-        return ((moves - along * directions) * scale, *(None,) * 7)

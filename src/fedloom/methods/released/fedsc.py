@@ -11,8 +11,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedloom.core.tables import ClassTable
 from fedloom.methods.parts.contrast import log_sum_exp, unit
 from fedloom.methods.phases import Batch, Consts
+
+
+def constants(relational: ClassTable) -> Consts:
+    """A round's constants from prototypes [m, C, d]: "prototypes" [m C, d], "directions" (the same at length 1), "own"
+    [C, m C] (which are of a class) and "held" [m C].
+    """
+    holders, classes, width = relational.values.shape
+    prototypes = relational.values.reshape(-1, width)
+    own = torch.arange(classes).repeat(holders) == torch.arange(classes).unsqueeze(1)
+    held = relational.held.reshape(-1)
+    return {"prototypes": prototypes, "directions": unit(prototypes), "own": own, "held": held}
 
 
 def repulsion(z: Tensor, batch: Batch, consts: Consts, tau: float) -> Tensor:
@@ -21,7 +33,7 @@ def repulsion(z: Tensor, batch: Batch, consts: Consts, tau: float) -> Tensor:
     counted = torch.ones_like(batch.y) if batch.mask is None else batch.mask.long()
     same = (consts["own"][batch.y] * counted.unsqueeze(1)).sum(0)  # [Q] samples of the prototype's own class
     repeats = (counted.sum() - same).to(z.dtype)  # [Q] how often the pool holds each prototype
-    pooled = (repeats > 0) & consts["negatives"]
+    pooled = (repeats > 0) & consts["held"]
     scores = scores + torch.where(pooled, repeats, torch.ones_like(repeats)).log()
     repelled = torch.nn.functional.softplus(log_sum_exp(scores, pooled))
     return batch.mean(torch.where(pooled.any(), repelled, 0.0))

@@ -12,15 +12,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedloom.methods.parts.contrast import log_sum_exp
-from fedloom.methods.phases import Batch
+from fedloom.methods.parts.contrast import Scaling, log_sum_exp, scaled_similarities
+from fedloom.methods.phases import Batch, Consts
 
 
-class Quirks(Protocol):
+class Quirks(Scaling, Protocol):
     """The options that this file reads."""
-
-    @property
-    def tau(self) -> float: ...
 
     @property
     def denominator(self) -> str: ...
@@ -32,8 +29,9 @@ class Quirks(Protocol):
     def naive_exp(self) -> bool: ...
 
 
-def contrast(scores: Tensor, known: Tensor, batch: Batch, options: Quirks) -> tuple[Tensor, Tensor]:
-    """scores [B, C] (divided by tau), known [C] bool -> losses [B], and which of them count [B]."""
+def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Quirks) -> Tensor:
+    """The contrast of logits [B, C] as released, or with plain exponentials: scalar."""
+    scores, known = scaled_similarities(logits, batch, consts, options), consts["known"]
     has = known[batch.y]
     own = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
     positive = torch.where(has, own, 1 / options.tau)
@@ -44,5 +42,4 @@ def contrast(scores: Tensor, known: Tensor, batch: Batch, options: Quirks) -> tu
     else:
         pool = log_sum_exp(scores, known)
         losses = torch.where(added, torch.logaddexp(pool, positive), pool) - positive
-    defined = torch.ones_like(has) if options.missing_positive == "self" else has
-    return losses, defined
+    return batch.mean(losses, among=None if options.missing_positive == "self" else has)

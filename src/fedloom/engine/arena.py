@@ -1,0 +1,153 @@
+"""Memory that several processes see: tensors are put in by one and read in place by the others."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.records import Record, Value
+from fedloom.core.tables import ClassTable
+
+# Address space, not memory: the file is sparse, and a page exists once it is written to.
+_SPACE = 1 << 40
+_ALIGN = 64
+
+
+class Place(NamedTuple):
+    """Where a tensor lies in an arena."""
+
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class Arena:
+    """An anonymous file in memory, filled from the front and emptied at once.
+
+    It has no name: the kernel frees it when the last process that maps it is gone, however that one ended. One process
+    writes, any may read. A view is valid until the writer's `clear`.
+    """
+
+    def __init__(self, handle: int | None = None, used: int = 0) -> None:
+        self._handle = _anonymous_file() if handle is None else handle
+        self._memory = mmap.mmap(self._handle, _SPACE)
+        self._start = torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
+        self.used = used
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Crosses to a process that is being started: the file is passed on, not its contents."""
+        return _mapped, (DupFd(self._handle), self.used)
+
+    def put(self, tensor: Tensor) -> Place:
+        """Copy a tensor in, at the end."""
+        place = Place(self.used, tensor.dtype, tuple(tensor.shape))
+        self.used += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+        if tensor.numel():
+            self.view(place).copy_(tensor.detach())
+        return place
+
+    def view(self, place: Place) -> Tensor:
+        """The tensor at `place`, without a copy."""
+        count = math.prod(place.shape)
+        if not count:
+            return torch.empty(place.shape, dtype=place.dtype)
+        return torch.frombuffer(self._memory, dtype=place.dtype, count=count, offset=place.offset).view(place.shape)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in here."""
+        return self._start <= tensor.data_ptr() < self._start + _SPACE
+
+    def clear(self) -> None:
+        """Forget what is in here; the memory is used again."""
+        self.used = 0
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("fedloom")
+    else:
+        handle, path = tempfile.mkstemp()
+        Path(path).unlink()
+    os.ftruncate(handle, _SPACE)
+    return handle
+
+
+def _mapped(handle: Any, used: int) -> Arena:
+    return Arena(handle.detach(), used)
+
+
+Packed = dict[str, Any]
+
+
+class Packer:
+    """Puts records into an arena. What several of them share, as the weights of a round, is put in once."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._known: dict[int, tuple[Tensor, Place]] = {}  # by id; holding the tensor keeps its id its own
+
+    def clear(self) -> None:
+        """Start a new round."""
+        self._known.clear()
+        self._arena.clear()
+
+    def pack(self, record: Record, *, shared: bool = True) -> Packed:
+        """A record with places for tensors: small, and plain values only. `shared`: other records may repeat them."""
+        place = self.place if shared else self._arena.put
+        return {name: _packed(value, place) for name, value in record.items()}
+
+    def place(self, tensor: Tensor) -> Place:
+        """Where a tensor lies, put there now or earlier in this round."""
+        known = self._known.get(id(tensor))
+        if known is None:
+            known = self._known[id(tensor)] = (tensor, self._arena.put(tensor))
+        return known[1]
+
+
+def _packed(value: Value, place: Callable[[Tensor], Place]) -> Any:
+    if isinstance(value, ClassTable):
+        return (place(value.values), place(value.held))
+    if isinstance(value, dict):
+        return {name: place(tensor) for name, tensor in value.items()}
+    return place(value) if isinstance(value, Tensor) else value
+
+
+def unpack(packed: Packed, arena: Arena) -> Record:
+    """The record that was packed, as views into the arena."""
+    return {name: _unpacked(value, arena) for name, value in packed.items()}
+
+
+def _unpacked(value: Any, arena: Arena) -> Value:
+    if isinstance(value, Place):
+        return arena.view(value)
+    if isinstance(value, dict):
+        return {name: arena.view(place) for name, place in value.items()}
+    if isinstance(value, tuple):
+        return ClassTable(arena.view(value[0]), arena.view(value[1]))
+    return value  # type: ignore[no-any-return]
+
+
+def lasting(record: Record, arenas: list[Arena]) -> Record:
+    """The record with copies of the tensors that lie in one of the arenas."""
+
+    def kept(tensor: Tensor) -> Tensor:
+        return tensor.clone() if any(arena.holds(tensor) for arena in arenas) else tensor
+
+    new: Record = {}
+    for name, value in record.items():
+        if isinstance(value, ClassTable):
+            new[name] = ClassTable(kept(value.values), kept(value.held))
+        elif isinstance(value, dict):
+            new[name] = {key: kept(tensor) for key, tensor in value.items()}
+        else:
+            new[name] = kept(value) if isinstance(value, Tensor) else value
+    return new

@@ -1,0 +1,255 @@
+"""The processes engine: clients of a round on several cores, with the bits of the serial one.
+
+Workers live as long as the run. Payloads and results lie in memory that both sides map; through the pipes go only
+places and small values. A worker that dies is replaced and its client started again: a client's round is a pure
+function of its job. Workers end with their parent, however that ends, and leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import platform
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Any, NoReturn
+
+import torch
+
+from fedloom.core.errors import ClientError
+from fedloom.core.records import Record
+from fedloom.engine.arena import Arena, Packed, Packer, Place, lasting, unpack
+from fedloom.engine.client import Done, Job, Worker
+from fedloom.methods.method import ClientContext, Task
+
+_ATTEMPTS = 3  # of one client, if its worker dies under it
+
+
+class WorkerLost(RuntimeError):
+    """A worker process died, or was ended because its client took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A job as it crosses: tensors are places in the parent's arena, the task is known over there."""
+
+    round: int
+    client: int
+    samples: int
+    group: int
+    class_counts: Place
+    indices: Place
+    payload: Packed
+    state: Packed
+    probe: bool
+
+
+@dataclass(slots=True)
+class _Hand:
+    """One worker process, the parent's side."""
+
+    process: BaseProcess
+    pipe: Connection
+    results: Arena
+    job: Job | None = None
+    since: float = field(default=0.0)
+
+
+class Processes:
+    """Runs clients on `workers` processes of one thread each, the largest first.
+
+    client_seconds: longest time for one client; None waits for ever. What `run` yields lives until the next `run`.
+    """
+
+    name = "processes"
+
+    def __init__(self, worker: Worker, tasks: Iterable[Task], *, workers: int, client_seconds: float | None) -> None:
+        self._worker, self._tasks, self._client_seconds = worker, list(tasks), client_seconds
+        self._orders = Arena()
+        self._packer = Packer(self._orders)
+        self._hands: list[_Hand] = []
+        for _ in range(workers):
+            self._hands.append(self._hire())
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+        """Yields one `Done` per job as they finish. Raises `ClientError` at the first failure."""
+        self._packer.clear()
+        waiting = sorted(jobs, key=lambda job: job.ctx.samples)
+        lost: dict[int, int] = {}
+        for hand in self._hands:
+            self._give(hand, waiting, fresh=True)
+        while busy := [hand for hand in self._hands if hand.job is not None]:
+            wait([*(hand.pipe for hand in busy), *(hand.process.sentinel for hand in busy)], self._patience(busy))
+            for place, hand in enumerate(self._hands):
+                if hand.job is None:
+                    continue
+                try:
+                    done = self._received(hand)
+                except (EOFError, OSError):
+                    self._hands[place] = self._replaced(hand, lost)
+                    continue
+                if done is not None:
+                    hand.job = None
+                    self._give(hand, waiting)
+                    yield done
+
+    def keep(self, record: Record) -> Record:
+        """`record` with copies of what would not outlive the next `run`."""
+        return lasting(record, [hand.results for hand in self._hands])
+
+    def close(self) -> None:
+        """End all workers."""
+        for hand in self._hands:
+            hand.pipe.close()
+        for hand in self._hands:
+            hand.process.join(timeout=0.2)
+            if hand.process.is_alive():
+                hand.process.kill()
+                hand.process.join()
+        self._hands = []
+
+    # -- the parent's side ---------------------------------------------------------------------------------------
+    def _hire(self, results: Arena | None = None) -> _Hand:
+        context = _context()
+        ours, theirs = context.Pipe()
+        results = results or Arena()
+        inherited = [ours, *(hand.pipe for hand in self._hands)] if context.get_start_method() == "fork" else []
+        arguments = (theirs, inherited, self._worker, self._tasks, self._orders, results)
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        return _Hand(process, ours, results)
+
+    def _give(self, hand: _Hand, waiting: list[Job], *, fresh: bool = False) -> None:
+        """Hand out the largest job that waits. `fresh`: the worker's results of the last round are done with."""
+        if fresh:
+            hand.results.clear()
+        if waiting:
+            hand.job, hand.since = waiting.pop(), time.monotonic()
+            hand.pipe.send((fresh, self._order(hand.job)))
+        elif fresh:
+            hand.pipe.send((True, None))
+
+    def _order(self, job: Job) -> _Order:
+        ctx, pack = job.ctx, self._packer
+        return _Order(
+            ctx.round,
+            ctx.client,
+            ctx.samples,
+            ctx.task.group,
+            pack.place(ctx.class_counts),
+            pack.place(job.indices),
+            pack.pack(job.payload),
+            pack.pack(job.state, shared=False),
+            job.probe,
+        )
+
+    def _received(self, hand: _Hand) -> Done | None:
+        """What a worker has sent, if anything. Raises `EOFError` if it is dead, `ClientError` if its client failed."""
+        assert hand.job is not None
+        if not hand.pipe.poll():
+            if not hand.process.is_alive() and not hand.pipe.poll():
+                raise EOFError
+            seconds = self._client_seconds
+            if seconds is not None and time.monotonic() - hand.since > seconds:
+                hand.process.kill()
+                late = WorkerLost(f"took longer than engine.client_seconds = {seconds:g}; its process was ended")
+                raise ClientError(hand.job.ctx.client, hand.job.ctx.round, "running", late)
+            return None
+        answer = hand.pipe.recv()
+        if isinstance(answer, ClientError):
+            raise answer
+        done, payload, state, hand.results.used = answer
+        whole: Done = replace(done, payload=unpack(payload, hand.results), state=unpack(state, hand.results))
+        return whole
+
+    def _replaced(self, hand: _Hand, lost: dict[int, int]) -> _Hand:
+        """A new worker for one that died, with the same job. Its finished results stay where they are."""
+        job = hand.job
+        assert job is not None
+        hand.process.join()
+        client = job.ctx.client
+        lost[client] = lost.get(client, 0) + 1
+        if lost[client] >= _ATTEMPTS:
+            dead = WorkerLost(f"its process died {_ATTEMPTS} times (exit code {hand.process.exitcode}); out of memory?")
+            raise ClientError(client, job.ctx.round, "running", dead)
+        hand.pipe.close()
+        new = self._hire(hand.results)
+        new.job, new.since = job, time.monotonic()
+        new.pipe.send((False, self._order(job)))
+        return new
+
+    def _patience(self, busy: list[_Hand]) -> float | None:
+        if self._client_seconds is None:
+            return None
+        return max(0.0, min(hand.since for hand in busy) + self._client_seconds - time.monotonic()) + 0.01
+
+
+def _context() -> ForkContext | SpawnContext:
+    """Forked workers see the data without a copy and start at once; elsewhere, and beside CUDA, they are spawned."""
+    if platform.system() == "Linux" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return multiprocessing.get_context("fork")
+    return multiprocessing.get_context("spawn")
+
+
+# -- a worker's side -------------------------------------------------------------------------------------------------
+def _serve(
+    pipe: Connection, not_ours: list[Connection], worker: Worker, tasks: list[Task], orders: Arena, results: Arena
+) -> None:
+    """Work until the pipe closes."""
+    for other in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
+        other.close()
+    torch.set_num_threads(1)
+    worker = worker.twin()  # spawned processes would share the parent's nets
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    try:
+        while True:
+            fresh, order = pipe.recv()
+            if fresh:
+                results.clear()
+            if order is not None:
+                pipe.send(_answer(order, worker, tasks, orders, results))
+    except (EOFError, OSError, KeyboardInterrupt):
+        _leave()
+
+
+def _answer(order: _Order, worker: Worker, tasks: list[Task], orders: Arena, results: Arena) -> Any:
+    counts = orders.view(order.class_counts)
+    ctx = ClientContext(tasks[order.group], order.round, order.client, order.samples, counts)
+    payload, state = unpack(order.payload, orders), unpack(order.state, orders)
+    try:
+        done = worker.run(Job(ctx, payload, state, orders.view(order.indices), order.probe))
+    except ClientError as error:
+        return _portable(error)
+    pack = Packer(results).pack
+    return replace(done, payload={}, state={}), pack(done.payload), pack(done.state), results.used
+
+
+def _portable(error: ClientError) -> ClientError:
+    """The error with its traceback as a note, because tracebacks do not cross, and with a cause that does."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.dumps(error)
+    except Exception:  # an exception class that cannot be pickled, whatever it raises then
+        error = ClientError(error.client, error.round, error.stage, RuntimeError(repr(error.__cause__)))
+    error.add_note(text)
+    return error
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """End at once, without the parent's exit handlers."""
+    os._exit(0)

@@ -1,0 +1,162 @@
+"""The processes engine: the serial engine's bits, whatever happens to its workers."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedloom.core.errors import ClientError
+from fedloom.engine import processes
+from fedloom.engine.processes import Processes
+from fedloom.methods import METHODS
+from fedloom.methods.fedavg import FedAvg
+from support import TinyBN, TinyDropout, configured, same_bits, world
+
+LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+
+
+def parallel(toy, *, workers=2, client_seconds=None):
+    """The toy federation on the processes engine."""
+    engine = Processes(toy.worker, toy.federation.tasks, workers=workers, client_seconds=client_seconds)
+    toy.federation.engine = engine
+    return engine
+
+
+def rounds(toy, count=3):
+    try:
+        return [toy.federation.step() for _ in range(count)]
+    finally:
+        toy.federation.engine.close()
+
+
+def same_federation(one, other):
+    return (
+        same_bits(one.federation.server, other.federation.server)
+        and one.federation.states.keys() == other.federation.states.keys()
+        and all(same_bits(state, other.federation.states[k]) for k, state in one.federation.states.items())
+    )
+
+
+@pytest.mark.parametrize("net", [TinyBN, TinyDropout])
+@pytest.mark.parametrize("name", [*METHODS.names(), "fedprox+dw", "fedsc+dw"])
+def test_every_method_has_the_bits_of_the_serial_engine(name, net):
+    toys = [world(configured(name), LABELS, net=net, participation=0.6, epochs=2, batch_size=3) for _ in range(2)]
+    parallel(toys[1])
+    reports = [rounds(toy) for toy in toys]
+    assert same_federation(*toys)
+    for serial, other in zip(*reports, strict=True):
+        assert (serial.terms, serial.bytes_up, serial.bytes_down) == (other.terms, other.bytes_up, other.bytes_down)
+        assert (serial.steps, serial.findings) == (other.steps, other.findings)
+
+
+def test_spawned_workers_have_the_same_bits(monkeypatch):
+    monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context("spawn"))
+    toys = [world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2)]
+    parallel(toys[1])
+    for toy in toys:
+        rounds(toy, 2)
+    assert same_federation(*toys)
+
+
+class Dies(FedAvg):
+    """Client 3's process is killed while it works, `times` times; a file counts."""
+
+    count = ""
+    times = 1
+
+    def begin(self, payload, state, ctx):
+        count = Path(self.count)
+        if ctx.client == 3 and len(count.read_text()) < self.times:
+            count.write_text(count.read_text() + "x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().begin(payload, state, ctx)
+
+
+def dying(tmp_path, times):
+    count = tmp_path / "count"
+    count.touch()
+    return type("Dies", (Dies,), {"count": str(count), "times": times})()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_killed_worker_costs_a_retry_and_no_bit(tmp_path, times):
+    toys = [world(configured("fedavg"), LABELS), world(dying(tmp_path, times), LABELS)]
+    engine = parallel(toys[1])
+    before = {hand.process.pid for hand in engine._hands}
+    toys[0].federation.step()
+    toys[1].federation.step()
+    after = {hand.process.pid for hand in engine._hands}
+    assert len(after - before) >= 1
+    assert len(after) == 2
+    for toy in toys:
+        rounds(toy, 1)
+    assert same_federation(*toys)
+
+
+def test_a_client_under_which_workers_keep_dying_is_named(tmp_path):
+    toy = world(dying(tmp_path, 99), LABELS)
+    parallel(toy)
+    with pytest.raises(ClientError, match=r"client 3 failed in round 1 .*died 3 times \(exit code -9\)"):
+        rounds(toy, 1)
+
+
+class Hangs(FedAvg):
+    def begin(self, payload, state, ctx):
+        if ctx.client == 1:
+            time.sleep(60)
+        return super().begin(payload, state, ctx)
+
+
+def test_a_client_that_hangs_is_ended_and_named():
+    toy = world(Hangs(), LABELS)
+    engine = parallel(toy, client_seconds=0.3)
+    workers, started = [hand.process for hand in engine._hands], time.monotonic()
+    with pytest.raises(ClientError, match=r"client 1 failed in round 1 .*client_seconds = 0\.3"):
+        rounds(toy, 1)
+    assert time.monotonic() - started < 10
+    assert not any(process.is_alive() for process in workers)
+
+
+class Unsendable(Exception):
+    def __reduce__(self):
+        raise TypeError("cannot be pickled")
+
+
+class Fails(FedAvg):
+    error: Exception = ValueError("no such thing")
+
+    def loss(self, net, batch, consts):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("no such thing"), Unsendable("no such thing")])
+def test_an_exception_keeps_its_place_and_its_traceback(error):
+    toy = world(type("Fails", (Fails,), {"error": error})(), LABELS)
+    parallel(toy)
+    with pytest.raises(ClientError, match=r"failed in round 1 \(phase 0\).*no such thing") as caught:
+        rounds(toy, 1)
+    assert "raise self.error" in "".join(caught.value.__notes__)
+
+
+def test_a_finished_engine_leaves_no_process():
+    toy = world(configured("fedavg"), LABELS)
+    engine = parallel(toy, workers=3)
+    workers = [hand.process for hand in engine._hands]
+    assert all(process.is_alive() for process in workers)
+    rounds(toy, 1)
+    assert not any(process.is_alive() for process in workers)
+
+
+def test_server_state_outlives_the_round_it_was_made_in():
+    toy = world(configured("fedco2"), LABELS, net=TinyBN)  # its bank holds uploads as they are
+    engine = parallel(toy)
+    toy.federation.step()
+    head = toy.federation.server["head.0"]["head.weight"]
+    before = head.clone()
+    assert not any(hand.results.holds(head) for hand in engine._hands)
+    rounds(toy, 1)
+    assert torch.equal(head, before)
