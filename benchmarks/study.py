@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,6 +22,7 @@ from fedloom.study.results import Result, mean_std
 
 SEEDS = (0, 1, 2)
 RESULTS = Path(__file__).parent / "results" / "study.json"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 Entry = tuple[str, dict[str, Any]]
 
 _FASHION = {"source": "fashion-mnist", "limit": 10_000, "clients": 20, "val": 0.0}
@@ -158,6 +159,34 @@ def row_of(label: str, results: Sequence[Result], target: float) -> dict[str, An
     }
 
 
+def with_tables(page: str, measured: Mapping[str, Any]) -> str:
+    """`page` with the table of every measured setting between its markers."""
+    for key, setting in measured.items():
+        begin, end = f"<!-- table {key} -->\n", f"<!-- end {key} -->"
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        if not rest:
+            raise SystemExit(f"{PAGE}: no line '{begin.strip()}'")
+        page = f"{before}{begin}{table_of(setting)}{end}{after}"
+    return page
+
+
+def table_of(setting: Mapping[str, Any]) -> str:
+    """One setting as a Markdown table, methods in the order they were run."""
+    target = f"rounds to {100 * setting['target']:.0f} %"
+    lines = [
+        f"| method | protocol | accuracy % | {target} | MB up | MB down | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for run in setting["runs"]:
+        reached = " / ".join("–" if r is None else str(r) for r in run["rounds_to_target"])
+        lines.append(
+            f"| {run['label']} | {run['protocol']} | {100 * run['mean']:.1f} ± {100 * (run['std'] or 0):.1f} | {reached} "
+            f"| {run['bytes_up'] / 1e6:,.1f} | {run['bytes_down'] / 1e6:,.1f} | {run['train_seconds']:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def measured(out: Path, data: Path | None) -> dict[str, Any]:
     """All settings whose runs are finished, as the results file holds them."""
     found: dict[str, Any] = {}
@@ -188,7 +217,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
     parser.add_argument("--only", nargs="*", help="settings, e.g. two-classes")
     parser.add_argument("--methods", nargs="*", help="methods, e.g. fedavg fedsc")
+    parser.add_argument("--page", action="store_true", help="only write the tables of docs/results.md anew")
     arguments = parser.parse_args()
+    if arguments.page:
+        results = json.loads(RESULTS.read_text(encoding="utf-8"))
+        write_atomic(PAGE, with_tables(PAGE.read_text(encoding="utf-8"), results["settings"]))
+        return
     for key, (words, base, entries) in settings(arguments.data).items():
         if arguments.only and key not in arguments.only:
             continue

@@ -161,13 +161,10 @@ def world(
     return World(method, made, data, scenario, task, worker, federation)
 
 
-class Backwards:
+class Backwards(Serial):
     """An engine that runs all jobs last to first and hands the results back in that order."""
 
     name = "backwards"
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
         return iter([self.worker.run(job) for job in reversed(list(jobs))])
