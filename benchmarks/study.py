@@ -180,9 +180,10 @@ def table_of(setting: Mapping[str, Any]) -> str:
     ]
     for run in setting["runs"]:
         reached = " / ".join("–" if r is None else str(r) for r in run["rounds_to_target"])
+        accuracy = f"{100 * run['mean']:.1f} ± {100 * (run['std'] or 0):.1f}"
         lines.append(
-            f"| {run['label']} | {run['protocol']} | {100 * run['mean']:.1f} ± {100 * (run['std'] or 0):.1f} | {reached} "
-            f"| {run['bytes_up'] / 1e6:,.1f} | {run['bytes_down'] / 1e6:,.1f} | {run['train_seconds']:.0f} |"
+            f"| {run['label']} | {run['protocol']} | {accuracy} | {reached} |"
+            f" {run['bytes_up'] / 1e6:,.1f} | {run['bytes_down'] / 1e6:,.1f} | {run['train_seconds']:.0f} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -33,7 +33,7 @@ from fedloom.methods.method import (
     Work,
     register,
 )
-from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast
+from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramp
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
@@ -50,7 +50,8 @@ class Options(method.Options):
     itself (released code). rpcl_reduce: sum or mean over the positives' exponentials.
     cpdr: norm of the regulariser: printed sum of absolute differences, L2 norm, mean square, or off.
     consistent: how O treats clients that do not hold a class. prototypes_from: a pass after training, or the last
-    epoch's own forward passes. lambda_rpcl, lambda_cpdr: weights of the two terms.
+    epoch's own forward passes. lambda_rpcl, lambda_cpdr: weights of the two terms. rpcl_ramp: RPCL's
+    weight grows over this many rounds; 0 is at once.
     """
 
     tau: float = Field(0.05, gt=0)
@@ -64,6 +65,7 @@ class Options(method.Options):
     consistent: Literal["renorm", "zero_fill", "code"] = "renorm"
     prototypes_from: Literal["after_training", "last_epoch"] = "after_training"
     lambda_rpcl: float = Field(1.0, ge=0)
+    rpcl_ramp: int = Field(0, ge=0)
     lambda_cpdr: float = Field(1.0, ge=0)
 
 
@@ -84,7 +86,8 @@ class FedSC(Method):
 
     Where the paper is silent: round 1 is CE alone; classes that nobody holds are masked; means divide by what was
     merged; U is taken per batch without gradient. The released code differs: see `methods/released/fedsc.py` and
-    preset `authors`. Preset `sound` takes CPDR as a mean square: the printed L1 sum over d swamps CE.
+    preset `authors`. Preset `sound` takes CPDR as a mean square, because the printed L1 sum over d swamps CE, and lets
+    RPCL grow over 30 rounds: see the method's page.
     """
 
     spec = Spec(class_counts="sent", batch_statistics=False)
@@ -99,7 +102,7 @@ class FedSC(Method):
             "consistent": "code",
             "prototypes_from": "last_epoch",
         },
-        "sound": {"cpdr": "mse"},
+        "sound": {"cpdr": "mse", "rpcl_ramp": 30},
     }
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
@@ -138,7 +141,11 @@ class FedSC(Method):
             rows = torch.cat([rows, mean.values.unsqueeze(0)])
             positives = torch.cat([torch.zeros_like(negatives), mean.held.unsqueeze(0)])
             negatives = torch.cat([negatives, torch.zeros_like(mean.held).unsqueeze(0)])
-        known = {"consistent": consistent.values, "known": None if consistent.held.all() else consistent.held}
+        known = {
+            "consistent": consistent.values,
+            "known": None if consistent.held.all() else consistent.held,
+            "weight": self.options.lambda_rpcl * ramp(ctx.round, self.options.rpcl_ramp),
+        }
         if self.options.positives == "self":
             return Start(start.tree, released.constants(relational) | known)
         return Start(start.tree, contrast_constants(rows, positives, negatives) | known)
@@ -161,8 +168,8 @@ class FedSC(Method):
             return Objective.sum({"ce": ce}, taps)
         if options.positives == "self":
             repulsion = released.repulsion(z, batch, consts, options.tau)
-            return Objective.sum({"ce": ce, "rpcl": options.lambda_rpcl * repulsion}, taps)
-        terms = {"ce": ce, "rpcl": options.lambda_rpcl * rpcl(z, batch, consts, options)}
+            return Objective.sum({"ce": ce, "rpcl": consts["weight"] * repulsion}, taps)
+        terms = {"ce": ce, "rpcl": consts["weight"] * rpcl(z, batch, consts, options)}
         if options.cpdr != "off":
             terms["cpdr"] = options.lambda_cpdr * cpdr(z, batch, consts, options.cpdr)
         return Objective.sum(terms, taps)

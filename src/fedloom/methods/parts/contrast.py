@@ -63,6 +63,11 @@ def contrast_constants(rows: Tensor, positives: Tensor, negatives: Tensor, *, al
     }
 
 
+def ramp(round_: int, rounds: int) -> float:
+    """A weight that grows linearly to 1 over the first `rounds` rounds; 1 at once for 0."""
+    return min(1.0, round_ / rounds) if rounds else 1.0
+
+
 def unit(rows: Tensor) -> Tensor:
     """rows [Q, d] divided by their norms; a row without length stays zero, and gets no gradient."""
     return rows * _inverse_norms(rows.square().sum(1, keepdim=True))
