@@ -101,11 +101,14 @@ def outcome(console: Console, result: Result) -> None:
         f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}"
     )
     console.print(
-        f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB"
+        f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
+        f"{n['flops'] / 1e9:,.1f} GFLOPs"
     )
     spent = n["seconds"]
     shares = ", ".join(f"{name} {spent[name]:.1f} s" for name in SECONDS if name != "total")
     console.print(f"  {spent['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
+    if n["engine_reason"]:
+        console.print(f"  engine {n['engine']}: {n['engine_reason']}")
     for note in n["degenerate"]:
         console.print(f"  [yellow]degenerate:[/] {note}")
     if n["run_dir"]:

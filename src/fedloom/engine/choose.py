@@ -32,27 +32,34 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def equip(federation: Federation, worker: Worker, choice: EngineChoice) -> str | None:
-    """Give the federation, made with a serial engine, the engine chosen; what to tell about it, if anything.
+@dataclass(frozen=True, slots=True)
+class Equipped:
+    """What to tell of a choice: why this engine (where it was tried), and what is wrong with it."""
+
+    reason: str | None = None
+    warning: str | None = None
+
+
+def equip(federation: Federation, worker: Worker, choice: EngineChoice) -> Equipped:
+    """Give the federation, made with a serial engine, the engine chosen.
 
     Every engine gives the same bits, so a choice changes seconds alone.
     """
     wanted = min(choice.workers or cores(), federation.sampled)
     if choice.name == "serial" or (choice.name == "auto" and wanted < 2):
-        return None
+        return Equipped()
     processes = Processes(worker, federation.tasks, workers=wanted, client_seconds=choice.client_seconds)
     if choice.name == "processes":
         federation.engine = processes
-        if wanted > cores():
-            return f"engine: {wanted} workers share {cores()} cores; more than cores are no faster"
-        return None
+        crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"
+        return Equipped(warning=crowded if wanted > cores() else None)
     serial, parallel = _trial(federation, worker, processes, wanted)
-    told = f"a trial of {2 * wanted} clients took {serial:.3f} s in one process and {parallel:.3f} s in {wanted}"
+    reason = f"a trial of {2 * wanted} clients took {serial:.3f} s in one process and {parallel:.3f} s in {wanted}"
     if parallel < serial:
         federation.engine = processes
-        return f"engine: processes ({told})"
-    processes.close()
-    return f"engine: serial ({told})"
+    else:
+        processes.close()
+    return Equipped(reason)
 
 
 def _trial(federation: Federation, worker: Worker, processes: Processes, workers: int) -> tuple[float, float]:

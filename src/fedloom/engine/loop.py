@@ -15,6 +15,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.engine import pulls
 from fedloom.engine.client import Done, Job
 from fedloom.engine.serial import Engine
+from fedloom.engine.states import States
 from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Task
 from fedloom.nets.groups import group_of
 
@@ -52,14 +53,21 @@ class Federation:
     """
 
     def __init__(
-        self, method: Method, engine: Engine, tasks: Sequence[Task], scenario: Scenario, *, participation: float
+        self,
+        method: Method,
+        engine: Engine,
+        tasks: Sequence[Task],
+        scenario: Scenario,
+        *,
+        participation: float,
+        states: States | None = None,
     ) -> None:
         self.method, self.engine, self.tasks, self.scenario = method, engine, tasks, scenario
         self.sampled = max(1, round(participation * scenario.clients))
         self.examined = method.examine(tasks, self.sampled)
         self.round = 0
         self.server: Record = method.server_init(self.server_context())
-        self.states: dict[int, Record] = {}
+        self.states = States() if states is None else states
 
     def task_of(self, client: int) -> Task:
         """The facts of the run for one client."""
@@ -90,6 +98,12 @@ class Federation:
         known = self.states.get(facts.client)
         return self.method.client_init(facts) if known is None else known
 
+    def job(self, client: int, round_: int, *, probe: bool = False) -> Job:
+        """One client's work in a round, from the server's and its own present state."""
+        facts = self.client_context(client, round_)
+        payload = self.method.down(self.server, client, ServerContext(facts.task, round_))
+        return Job(facts, payload, self.state_of(facts), self.scenario.train.tensor(client), probe)
+
     def step(self) -> RoundReport:
         """Run one round and move on. If no participant has data, the server's state stays."""
         began = time.perf_counter()
@@ -100,11 +114,9 @@ class Federation:
         def jobs() -> Iterator[Job]:
             nonlocal bytes_down
             for client in chosen:
-                facts = self.client_context(client, now)
-                payload = self.method.down(self.server, client, ServerContext(facts.task, now))
-                bytes_down += wire_size(payload) if payload else 0
-                probe = client == chosen[0] and now in pulls.PROBED
-                yield Job(facts, payload, self.state_of(facts), self.scenario.train.tensor(client), probe)
+                job = self.job(client, now, probe=client == chosen[0] and now in pulls.PROBED)
+                bytes_down += wire_size(job.payload) if job.payload else 0
+                yield job
 
         done: dict[int, Done] = {d.client: d for d in self.engine.run(jobs())}
         aggregating = time.perf_counter()
@@ -116,10 +128,12 @@ class Federation:
             measured = done[chosen[0]].pulls
             findings = findings + self._diverged([done[client] for client in chosen])
             findings = findings + pulls.findings(self.method.name(), measured, now, ctx.task.rounds)
-        self.states |= {client: self.engine.keep(done[client].state) for client in chosen if done[client].state}
+        for client in chosen:
+            if done[client].state:
+                self.states[client] = self.engine.keep(done[client].state)
         self.round = now
         finished = time.perf_counter()
-        seconds.train = sum(d.seconds for d in done.values())
+        seconds.train = min(sum(d.seconds for d in done.values()), aggregating - began)  # side by side: wall-clock
         seconds.aggregate = finished - aggregating
         seconds.move = max(0.0, aggregating - began - seconds.train)
         return RoundReport(

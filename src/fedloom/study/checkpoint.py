@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,37 +20,55 @@ from fedloom.core.files import write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 
 _FORMAT = 1
+_CLIENTS, _SERVER = "clients", "server.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is needed to go on: finished rounds, the server's state and the clients' states."""
+    """What is needed to go on: finished rounds, the server's state and the clients' states; `path` if it is on disk."""
 
     round: int
     server: Record
-    states: dict[int, Record]
+    states: Mapping[int, Record]
+    path: Path | None = None
 
 
-def save(folder: Path, checkpoint: Checkpoint, fingerprint: str, keep: int) -> str:
-    """Write a checkpoint beside the others and delete all but the newest `keep`. Returns its sha256.
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint on disk: its folder, and the sha256 of its meta.json, which holds those of all files."""
 
-    Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
+    path: Path
+    sha256: str
+
+
+def save(
+    folder: Path,
+    checkpoint: Checkpoint,
+    fingerprint: str,
+    keep: int,
+    *,
+    last: Path | None = None,
+    changed: Collection[int] = (),
+) -> Saved:
+    """Write a checkpoint beside the others and delete all but the newest `keep`.
+
+    last: the checkpoint of this run that was saved or loaded before; files of clients that are not among those
+    `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
     final = folder / f"round-{checkpoint.round:06d}"
     partial = folder / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        (partial / "clients").mkdir(parents=True)
-        files = {"server.safetensors": to_bytes(checkpoint.server)}
-        for client, state in sorted(checkpoint.states.items()):
-            files[f"clients/{client:08d}.safetensors"] = to_bytes(state)
-        digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-        before, older = _previous(folder)
-        for name, data in files.items():
-            if older.get(name) == digests[name]:  # a client that did not take part: share the file
-                os.link(before / name, partial / name)
+        (partial / _CLIENTS).mkdir(parents=True)
+        before = _digests(last)
+        digests = {_SERVER: _write(partial / _SERVER, checkpoint.server)}
+        for client in sorted(checkpoint.states):
+            name = f"{_CLIENTS}/{client:08d}.safetensors"
+            if last is not None and client not in changed and name in before and (last / name).exists():
+                os.link(last / name, partial / name)
+                digests[name] = before[name]
             else:
-                write_atomic(partial / name, data)
+                digests[name] = _write(partial / name, checkpoint.states[client])
         meta = {
             "format": _FORMAT,
             "version": __version__,
@@ -68,7 +86,39 @@ def save(folder: Path, checkpoint: Checkpoint, fingerprint: str, keep: int) -> s
     _sync_folder(folder)
     for old in _finished(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return Saved(final, hashlib.sha256(text.encode()).hexdigest())
+
+
+def _write(path: Path, record: Record) -> str:
+    """Write one file; its sha256. One at a time: the states of all clients may not fit into memory."""
+    data = to_bytes(record)
+    write_atomic(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digests(path: Path | None) -> dict[str, str]:
+    """The digests that a checkpoint lists of its files; none if it cannot be read."""
+    try:
+        listed: dict[str, str] = {} if path is None else json.loads((path / "meta.json").read_text("utf-8"))["files"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return listed
+
+
+class _Stored(Mapping[int, Record]):
+    """The client states of a checkpoint, read when they are asked for."""
+
+    def __init__(self, folder: Path, clients: Iterable[int]) -> None:
+        self._folder, self._clients = folder, sorted(clients)
+
+    def __getitem__(self, client: int) -> Record:
+        return from_bytes((self._folder / f"{client:08d}.safetensors").read_bytes())
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
 
 def load_latest(folder: Path, fingerprint: str, warn: Callable[[str], None]) -> Checkpoint | None:
@@ -100,29 +150,16 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
             f"{path}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
             "folder with --out, or run again with --fresh"
         )
-    records: dict[str, Record] = {}
     for name, digest in meta["files"].items():
-        data = (path / name).read_bytes()
-        if hashlib.sha256(data).hexdigest() != digest:
+        if hashlib.sha256((path / name).read_bytes()).hexdigest() != digest:
             raise ValueError(f"{name} does not match its checksum")
-        records[name] = from_bytes(data)
-    server = records.pop("server.safetensors")
-    return Checkpoint(int(meta["round"]), server, {int(Path(n).stem): r for n, r in records.items()})
+    server = from_bytes((path / _SERVER).read_bytes())
+    clients = [int(Path(name).stem) for name in meta["files"] if name.startswith(f"{_CLIENTS}/")]
+    return Checkpoint(int(meta["round"]), server, _Stored(path / _CLIENTS, clients), path)
 
 
 def _finished(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
-
-
-def _previous(folder: Path) -> tuple[Path, dict[str, str]]:
-    """The newest checkpoint and the digests of its files, if it can be read: ({folder}, {}) otherwise."""
-    for path in reversed(_finished(folder)):
-        try:
-            files: dict[str, str] = json.loads((path / "meta.json").read_text(encoding="utf-8"))["files"]
-            return path, {n: d for n, d in files.items() if hashlib.sha256((path / n).read_bytes()).hexdigest() == d}
-        except (OSError, ValueError, KeyError):
-            continue
-    return folder, {}
 
 
 def _sync_folder(folder: Path) -> None:

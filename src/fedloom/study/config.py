@@ -116,12 +116,14 @@ class EngineConfig(_Section):
     """What runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`. No engine changes a number.
 
     name: serial; processes; or auto, the faster of them in a trial. workers: processes (one per core). client_seconds:
-    longest time for one client, with processes alone (no limit).
+    longest time for one client, with processes alone (no limit). state_budget_mb: MiB of client states that stay in
+    memory, the others go to disk (no limit).
     """
 
     name: Literal["auto", "serial", "processes"] = "auto"
     workers: int | None = Field(None, ge=1)
     client_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
+    state_budget_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -130,6 +132,10 @@ class EngineConfig(_Section):
 
     def choice(self) -> EngineChoice:
         return EngineChoice(self.name, self.workers, self.client_seconds)
+
+    def state_budget(self) -> int | None:
+        """In bytes."""
+        return None if self.state_budget_mb is None else int(self.state_budget_mb * 2**20)
 
 
 class SplitConfig(_Section):

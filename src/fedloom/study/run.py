@@ -16,7 +16,9 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.streams import Streams
 from fedloom.data import Scenario, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, RoundReport, Serial, Worker
-from fedloom.engine.choose import equip
+from fedloom.engine.choose import Equipped, equip
+from fedloom.engine.flops import flops_of
+from fedloom.engine.states import States
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
 from fedloom.methods.method import Task
 from fedloom.methods.phases import Predictor
@@ -123,7 +125,14 @@ class _Run:
         ]
         local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
         worker = Worker(self.method, nets, data, local)
-        self.federation = Federation(self.method, Serial(worker), tasks, scenario, participation=config.participation)
+        self.federation = Federation(
+            self.method,
+            Serial(worker),
+            tasks,
+            scenario,
+            participation=config.participation,
+            states=States(config.engine.state_budget(), folder.path / "states" if folder else None),
+        )
         self.worker = worker
         self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
@@ -136,31 +145,33 @@ class _Run:
             self.evaluator = Evaluator(worker.live_of, scenario, self.protocol, batch=PASS_BATCH, also=also)
         self._refuse_missing_predictor()
         self.rows: list[Row] = []
+        self.saved: Path | None = None  # this run's last checkpoint
+        self.equipped = Equipped()
 
     def go(self, start: Checkpoint | None) -> Result:
         """All rounds after `start`, then the summary."""
         if start is not None:
             federation = self.federation
-            federation.round, federation.server, federation.states = start.round, start.server, start.states
+            federation.round, federation.server = start.round, start.server
+            federation.states.update(start.states)
+            federation.states.changed.clear()
+            self.saved = start.path
         if self.federation.round < self.config.rounds:
-            self._note(equip(self.federation, self.worker, self.config.engine.choice()))
+            self.equipped = equip(self.federation, self.worker, self.config.engine.choice())
         try:
             return self._go()
         finally:
             self.federation.engine.close()
-
-    def _note(self, text: str | None) -> None:
-        if text is not None:
-            for callback in self.callbacks:
-                callback.on_note(self.config, text)
+            self.federation.states.close()
 
     def _go(self) -> Result:
         first = self.federation.round + 1
         self.rows = self.folder.truncate(first - 1) if self.folder else []
         for callback in self.callbacks:
             callback.on_start(self.config, first)
-            for finding in self.findings.values():
-                callback.on_note(self.config, finding.message)
+            notes = [self.equipped.warning, *(finding.message for finding in self.findings.values())]
+            for text in filter(None, notes):
+                callback.on_note(self.config, text)
         written, digest = time.monotonic(), ""
         while self.federation.round < self.config.rounds:
             rows = self._round()
@@ -255,7 +266,17 @@ class _Run:
         assert self.folder is not None
         federation = self.federation
         state = Checkpoint(federation.round, federation.server, federation.states)
-        return checkpoints.save(self.folder.checkpoints, state, self.config.fingerprint(), self.config.checkpoint.keep)
+        saved = checkpoints.save(
+            self.folder.checkpoints,
+            state,
+            self.config.fingerprint(),
+            self.config.checkpoint.keep,
+            last=self.saved,
+            changed=federation.states.changed,
+        )
+        federation.states.changed.clear()
+        self.saved = saved.path
+        return saved.sha256
 
     def _finish(self, digest: str) -> Result:
         config, evaluation = self.config, self.config.evaluation
@@ -286,10 +307,12 @@ class _Run:
             "bytes_up": int(total(self.rows, "bytes_up")),
             "bytes_down": int(total(self.rows, "bytes_down")),
             "samples": int(total(self.rows, "samples")),
+            "flops": flops_of(self.federation, self.worker),
             "samples_per_second": round(total(self.rows, "samples") / max(seconds["train"], 1e-9), 1),
             "seconds": seconds,
             "peak_memory_mb": peak_memory_mb(),
             "engine": self.federation.engine.name,
+            "engine_reason": self.equipped.reason,
             "degenerate": [self.findings[c].message if c in self.findings else c for c in sorted(codes)],
             "fingerprint": config.fingerprint(),
             "checkpoint_sha256": digest or None,

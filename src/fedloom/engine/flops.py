@@ -1,0 +1,48 @@
+"""Floating-point operations of all clients' work, counted by torch on a small part of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedloom.engine.client import Job, Worker
+from fedloom.engine.loop import Federation
+
+
+def flops_of(federation: Federation, worker: Worker) -> float:
+    """FLOPs (two per multiply-add) of the clients' work in all finished rounds.
+
+    One client of each architecture is counted, in the round to come, and scaled to the samples of all that took part:
+    round 1, in which some methods do less, counts like the others. The worker's nets are left changed.
+    """
+    samples: dict[int, int] = {}
+    counted: dict[int, int] = {}  # a client of each group
+    for round_ in range(1, federation.round + 1):
+        for client in federation.participants(round_):
+            group = federation.task_of(client).group
+            counted.setdefault(group, client)
+            samples[group] = samples.get(group, 0) + len(federation.scenario.train[client])
+    jobs = {group: federation.job(client, federation.round + 1) for group, client in counted.items()}
+    return sum(samples[group] * flops_per_sample(worker, job) for group, job in jobs.items())
+
+
+def flops_per_sample(worker: Worker, job: Job) -> float:
+    """FLOPs of this client's round over its number of samples.
+
+    Counted on one batch with one and with two local epochs, auxiliary nets and statistics passes included: what grows
+    with the epochs is scaled to theirs, the rest counts once. Matrix products and convolutions count, forward and
+    backward; element-wise work does not.
+    """
+    size = min(worker.local.batch_size, job.ctx.samples)
+    one, two = (_counted(worker, job, size, epochs) for epochs in (1, 2))
+    per_epoch, once = two - one, 2 * one - two
+    return (per_epoch * job.ctx.task.local_epochs + once) / size
+
+
+def _counted(worker: Worker, job: Job, size: int, epochs: int) -> int:
+    ctx = replace(job.ctx, task=replace(job.ctx.task, local_epochs=epochs))
+    with FlopCounterMode(display=False) as counter:
+        worker.run(replace(job, ctx=ctx, indices=job.indices[:size], probe=False))
+    total: int = counter.get_total_flops()
+    return total

@@ -1,0 +1,55 @@
+"""FLOPs against counts made by hand."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedloom.engine.flops import flops_of, flops_per_sample
+from support import CLASSES, WIDTH, configured, same_bits, world
+
+LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1]]
+# Tiny is WIDTH -> 6 -> C. Two per multiply-add: forward, gradient by the weights, and by the input of the second layer.
+FORWARD = 2 * (WIDTH * 6 + 6 * CLASSES)
+STEP = 2 * FORWARD + 2 * 6 * CLASSES
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_fedavg_is_forward_and_backward_for_every_epoch(epochs):
+    toy = world(configured("fedavg"), LABELS, epochs=epochs)
+    assert flops_per_sample(toy.worker, toy.job(1)) == epochs * STEP
+
+
+def test_a_statistics_pass_counts_once():
+    toy = world(configured("feddw", mu=0.0), LABELS, epochs=3)
+    regulariser = (
+        3 * 3 * 2 * CLASSES * 6 * CLASSES / 4
+    )  # w w^T and its gradient by both factors, each step of 4 samples
+    assert flops_per_sample(toy.worker, toy.job(1)) == pytest.approx(3 * STEP + FORWARD + regulariser)
+
+
+def test_two_nets_count_twice():
+    toy = world(configured("fedco2", algorithm="label_skew"), LABELS)
+    assert flops_per_sample(toy.worker, toy.job(1)) == 2 * STEP
+
+
+def test_a_run_counts_all_participants_of_all_rounds():
+    toy = world(configured("fedavg"), LABELS, participation=0.67)
+    samples = 0
+    for round_ in (1, 2, 3):
+        toy.federation.step()
+        samples += sum(len(LABELS[client]) for client in toy.federation.participants(round_))
+    assert flops_of(toy.federation, toy.worker) == samples * STEP
+
+
+def test_counting_changes_nothing_that_lasts():
+    toy = world(configured("fedsc"), LABELS)
+    toy.federation.step()
+    before = dict(toy.federation.server)
+    drawn = torch.random.get_rng_state()
+    flops_of(toy.federation, toy.worker)
+    assert same_bits(before, toy.federation.server)
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    job = toy.job(0, round_=2)
+    again = toy.worker.run(dataclasses.replace(job))
+    assert same_bits(again.payload, toy.worker.run(job).payload)
