@@ -22,10 +22,10 @@ def test_fedavg_is_forward_and_backward_for_every_epoch(epochs):
 
 def test_a_statistics_pass_counts_once():
     toy = world(configured("feddw", mu=0.0), LABELS, epochs=3)
-    regulariser = (
-        3 * 3 * 2 * CLASSES * 6 * CLASSES / 4
-    )  # w w^T and its gradient by both factors, each step of 4 samples
-    assert flops_per_sample(toy.worker, toy.job(1)) == pytest.approx(3 * STEP + FORWARD + regulariser)
+    regulariser = 3 * 2 * CLASSES * 6 * CLASSES / 4  # w w^T and its gradient by both factors, once for 4 samples
+    class_means = 2 * CLASSES * CLASSES  # one-hot labels times outputs
+    expected = 3 * (STEP + regulariser) + FORWARD + class_means
+    assert flops_per_sample(toy.worker, toy.job(1)) == pytest.approx(expected)
 
 
 def test_two_nets_count_twice():
