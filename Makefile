@@ -24,6 +24,7 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/steps.py
 
 clean:
 	rm -rf $(VENV) build dist
