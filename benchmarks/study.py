@@ -136,7 +136,9 @@ def row_of(label: str, results: Sequence[Result], target: float) -> dict[str, An
     """What the table says of one method: accuracies in [0, 1], bytes and seconds of a whole run."""
     numbers = [result.numbers for result in results]
     mean, std = mean_std([n["accuracy"] for n in numbers])
-    reached = [next((r for r, v in zip(*result.curve(), strict=True) if v >= target), None) for result in results]
+    reached = None  # of methods that are tested once, at the end
+    if len(results[0].curve()[0]) > 1:
+        reached = [next((r for r, v in zip(*result.curve(), strict=True) if v >= target), None) for result in results]
     branches = {
         name: fmean(result.curve(f"accuracy/{name}")[1][-1] for result in results)
         for name in ("online", "offline")
@@ -179,7 +181,8 @@ def table_of(setting: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for run in setting["runs"]:
-        reached = " / ".join("–" if r is None else str(r) for r in run["rounds_to_target"])
+        tested = run["rounds_to_target"]
+        reached = " / ".join("–" if r is None else str(r) for r in tested) if tested else "not tested"
         accuracy = f"{100 * run['mean']:.1f} ± {100 * (run['std'] or 0):.1f}"
         lines.append(
             f"| {run['label']} | {run['protocol']} | {accuracy} | {reached} |"

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.engine.pulls import PROBED, findings, pulls
+from fedloom.engine.pulls import PROBED, findings, gradient_norms, pulls
 from fedloom.methods.method import Method
 from fedloom.methods.phases import Objective, OptimizerSpec
 from support import Recording, TinyBN, TinyDropout, configured, same_bits, world
@@ -19,7 +19,7 @@ def parameters():
 
 
 # -- the figures -------------------------------------------------------------------------------------------------------
-def test_a_pull_is_a_gradient_norm_over_that_of_the_cross_entropies_together(parameters):
+def test_norms_are_those_of_gradients_with_the_cross_entropies_together(parameters):
     w, v = parameters
     terms = {
         "ce_online": 3 * w[0],
@@ -29,23 +29,26 @@ def test_a_pull_is_a_gradient_norm_over_that_of_the_cross_entropies_together(par
         "constant": torch.tensor(7.0),
         "elsewhere": torch.ones(1, requires_grad=True).sum(),
     }
-    measured = pulls(terms, parameters)
-    assert measured == {"both": pytest.approx(2), "square": pytest.approx(0.3), "constant": 0.0, "elsewhere": 0.0}
-    assert list(measured) == ["both", "square", "constant", "elsewhere"]
+    measured = gradient_norms(terms, parameters)
+    expected = {"ce": 5.0, "both": 10.0, "square": 1.5, "constant": 0.0, "elsewhere": 0.0}
+    assert measured == pytest.approx(expected)
+    assert list(measured) == list(expected)
     torch.autograd.grad(terms["square"] + terms["both"], parameters)  # the graphs are still there
 
 
 def test_without_anything_to_compare_there_are_no_pulls(parameters):
     w, _ = parameters
-    assert pulls({"ce": w.sum()}, parameters) == {}
-    assert pulls({"loss": w.sum(), "reg": w.square().sum()}, parameters) == {}
-    assert pulls({}, parameters) == {}
+    assert gradient_norms({"ce": w.sum()}, parameters) == {}
+    assert gradient_norms({"loss": w.sum(), "reg": w.square().sum()}, parameters) == {}
+    assert gradient_norms({}, parameters) == {}
+    assert pulls([{}, {}]) == {}
 
 
-def test_a_cross_entropy_without_gradient_makes_any_other_term_dominate(parameters):
-    w, _ = parameters
-    assert pulls({"ce": 0 * w.sum(), "reg": w.sum()}, parameters)["reg"] > 1e9
-    assert pulls({"ce": torch.tensor(1.0), "reg": 0 * w.sum()}, parameters) == {"reg": 0.0}
+def test_a_pull_is_a_term_s_norms_over_those_of_cross_entropy_summed_over_the_clients():
+    clients = [{"ce": 4.0, "reg": 1.0}, {}, {"ce": 1e-9, "reg": 1.0, "other": 6.0}]  # the last holds a single class
+    assert pulls(clients) == pytest.approx({"reg": 0.5, "other": 1.5})
+    assert pulls([{"ce": 0.0, "reg": 1.0}])["reg"] > 1e9
+    assert pulls([{"ce": 0.0, "reg": 0.0}]) == {"reg": 0.0}
 
 
 # -- what is said, and when --------------------------------------------------------------------------------------------
@@ -86,20 +89,20 @@ def test_the_loop_reports_terms_out_of_proportion(weight, code):
     assert reported == {r: [f"weighted.{code}_decay"] if r in expected else [] for r in range(1, 8)}
 
 
-def test_one_client_a_round_is_probed_in_rounds_two_to_five():
+def test_clients_are_probed_in_rounds_two_to_five():
     toy = world(configured("fedprox"), LABELS, participation=0.67, rounds=8, engine=Recording, batch_size=3, epochs=2)
     for round_ in range(1, 9):
         toy.federation.engine.jobs.clear()
         toy.federation.engine.done.clear()
         report = toy.federation.step()
-        probed = [job.ctx.client for job in toy.federation.engine.jobs if job.probe]
-        assert probed == ([report.participants[0]] if round_ in (2, 3, 4, 5) else [])
-        assert [d.client for d in toy.federation.engine.done if d.pulls] == probed
+        probed = tuple(job.ctx.client for job in toy.federation.engine.jobs if job.probe)
+        assert probed == (report.participants if round_ in (2, 3, 4, 5) else ())
+        assert tuple(d.client for d in toy.federation.engine.done if d.norms) == probed
 
 
 def test_a_phase_of_one_step_is_not_probed():
     toy = world(configured("fedprox"), LABELS, batch_size=64)  # the pull to where one starts is 0 at first
-    assert toy.worker.run(dataclasses.replace(toy.job(0), probe=True)).pulls == {}
+    assert toy.worker.run(dataclasses.replace(toy.job(0), probe=True)).norms == {}
 
 
 def test_the_pull_is_that_of_the_last_step():
@@ -115,7 +118,7 @@ def test_the_pull_is_that_of_the_last_step():
     for term in (torch.nn.functional.cross_entropy(net(x), y), net.head.weight.square().sum()):
         gradients = torch.autograd.grad(term, list(net.parameters()), allow_unused=True)
         norms.append(float(torch.cat([g.flatten() for g in gradients if g is not None]).norm()))
-    assert done.pulls == {"decay": pytest.approx(norms[1] / norms[0], rel=1e-5)}
+    assert done.norms == pytest.approx({"ce": norms[0], "decay": norms[1]}, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "feddw", "fedsc", "fedskc", "local"])
@@ -128,6 +131,6 @@ def test_training_gives_the_same_bits_with_and_without_a_probe(name, net):
     assert same_bits(plain.payload, probed.payload)
     assert same_bits(plain.state, probed.state)
     assert dict(plain.terms) == dict(probed.terms)
-    assert dict(plain.pulls) == {}
-    assert bool(probed.pulls) == (name not in ("fedavg", "local"))
-    assert set(probed.pulls) == {term for term in probed.terms if not term.startswith("ce")} - {"loss"}
+    assert dict(plain.norms) == {}
+    assert bool(probed.norms) == (name not in ("fedavg", "local"))
+    assert set(probed.norms) == {term for term in probed.terms if not term.startswith("ce")} - {"loss"}

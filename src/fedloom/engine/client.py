@@ -19,7 +19,7 @@ from fedloom.core.trees import Tree
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.engine.optim import Optimizer
-from fedloom.engine.pulls import pulls
+from fedloom.engine.pulls import gradient_norms
 from fedloom.methods.method import ClientContext, Method, Work
 from fedloom.methods.phases import Batch, Collect, Consts, Objective, OptimizerSpec, Statistic, Train
 from fedloom.nets.groups import group_of
@@ -45,7 +45,7 @@ class LocalTraining:
 class Job:
     """One client's work for one round. `indices` [n_k] are its training samples in the shared set.
 
-    probe: whether the pulls of the loss's terms are measured on the last step of each training phase.
+    probe: whether the gradients of the loss's terms are measured on the last step of each training phase.
     """
 
     ctx: ClientContext
@@ -59,7 +59,7 @@ class Job:
 class Done:
     """What a client leaves: payload, next state, mean loss terms of its last epoch, steps and samples processed.
 
-    pulls: gradient norms of loss terms relative to cross-entropy's, where asked for.
+    norms: of the gradients of loss terms, where asked for (`engine/pulls.py`).
     """
 
     client: int
@@ -69,7 +69,7 @@ class Done:
     steps: int
     samples: int
     seconds: float
-    pulls: Mapping[str, float] = field(default_factory=dict)
+    norms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Worker:
                         results = self._collect(live.net, phase.statistics, job.indices, consts, ctx)
                     else:
                         trained = self._train(live, phase, job, consts, draws)
-                        measured |= trained.pulls
+                        measured |= trained.norms
                         results, terms = trained.collected, trained.terms or terms
                         steps, samples = steps + trained.steps, samples + trained.samples
                     collected |= results
@@ -155,7 +155,7 @@ class Worker:
                 if epoch == phase.epochs - 1:
                     tally.add(out, batch)
                     if job.probe and number == len(parts) - 1 and optimizer.steps:  # a first step may have no pull yet
-                        measured = pulls(out.terms, optimizer.parameters)
+                        measured = gradient_norms(out.terms, optimizer.parameters)
                 _step(phase, out.total, moving, consts, optimizer)
                 samples += len(batch.y)
         if phase.collect and not tally.steps:  # a single sample under batch norm: no step, but a statistic
@@ -224,7 +224,7 @@ class _Trained:
     terms: dict[str, float]
     steps: int
     samples: int
-    pulls: dict[str, float]
+    norms: dict[str, float]
 
 
 class _Tally:

@@ -114,7 +114,7 @@ class Federation:
         def jobs() -> Iterator[Job]:
             nonlocal bytes_down
             for client in chosen:
-                job = self.job(client, now, probe=client == chosen[0] and now in pulls.PROBED)
+                job = self.job(client, now, probe=now in pulls.PROBED)
                 bytes_down += wire_size(job.payload) if job.payload else 0
                 yield job
 
@@ -125,7 +125,7 @@ class Federation:
         if uploads:
             self.server = self.engine.keep(self.method.aggregate(self.server, uploads, ctx))
             findings = self.method.degeneracies(self.server, uploads, ctx)
-            measured = done[chosen[0]].pulls
+            measured = pulls.pulls([done[client].norms for client in chosen])
             findings = findings + self._diverged([done[client] for client in chosen])
             findings = findings + pulls.findings(self.method.name(), measured, now, ctx.task.rounds)
         for client in chosen:

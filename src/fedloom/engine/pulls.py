@@ -9,23 +9,33 @@ from torch import Tensor
 
 from fedloom.methods.method import Finding
 
-# Rounds in which pulls are measured, for one client a round: early, and not in round 1, which has no knowledge yet in
-# most methods. Whether a term is inactive is said at the last of them, because some grow.
+# Rounds in which pulls are measured: early, and not in round 1, which has no knowledge yet in most methods. Whether a
+# term is inactive is said at the last of them, because some grow.
 PROBED = range(2, 6)
 INACTIVE, DOMINATING = 0.01, 10.0
+CE = "ce"
 
 
-def pulls(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, float]:
-    """Gradient norm of every term over that of the cross-entropies (names that start with "ce") together.
+def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, float]:
+    """Norm of every term's gradient, the cross-entropies (names that start with "ce") together as "ce".
 
     The graph is kept. Empty where there is nothing to compare.
     """
-    ce = [term for name, term in terms.items() if name.startswith("ce")]
-    others = {name: term for name, term in terms.items() if not name.startswith("ce")}
+    ce = [term for name, term in terms.items() if name.startswith(CE)]
+    others = {name: term for name, term in terms.items() if not name.startswith(CE)}
     if not ce or not others:
         return {}
-    reference = max(_gradient_norm(torch.stack(ce).sum(), parameters), 1e-12)
-    return {name: _gradient_norm(term, parameters) / reference for name, term in others.items()}
+    reference = _gradient_norm(torch.stack(ce).sum(), parameters)
+    return {CE: reference} | {name: _gradient_norm(term, parameters) for name, term in others.items()}
+
+
+def pulls(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each term's norm over cross-entropy's, both summed over the clients: one whose cross-entropy has vanished (it
+    holds a single class) must not decide."""
+    measured = [client for client in norms if client]
+    reference = max(sum(client[CE] for client in measured), 1e-12)
+    names = dict.fromkeys(name for client in measured for name in client if name != CE)
+    return {name: sum(client.get(name, 0.0) for client in measured) / reference for name in names}
 
 
 def findings(method: str, measured: Mapping[str, float], round_: int, rounds: int) -> list[Finding]:
