@@ -91,8 +91,8 @@ def settings(data: Path | None) -> dict[str, tuple[str, dict[str, Any], list[Ent
         },
         [
             ("Local, CNN-1 to CNN-5", {"method": "local"}),
-            ("FedSSA (paper), CNN-1 to CNN-5", {"method": "fedssa", "preset": "paper"}),
-            ("FedSSA (sound), CNN-1 to CNN-5", {"method": "fedssa"}),
+            ("FedSSA (paper = sound), CNN-1 to CNN-5", {"method": "fedssa", "preset": "paper"}),
+            ("FedSSA, convex fusion, CNN-1 to CNN-5", {"method": "fedssa", "fedssa": {"fusion": "convex"}}),
             ("FedAvg, CNN-5", {"method": "fedavg", "model": "fedssa-cnn5", "evaluation": {"protocol": "global/local"}}),
             (
                 "FedProx (mu 0.01), CNN-5",
@@ -116,8 +116,7 @@ def settings(data: Path | None) -> dict[str, tuple[str, dict[str, Any], list[Ent
             "Five digit domains, one client each",
             {**_DOMAINS, "scenario": scenario},
             [
-                ("Fed-CO2 (paper)", {**_CO2, "preset": "paper", "local_epochs": 1}),
-                ("Fed-CO2 (sound)", {**_CO2, "local_epochs": 1}),
+                ("Fed-CO2 (paper = sound)", {**_CO2, "preset": "paper", "local_epochs": 1}),
                 ("FedBN", {"method": "fedbn", "local_epochs": 4}),
                 ("Local", {"method": "local", "local_epochs": 4}),
                 ("FedAvg", {"method": "fedavg", "local_epochs": 4, **_TO_CLIENTS}),

@@ -85,7 +85,7 @@ class FedSSA(Method):
     presets = {  # noqa: RUF012
         "paper": {},
         "authors": {"pool": "all_known", "clip": 50.0},
-        "sound": {"fusion": "convex"},
+        "sound": {},
     }
 
     def __init__(self, options: BaseModel | None = None) -> None:
