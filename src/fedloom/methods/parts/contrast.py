@@ -33,10 +33,10 @@ def contrast_constants(rows: Tensor, positives: Tensor, negatives: Tensor, *, al
     """A round's constants from prototypes [m, C, d]: which attract samples of their class, and which repel others.
 
     positives, negatives [m, C] bool. Rows that are neither are left out, unless `all_rows`. Q prototypes remain:
-    "prototypes" [Q, d], their "squares" |p|^2 and "inverse_lengths" [Q]; by class "members" [C, K] (positions of
-    its positives, padded), "bias" [C, K] (0, or very negative for padding; None without any), "pool" [C, Q] bool
-    (the denominator; None if it is everything), "defined" [C] bool (has a positive; None if all have) and
-    "attracting" [C], the number of positives, at least 1.
+    "prototypes" [Q, d], their "squares" |p|^2 and "inverse_lengths" [Q]. By class: "members" [C, K], positions of its
+    positives, padded (None if class j's is j); "bias" [C, K], 0, or very negative for padding (None without any);
+    "pool" [C, Q] bool, the denominator (None if it is everything); "defined" [C] bool, has a positive (None if all
+    have); "attracting" [C], the number of positives, at least 1.
     """
     holders, classes, width = rows.shape
     attract, repel = positives.reshape(-1), negatives.reshape(-1)
@@ -49,13 +49,14 @@ def contrast_constants(rows: Tensor, positives: Tensor, negatives: Tensor, *, al
     most = max(1, int(attracting.sum(1).max()))
     order = attracting.to(torch.int8).sort(dim=1, descending=True, stable=True)
     members, is_member = order.indices[:, :most], order.values[:, :most].bool()
+    in_order = (members.flatten() == torch.arange(members.numel())).all()
     pool, defined = torch.where(own, attract, repel), attracting.any(1)
     lengths = prototypes.norm(dim=1)
     return {
         "prototypes": prototypes,
         "squares": lengths.square(),
         "inverse_lengths": torch.where(lengths > 1e-12, 1 / lengths, 0.0),
-        "members": members,
+        "members": None if members.shape == (len(prototypes), 1) and bool(in_order) else members,
         "bias": None if most == 1 or is_member.all() else torch.where(is_member, 0.0, _NEVER).to(rows.dtype),
         "attracting": is_member.sum(1).clamp(min=1).to(rows.dtype),
         "pool": None if pool.all() else pool,
@@ -85,7 +86,8 @@ def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: Batch)
     From |z_i|^2 [B, 1], the products z_i . p_q [B, Q], which are there anyway, and |p_q|^2 [Q].
     """
     distances = torch.add(squares, dots, alpha=-2).add(lengths).clamp(min=1e-12).sqrt()
-    return batch.mean(distances).clamp(min=1e-6)
+    mean = batch.mean(distances)
+    return mean if batch.mask is None else mean.clamp(min=1e-6)  # 0 where no sample counts
 
 
 def _factors(lengths: Tensor, dots: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
@@ -117,7 +119,7 @@ def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling
     Returns losses [B] (finite, but meaningless where undefined) and defined [B] (None if all are: every class has a
     positive).
     """
-    members = consts["members"][batch.y]
+    members = batch.y.unsqueeze(1) if consts["members"] is None else consts["members"][batch.y]
     bias, pool, defined = (None if consts[n] is None else consts[n][batch.y] for n in ("bias", "pool", "defined"))
     if options.scale == "batch" and not options.detach_scale:  # U has a gradient, too
         losses, *_ = contrast_of(scaled_similarities(z, batch, consts, options), members, bias, pool)
