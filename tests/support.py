@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -105,6 +105,25 @@ class World:
         """x and y of one client, in stored order."""
         indices = self.scenario.train.tensor(client)
         return self.data.gather(indices), self.data.y[indices]
+
+
+class Precision(NamedTuple):
+    """A dtype, and how near its results must come to golden values."""
+
+    dtype: torch.dtype
+    atol: float
+
+    def tensor(self, values: Any) -> Tensor:
+        return torch.tensor(values, dtype=self.dtype)
+
+    def matches(self, ours: Tensor, golden: Any) -> bool:
+        assert ours.dtype == self.dtype
+        expected = self.tensor(golden)
+        return ours.shape == expected.shape and torch.allclose(ours, expected, rtol=0, atol=self.atol)
+
+
+# Golden files have 6 decimals.
+DOUBLE, SINGLE = Precision(torch.float64, 2e-6), Precision(torch.float32, 1e-4)
 
 
 def configured(name: str, preset: str = "sound", **options: Any) -> Method:

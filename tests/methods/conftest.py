@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from support import DOUBLE, SINGLE
+
 
 @pytest.fixture(autouse=True)
 def one_thread():
@@ -9,3 +11,9 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=[DOUBLE, SINGLE], ids=["float64", "float32"])
+def precision(request):
+    """Both precisions in which methods are held to golden files."""
+    return request.param

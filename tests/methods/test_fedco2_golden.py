@@ -7,7 +7,7 @@ The numbers were computed outside this library (see the file's note). Both preci
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import pytest
 import torch
@@ -23,28 +23,10 @@ from fedloom.methods.parts.losses import kl_divergence
 from fedloom.methods.phases import Batch, OptimizerSpec
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net, tree_of
-from support import Through, configured
+from support import Precision, Through, configured
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedco2.json").read_text())
 NETS = ("online", "offline")
-
-
-class Precision(NamedTuple):
-    dtype: torch.dtype
-    atol: float
-
-    def tensor(self, values) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype)
-
-    def matches(self, ours: Tensor, golden) -> bool:
-        assert ours.dtype == self.dtype
-        golden = self.tensor(golden)
-        return ours.shape == golden.shape and torch.allclose(ours, golden, rtol=0, atol=self.atol)
-
-
-@pytest.fixture(params=[Precision(torch.float64, 2e-6), Precision(torch.float32, 1e-4)], ids=["float64", "float32"])
-def precision(request):
-    return request.param
 
 
 class Block(Net):

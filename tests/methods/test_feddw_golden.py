@@ -6,7 +6,6 @@ The numbers were computed outside this library (see the file's note). Both preci
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -22,32 +21,12 @@ from fedloom.methods.parts.consistency import (
     softmax_linearised,
 )
 from fedloom.methods.phases import Batch
-from support import CLASSES, Through, configured, world
+from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "feddw.json").read_text())
 SL, LOSS, LINEAR = GOLDEN["feddw_sl"], GOLDEN["feddw_loss"], GOLDEN["feddw_linearised"]
 CLIENTS = 3
 KEEP = SL["global_all3_keep"]
-
-
-class Precision(NamedTuple):
-    dtype: torch.dtype
-    atol: float
-
-    def tensor(self, values) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype)
-
-    def matches(self, ours: Tensor, golden) -> bool:
-        assert ours.dtype == self.dtype
-        return torch.allclose(ours, self.tensor(golden), rtol=0, atol=self.atol)
-
-
-DOUBLE, SINGLE = Precision(torch.float64, 2e-6), Precision(torch.float32, 1e-4)
-
-
-@pytest.fixture(params=[DOUBLE, SINGLE], ids=["float64", "float32"])
-def precision(request):
-    return request.param
 
 
 def consts_of(precision: Precision, soft_labels, *, rows=None, mu=1.0, reference=None):

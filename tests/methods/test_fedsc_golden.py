@@ -6,7 +6,6 @@ The numbers were computed outside this library (see the file's note). Both preci
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,29 +17,12 @@ from fedloom.methods.method import ServerContext
 from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans
-from support import CLASSES, Through, configured, world
+from support import CLASSES, Precision, Through, configured, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedsc.json").read_text())["fedsc"]
 INPUTS, OUTPUTS = GOLDEN["inputs"], GOLDEN["outputs"]
 CLIENTS = 3
 COUNTS = torch.tensor(INPUTS["class_counts"])
-
-
-class Precision(NamedTuple):
-    dtype: torch.dtype
-    atol: float
-
-    def tensor(self, values) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype)
-
-    def matches(self, ours: Tensor, golden) -> bool:
-        assert ours.dtype == self.dtype
-        return torch.allclose(ours, self.tensor(golden), rtol=0, atol=self.atol)
-
-
-@pytest.fixture(params=[Precision(torch.float64, 2e-6), Precision(torch.float32, 1e-4)], ids=["float64", "float32"])
-def precision(request):
-    return request.param
 
 
 class Noting(Batch):

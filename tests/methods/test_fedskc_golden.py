@@ -6,7 +6,6 @@ The numbers were computed outside this library (see the file's note). Both preci
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,32 +17,12 @@ from fedloom.methods import fedskc
 from fedloom.methods.method import ServerContext, Start, Work
 from fedloom.methods.parts.contrast import mean_distances
 from fedloom.methods.phases import Batch, ClassMeans, SampleMean
-from support import CLASSES, Through, configured, world
+from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedskc.json").read_text())["fedskc"]
 INPUTS, OUTPUTS = GOLDEN["inputs"], GOLDEN["outputs"]
 CLIENTS = 3
 SAMPLES = torch.tensor(INPUTS["N"], dtype=torch.float64)
-
-
-class Precision(NamedTuple):
-    dtype: torch.dtype
-    atol: float
-
-    def tensor(self, values) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype)
-
-    def matches(self, ours: Tensor, golden) -> bool:
-        assert ours.dtype == self.dtype
-        return torch.allclose(ours, self.tensor(golden), rtol=0, atol=self.atol)
-
-
-DOUBLE, SINGLE = Precision(torch.float64, 2e-6), Precision(torch.float32, 1e-4)
-
-
-@pytest.fixture(params=[DOUBLE, SINGLE], ids=["float64", "float32"])
-def precision(request):
-    return request.param
 
 
 class Noting(Batch):

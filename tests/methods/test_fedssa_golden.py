@@ -8,7 +8,6 @@ The numbers were computed outside this library (see the file's note). Both preci
 import json
 import math
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods.fedssa import fused_rows, fusion_weight, mean_rows
 from fedloom.methods.method import ClientContext, ServerContext, Task, Work
 from fedloom.nets.net import Net
-from support import Through, configured
+from support import SINGLE, Precision, Through, configured
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedssa.json").read_text())
 MEAN, FUSE, TRACE = GOLDEN["fedssa_aggregate"], GOLDEN["fedssa_fuse_literal"], GOLDEN["fedssa_trace"]
@@ -27,26 +26,7 @@ CLIENTS, CLASSES, WIDTH = 3, MEAN["inputs"]["S"], MEAN["inputs"]["d"]
 SEEN = MEAN["inputs"]["seen"]
 
 
-class Precision(NamedTuple):
-    dtype: torch.dtype
-    atol: float
-
-    def tensor(self, values) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype)
-
-    def matches(self, ours: Tensor, golden) -> bool:
-        assert ours.dtype == self.dtype
-        golden = self.tensor(golden)
-        return ours.shape == golden.shape and torch.allclose(ours, golden, rtol=0, atol=self.atol)
-
-
-SINGLE = Precision(torch.float32, 1e-4)
 STORED = Precision(torch.float32, 2e-6)  # the server's rows
-
-
-@pytest.fixture(params=[Precision(torch.float64, 2e-6), SINGLE], ids=["float64", "float32"])
-def precision(request):
-    return request.param
 
 
 def mask(client: int) -> Tensor:
