@@ -140,6 +140,7 @@ def test_an_exception_keeps_its_place_and_its_traceback(error):
     with pytest.raises(ClientError, match=r"failed in round 1 \(phase 0\).*no such thing") as caught:
         rounds(toy, 1)
     assert "raise self.error" in "".join(caught.value.__notes__)
+    assert "no such thing" in str(caught.value.__cause__)
 
 
 def test_a_finished_engine_leaves_no_process():

@@ -43,7 +43,7 @@ class ClientError(FedloomError):
 
     def __init__(self, client: int, round_: int, stage: str, cause: BaseException) -> None:
         self.client, self.round, self.stage = client, round_, stage
-        self._cause = cause
+        self._cause = self.__cause__ = cause  # also where no `raise from` says so: in another process than it happened
         super().__init__(f"client {client} failed in round {round_} ({stage}): {type(cause).__name__}: {cause}")
 
     def __reduce__(self) -> tuple[Any, ...]:
