@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -57,6 +58,19 @@ def wire_size(record: Record) -> int:
     """len(to_bytes(record)), computed from names, dtypes and shapes without touching the tensors' values."""
     leaves, header = _leaves(record)
     return _file_size(tuple((leaf.path, leaf.tensor.dtype, leaf.shape()) for leaf in leaves), header)
+
+
+def mapped(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
+    """The record with every tensor changed; shapes stay."""
+    return {name: _mapped(value, change) for name, value in record.items()}
+
+
+def _mapped(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    if isinstance(value, ClassTable):
+        return ClassTable(change(value.values), change(value.held))
+    if isinstance(value, dict):
+        return {name: change(tensor) for name, tensor in value.items()}
+    return change(value) if isinstance(value, Tensor) else value
 
 
 def _unshared(tensors: Tree) -> Tree:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.records import Record, Value
+from fedloom.core.records import Record, Value, mapped
 from fedloom.core.tables import ClassTable
 
 # Address space, not memory: the file is sparse, and a page exists once it is written to.
@@ -138,16 +138,4 @@ def _unpacked(value: Any, arena: Arena) -> Value:
 
 def lasting(record: Record, arenas: list[Arena]) -> Record:
     """The record with copies of the tensors that lie in one of the arenas."""
-
-    def kept(tensor: Tensor) -> Tensor:
-        return tensor.clone() if any(arena.holds(tensor) for arena in arenas) else tensor
-
-    new: Record = {}
-    for name, value in record.items():
-        if isinstance(value, ClassTable):
-            new[name] = ClassTable(kept(value.values), kept(value.held))
-        elif isinstance(value, dict):
-            new[name] = {key: kept(tensor) for key, tensor in value.items()}
-        else:
-            new[name] = kept(value) if isinstance(value, Tensor) else value
-    return new
+    return mapped(record, lambda tensor: tensor.clone() if any(arena.holds(tensor) for arena in arenas) else tensor)

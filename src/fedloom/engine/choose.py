@@ -9,22 +9,31 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fedloom.core.errors import ClientError, ConfigError
+from fedloom.engine.batched import WIDTH, Batched
 from fedloom.engine.client import Job, Worker
 from fedloom.engine.loop import Federation
+from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes import Processes
 from fedloom.engine.serial import Engine, Serial
+from fedloom.engine.stacks import obstacle
 from fedloom.methods.method import ServerContext
 
-_TRIAL_SECONDS = 0.1  # of one client in a trial, at most; a single batch if that takes longer
+_CLIENT_SECONDS = 0.1  # of one client in a trial, at most; a single batch if that takes longer
+_TRIAL_SECONDS = 0.5  # of the clients of a trial, one after another, unless two for each worker take longer
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """What a run asks for. workers: processes, None for one per core; client_seconds: longest time for one client."""
+    """What a run asks for. workers: processes, None for one per core; client_seconds: longest time for one client;
+    width: clients in a stack; same_bits: whether `auto` keeps to engines with the bits of the serial one.
+    """
 
-    name: Literal["auto", "serial", "processes"] = "auto"
+    name: Literal["auto", "serial", "processes", "batched"] = "auto"
     workers: int | None = None
     client_seconds: float | None = None
+    width: int = WIDTH
+    same_bits: bool = True
 
 
 def cores() -> int:
@@ -43,49 +52,94 @@ class Equipped:
 def equip(federation: Federation, worker: Worker, choice: EngineChoice) -> Equipped:
     """Give the federation, made with a serial engine, the engine chosen.
 
-    Every engine gives the same bits, so a choice changes seconds alone.
+    Raises `ConfigError` for the batched engine if it cannot run this.
     """
+    keep_freed()
     wanted = min(choice.workers or cores(), federation.sampled)
-    if choice.name == "serial" or (choice.name == "auto" and wanted < 2):
+    if choice.name == "auto":
+        return _tried(federation, worker, choice, wanted)
+    if choice.name == "batched" and (why := obstacle(worker)):
+        raise ConfigError(f"engine: batched cannot run this: {why}; take processes, serial or auto")
+    federation.engine = _made(choice.name, federation, worker, choice, wanted)
+    crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"
+    return Equipped(warning=crowded if choice.name != "serial" and wanted > cores() else None)
+
+
+def _made(name: str, federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Engine:
+    if name == "serial":
+        return Serial(worker)
+    width = choice.width if name == "batched" else 1
+    if width > 1 and workers < 2:
+        return Batched(worker, width)
+    seconds = choice.client_seconds
+    return Processes(worker, federation.tasks, workers=workers, client_seconds=seconds, width=width)
+
+
+def _tried(federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Equipped:
+    """The fastest engine in a small round of which nothing is kept."""
+    names = ["serial", *(["processes"] if workers > 1 else [])]
+    if not choice.same_bits and obstacle(worker) is None:
+        names.append("batched")
+    trial = _Trial(federation, worker, workers * (choice.width if "batched" in names else 2), 2 * workers)
+    if len(names) == 1 or not trial.clients:
         return Equipped()
-    processes = Processes(worker, federation.tasks, workers=wanted, client_seconds=choice.client_seconds)
-    if choice.name == "processes":
-        federation.engine = processes
-        crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"
-        return Equipped(warning=crowded if wanted > cores() else None)
-    serial, parallel = _trial(federation, worker, processes, wanted)
-    reason = f"a trial of {2 * wanted} clients took {serial:.3f} s in one process and {parallel:.3f} s in {wanted}"
-    if parallel < serial:
-        federation.engine = processes
-    else:
-        processes.close()
-    return Equipped(reason)
+    seconds: dict[str, float] = {}
+    failures = []
+    for name in names:
+        engine = _made(name, federation, worker, choice, workers)
+        try:
+            seconds[name] = trial.seconds(engine)
+        except ClientError as error:
+            if name != "batched":
+                raise
+            failures.append(f"; batched cannot run this: {error}")
+        if seconds and name == min(seconds, key=lambda tried: seconds[tried]):
+            federation.engine.close()
+            federation.engine = engine
+        else:
+            engine.close()
+    told = ", ".join(f"{taken:.3f} s {_words(name, workers)}" for name, taken in seconds.items())
+    return Equipped(f"a trial of {len(trial.clients)} clients took {told}" + "".join(failures))
 
 
-def _trial(federation: Federation, worker: Worker, processes: Processes, workers: int) -> tuple[float, float]:
-    """Seconds that both engines take for the same small round; nothing of it is kept."""
-    chosen = list(itertools.islice(itertools.cycle(federation.participants(1)), 2 * workers))
-    if not chosen:
-        return 0.0, 0.0
-    batch = worker.local.batch_size
-    once = _seconds(lambda: _drained(Serial(worker), _jobs(federation, chosen[:1], batch)))
-    once = min(once, _seconds(lambda: _drained(Serial(worker), _jobs(federation, chosen[:1], batch))))
-    samples = batch * max(1, int(_TRIAL_SECONDS / max(once, 1e-6)))
-    _drained(processes, _jobs(federation, chosen, batch))  # the first round pays for memory that later ones use again
-    return (
-        _seconds(lambda: _drained(Serial(worker), _jobs(federation, chosen, samples))),
-        _seconds(lambda: _drained(processes, _jobs(federation, chosen, samples))),
-    )
+def _words(name: str, workers: int) -> str:
+    """How an engine works, in a sentence."""
+    split = "in one process" if workers == 1 or name == "serial" else f"in {workers}"
+    return f"stacked {split}" if name == "batched" else split
 
 
-def _jobs(federation: Federation, chosen: list[int], samples: int) -> Iterator[Job]:
-    """One epoch of the first round on up to `samples` samples of each client."""
-    for client in chosen:
-        facts = federation.client_context(client, 1)
-        ctx = replace(facts, task=replace(facts.task, local_epochs=1), samples=min(samples, facts.samples))
-        payload = federation.method.down(federation.server, client, ServerContext(facts.task, 1))
-        indices = federation.scenario.train.tensor(client)[:samples]
-        yield Job(ctx, payload, federation.method.client_init(facts), indices)
+class _Trial:
+    """One epoch of the first round on some samples of some clients: `least` to `most`, as time allows."""
+
+    def __init__(self, federation: Federation, worker: Worker, most: int, least: int) -> None:
+        self._federation, batch = federation, worker.local.batch_size
+        self.clients = federation.participants(1)[:1]
+        if not self.clients:
+            return
+        serial = Serial(worker)
+        self._samples = batch
+        once = min(self._round(serial) for _ in range(2))
+        self._samples = batch * max(1, int(_CLIENT_SECONDS / once))
+        once = self._round(serial)
+        count = min(most, max(least, int(_TRIAL_SECONDS / once)))
+        self.clients = list(itertools.islice(itertools.cycle(federation.participants(1)), count))
+
+    def seconds(self, engine: Engine) -> float:
+        """The shorter of two rounds, after one that pays for memory and first calls."""
+        self._round(engine)
+        return min(self._round(engine) for _ in range(2))
+
+    def _round(self, engine: Engine) -> float:
+        return _seconds(lambda: _drained(engine, self._jobs()))
+
+    def _jobs(self) -> Iterator[Job]:
+        federation, samples = self._federation, self._samples
+        for client in self.clients:
+            facts = federation.client_context(client, 1)
+            ctx = replace(facts, task=replace(facts.task, local_epochs=1), samples=min(samples, facts.samples))
+            payload = federation.method.down(federation.server, client, ServerContext(facts.task, 1))
+            indices = federation.scenario.train.tensor(client)[:samples]
+            yield Job(ctx, payload, federation.method.client_init(facts), indices)
 
 
 def _drained(engine: Engine, jobs: Iterator[Job]) -> None:

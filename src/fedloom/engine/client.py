@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,9 @@ from fedloom.nets.roles import has_batch_norm
 # Statistics passes and evaluation take batches of this size: large enough to be fast, fixed so that bits do not depend
 # on the engine.
 PASS_BATCH = 256
+
+# Numbers that are gathered at once: few calls for small batches, and what is gathered is still in the cache when used.
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draws:
+class Draws:
     """A client's generators of one round: the order of its samples, and how they are augmented, if they are."""
 
     order: np.random.Generator
@@ -91,7 +94,7 @@ class Worker:
         self.method, self.data, self.local = method, data, local
         self.lives = [Live(net) for net in nets]
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
-        self._draws = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
+        self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
 
     def twin(self) -> Worker:
         """A worker with nets of its own, on the same data."""
@@ -113,12 +116,8 @@ class Worker:
             terms: dict[str, float] = {}
             measured: dict[str, float] = {}
             steps = samples = 0
-            streams = ctx.task.streams
-            draws = _Draws(
-                streams.numpy("shuffle", ctx.round, ctx.client),
-                streams.numpy("augment", ctx.round, ctx.client) if self.local.augment.active else None,
-            )
-            drawing = streams.isolated("dropout", ctx.round, ctx.client) if self._draws else nullcontext()
+            draws = self.draws(job)
+            drawing = ctx.task.streams.isolated("dropout", ctx.round, ctx.client) if self.drops_out else nullcontext()
             with drawing:  # around all phases: two of them must not drop the same units
                 for number, phase in enumerate(self.method.phases(start, ctx)):
                     stage = f"phase {number}"
@@ -137,9 +136,9 @@ class Worker:
             raise ClientError(ctx.client, ctx.round, stage, error) from error
         return Done(ctx.client, payload, state, terms, steps, samples, time.perf_counter() - started, measured)
 
-    def _train(self, live: Live, phase: Train, job: Job, consts: Consts, draws: _Draws) -> _Trained:
+    def _train(self, live: Live, phase: Train, job: Job, consts: Consts, draws: Draws) -> _Trained:
         ctx, net = job.ctx, live.net
-        moving: Tree = {n: p for n, p in live.parameters.items() if _moves(n, phase, ctx)}
+        moving: Tree = {n: p for n, p in live.parameters.items() if moves(n, phase, ctx)}
         optimizer = Optimizer(phase.optimizer or self.local.optimizer, list(moving.values()))
         tally = _Tally(phase.collect, ctx.task.num_classes)
         measured: dict[str, float] = {}
@@ -148,20 +147,20 @@ class Worker:
             if phase.refresh:
                 consts = consts | self._collect(net, phase.refresh, job.indices, consts, ctx)
             net.train()
-            parts = self._shuffled(job, draws)
-            for number, part in enumerate(parts):
-                batch = self._batch(part, draws)
-                out = _objective(net, phase, batch, consts)
+            last = self.batches(job) - 1
+            for number, batch in enumerate(self.epoch(job, draws)):
+                out = objective(net, batch, consts, phase)
                 if epoch == phase.epochs - 1:
                     tally.add(out, batch)
-                    if job.probe and number == len(parts) - 1 and optimizer.steps:  # a first step may have no pull yet
-                        measured = gradient_norms(out.terms, optimizer.parameters)
+                    if job.probe and number == last and optimizer.steps:  # a first step may have no pull yet
+                        norms = gradient_norms(out.terms, optimizer.parameters)
+                        measured = {name: float(norm) for name, norm in norms.items()}
                 _step(phase, out.total, moving, consts, optimizer)
                 samples += len(batch.y)
         if phase.collect and not tally.steps:  # a single sample under batch norm: no step, but a statistic
             net.eval()
             batch = Batch(self.data.gather(job.indices), self.data.y[job.indices])
-            tally.add(_objective(net, phase, batch, consts), batch)
+            tally.add(objective(net, batch, consts, phase), batch)
         return _Trained(tally.collected(), tally.means(), optimizer.steps, samples, measured)
 
     @torch.no_grad()
@@ -178,28 +177,50 @@ class Worker:
                 sums[name] = statistic.add(sums[name], values, batch, ctx.task.num_classes)
         return {name: statistics[name].result(sums[name]) for name in sums}
 
-    def _shuffled(self, job: Job, draws: _Draws) -> list[Tensor]:
-        """One epoch's batches as indices; the last, smaller one stays, unless it has one sample and that is too few."""
-        order = job.indices[torch.from_numpy(draws.order.permutation(len(job.indices)))]
-        parts = torch.split(order, self.local.batch_size)
-        skip_single = self._skip_single[job.ctx.task.group]
-        return [part for part in parts if len(part) > 1 or not skip_single]
-
-    def _batch(self, part: Tensor, draws: _Draws) -> Batch:
-        x = (
-            self.data.gather(part)
-            if draws.augment is None
-            else self.local.augment.gather(self.data, part, draws.augment)
+    def draws(self, job: Job) -> Draws:
+        """The client's generators of this round."""
+        streams, ctx = job.ctx.task.streams, job.ctx
+        augmented = self.local.augment.active
+        return Draws(
+            streams.numpy("shuffle", ctx.round, ctx.client),
+            streams.numpy("augment", ctx.round, ctx.client) if augmented else None,
         )
-        return Batch(x, self.data.y[part])
+
+    def batches(self, job: Job) -> int:
+        """Number of batches in one epoch: the last, smaller one stays, unless it has one sample and that is too few."""
+        whole, rest = divmod(len(job.indices), self.local.batch_size)
+        if rest == 1 and self._skip_single[job.ctx.task.group]:
+            rest = 0
+        return whole + bool(rest)
+
+    def shuffled(self, job: Job, draws: Draws) -> list[Tensor]:
+        """One epoch's batches as indices."""
+        order = job.indices[torch.from_numpy(draws.order.permutation(len(job.indices)))]
+        return list(torch.split(order, self.local.batch_size)[: self.batches(job)])
+
+    def epoch(self, job: Job, draws: Draws) -> Iterator[Batch]:
+        """One epoch's batches, gathered several at a time if they are small."""
+        size, parts = self.local.batch_size, self.shuffled(job, draws)
+        together = 1 if draws.augment else max(1, _BLOCK // (size * self.data.x[0].numel()))
+        for first in range(0, len(parts), together):
+            rows = torch.cat(parts[first : first + together])
+            inputs = torch.split(self.gathered(rows, draws), size)
+            yield from map(Batch, inputs, torch.split(self.data.y[rows], size))
+
+    def gathered(self, part: Tensor, draws: Draws) -> Tensor:
+        """The inputs of one training batch, augmented where that is asked for."""
+        if draws.augment is None:
+            return self.data.gather(part)
+        return self.local.augment.gather(self.data, part, draws.augment)
 
 
-def _moves(name: str, phase: Train, ctx: ClientContext) -> bool:
+def moves(name: str, phase: Train, ctx: ClientContext) -> bool:
     """Whether a phase trains the parameter `name`."""
     return ctx.task.roles[name] in phase.trains and (phase.nets is None or name.partition(".")[0] in phase.nets)
 
 
-def _objective(net: Net, phase: Train, batch: Batch, consts: Consts) -> Objective:
+def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective:
+    """The loss of a phase, as an objective in any case."""
     out = phase.loss(net, batch, consts)
     return out if isinstance(out, Objective) else Objective(out, terms={"loss": out})
 

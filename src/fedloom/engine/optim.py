@@ -18,6 +18,12 @@ class Optimizer:
         self._first: list[Tensor] = []
         self._second: list[Tensor] = []
 
+    def narrow(self, parameters: Sequence[Tensor]) -> None:
+        """Go on with `parameters`, which are first rows of those so far (clients in a stack)."""
+        self.parameters = list(parameters)
+        self._first = [m[: len(p)] for m, p in zip(self._first, parameters, strict=False)]
+        self._second = [m[: len(p)] for m, p in zip(self._second, parameters, strict=False)]
+
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         """One update. `gradients` are in the order of the parameters and may be consumed."""

@@ -26,10 +26,15 @@ import torch
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.engine.arena import Arena, Packed, Packer, Place, lasting, unpack
+from fedloom.engine.batched import Batched
 from fedloom.engine.client import Done, Job, Worker
+from fedloom.engine.memory import keep_freed
+from fedloom.engine.serial import Engine, Serial
 from fedloom.methods.method import ClientContext, Task
 
 _ATTEMPTS = 3  # of one client, if its worker dies under it
+# Clients are handed out several at a time, fewer towards the end: up to this many, and this many times a worker.
+_TOGETHER, _SHARES = 8, 4
 
 
 class WorkerLost(RuntimeError):
@@ -58,20 +63,29 @@ class _Hand:
     process: BaseProcess
     pipe: Connection
     results: Arena
-    job: Job | None = None
+    jobs: list[Job] = field(default_factory=list)
     since: float = field(default=0.0)
 
 
 class Processes:
     """Runs clients on `workers` processes of one thread each, the largest first.
 
-    client_seconds: longest time for one client; None waits for ever. What `run` yields lives until the next `run`.
+    client_seconds: longest time for one client; None waits for ever. width: clients that a process trains at once, as
+    the batched engine does; 1 has the bits of the serial engine. What `run` yields lives until the next `run`.
     """
 
-    name = "processes"
-
-    def __init__(self, worker: Worker, tasks: Iterable[Task], *, workers: int, client_seconds: float | None) -> None:
-        self._worker, self._tasks, self._client_seconds = worker, list(tasks), client_seconds
+    def __init__(
+        self,
+        worker: Worker,
+        tasks: Iterable[Task],
+        *,
+        workers: int,
+        client_seconds: float | None = None,
+        width: int = 1,
+    ) -> None:
+        self.name = "processes" if width == 1 else "batched"
+        self._worker, self._tasks, self._client_seconds, self._width = worker, list(tasks), client_seconds, width
+        self._share = 0
         self._orders = Arena()
         self._packer = Packer(self._orders)
         self._hands: list[_Hand] = []
@@ -83,12 +97,15 @@ class Processes:
         self._packer.clear()
         waiting = sorted(jobs, key=lambda job: job.ctx.samples)
         lost: dict[int, int] = {}
+        if self._width > 1:  # stacks of one size
+            turns = -(-len(waiting) // (len(self._hands) * self._width))
+            self._share = -(-len(waiting) // max(1, len(self._hands) * turns))
         for hand in self._hands:
             self._give(hand, waiting, fresh=True)
-        while busy := [hand for hand in self._hands if hand.job is not None]:
+        while busy := [hand for hand in self._hands if hand.jobs]:
             wait([*(hand.pipe for hand in busy), *(hand.process.sentinel for hand in busy)], self._patience(busy))
             for place, hand in enumerate(self._hands):
-                if hand.job is None:
+                if not hand.jobs:
                     continue
                 try:
                     done = self._received(hand)
@@ -96,9 +113,9 @@ class Processes:
                     self._hands[place] = self._replaced(hand, lost)
                     continue
                 if done is not None:
-                    hand.job = None
+                    hand.jobs = []
                     self._give(hand, waiting)
-                    yield done
+                    yield from done
 
     def keep(self, record: Record) -> Record:
         """`record` with copies of what would not outlive the next `run`."""
@@ -121,21 +138,20 @@ class Processes:
         ours, theirs = context.Pipe()
         results = results or Arena()
         inherited = [ours, *(hand.pipe for hand in self._hands)] if context.get_start_method() == "fork" else []
-        arguments = (theirs, inherited, self._worker, self._tasks, self._orders, results)
+        arguments = (theirs, inherited, self._worker, self._tasks, self._orders, results, self._width)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
         return _Hand(process, ours, results)
 
     def _give(self, hand: _Hand, waiting: list[Job], *, fresh: bool = False) -> None:
-        """Hand out the largest job that waits. `fresh`: the worker's results of the last round are done with."""
+        """Hand out the largest jobs that wait. `fresh`: the worker's results of the last round are done with."""
         if fresh:
             hand.results.clear()
-        if waiting:
-            hand.job, hand.since = waiting.pop(), time.monotonic()
-            hand.pipe.send((fresh, self._order(hand.job)))
-        elif fresh:
-            hand.pipe.send((True, None))
+        share = self._share or min(_TOGETHER, -(-len(waiting) // (len(self._hands) * _SHARES)))
+        hand.jobs, hand.since = [waiting.pop() for _ in range(min(share, len(waiting)))], time.monotonic()
+        if hand.jobs or fresh:
+            hand.pipe.send((fresh, [self._order(job) for job in hand.jobs]))
 
     def _order(self, job: Job) -> _Order:
         ctx, pack = job.ctx, self._packer
@@ -151,45 +167,50 @@ class Processes:
             job.probe,
         )
 
-    def _received(self, hand: _Hand) -> Done | None:
+    def _received(self, hand: _Hand) -> list[Done] | None:
         """What a worker has sent, if anything. Raises `EOFError` if it is dead, `ClientError` if its client failed."""
-        assert hand.job is not None
         if not hand.pipe.poll():
             if not hand.process.is_alive() and not hand.pipe.poll():
                 raise EOFError
             seconds = self._client_seconds
-            if seconds is not None and time.monotonic() - hand.since > seconds:
+            if seconds is not None and time.monotonic() - hand.since > seconds * len(hand.jobs):
                 hand.process.kill()
                 late = WorkerLost(f"took longer than engine.client_seconds = {seconds:g}; its process was ended")
-                raise ClientError(hand.job.ctx.client, hand.job.ctx.round, "running", late)
+                raise ClientError(*_named(hand.jobs), "running", late)
             return None
         answer = hand.pipe.recv()
         if isinstance(answer, ClientError):
             raise answer
-        done, payload, state, hand.results.used = answer
-        whole: Done = replace(done, payload=unpack(payload, hand.results), state=unpack(state, hand.results))
-        return whole
+        packed, hand.results.used = answer
+        return [
+            replace(done, payload=unpack(payload, hand.results), state=unpack(state, hand.results))
+            for done, payload, state in packed
+        ]
 
     def _replaced(self, hand: _Hand, lost: dict[int, int]) -> _Hand:
-        """A new worker for one that died, with the same job. Its finished results stay where they are."""
-        job = hand.job
-        assert job is not None
+        """A new worker for one that died, with the same jobs. Its finished results stay where they are."""
+        client, round_ = _named(hand.jobs)
         hand.process.join()
-        client = job.ctx.client
         lost[client] = lost.get(client, 0) + 1
         if lost[client] >= _ATTEMPTS:
             dead = WorkerLost(f"its process died {_ATTEMPTS} times (exit code {hand.process.exitcode}); out of memory?")
-            raise ClientError(client, job.ctx.round, "running", dead)
+            raise ClientError(client, round_, "running", dead)
         hand.pipe.close()
         new = self._hire(hand.results)
-        new.job, new.since = job, time.monotonic()
-        new.pipe.send((False, self._order(job)))
+        new.jobs, new.since = hand.jobs, time.monotonic()
+        new.pipe.send((False, [self._order(job) for job in new.jobs]))
         return new
 
     def _patience(self, busy: list[_Hand]) -> float | None:
         if self._client_seconds is None:
             return None
-        return max(0.0, min(hand.since for hand in busy) + self._client_seconds - time.monotonic()) + 0.01
+        first = min(hand.since + self._client_seconds * len(hand.jobs) for hand in busy)
+        return max(0.0, first - time.monotonic()) + 0.01
+
+
+def _named(jobs: list[Job]) -> tuple[int, int]:
+    """Client and round that stand for these jobs in an error."""
+    return jobs[0].ctx.client, jobs[0].ctx.round
 
 
 def _context() -> ForkContext | SpawnContext:
@@ -201,35 +222,48 @@ def _context() -> ForkContext | SpawnContext:
 
 # -- a worker's side -------------------------------------------------------------------------------------------------
 def _serve(
-    pipe: Connection, not_ours: list[Connection], worker: Worker, tasks: list[Task], orders: Arena, results: Arena
+    pipe: Connection,
+    not_ours: list[Connection],
+    worker: Worker,
+    tasks: list[Task],
+    orders: Arena,
+    results: Arena,
+    width: int,
 ) -> None:
     """Work until the pipe closes."""
     for other in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
         other.close()
     torch.set_num_threads(1)
+    keep_freed()
     worker = worker.twin()  # spawned processes would share the parent's nets
+    engine: Engine = Serial(worker) if width == 1 else Batched(worker, width)
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         while True:
-            fresh, order = pipe.recv()
+            fresh, given = pipe.recv()
             if fresh:
                 results.clear()
-            if order is not None:
-                pipe.send(_answer(order, worker, tasks, orders, results))
+            if given:
+                pipe.send(_answer([_job(order, tasks, orders) for order in given], engine, results))
     except (EOFError, OSError, KeyboardInterrupt):
         _leave()
 
 
-def _answer(order: _Order, worker: Worker, tasks: list[Task], orders: Arena, results: Arena) -> Any:
+def _job(order: _Order, tasks: list[Task], orders: Arena) -> Job:
     counts = orders.view(order.class_counts)
     ctx = ClientContext(tasks[order.group], order.round, order.client, order.samples, counts)
     payload, state = unpack(order.payload, orders), unpack(order.state, orders)
+    return Job(ctx, payload, state, orders.view(order.indices), order.probe)
+
+
+def _answer(jobs: list[Job], engine: Engine, results: Arena) -> Any:
     try:
-        done = worker.run(Job(ctx, payload, state, orders.view(order.indices), order.probe))
+        finished = list(engine.run(jobs))
     except ClientError as error:
         return _portable(error)
     pack = Packer(results).pack
-    return replace(done, payload={}, state={}), pack(done.payload), pack(done.state), results.used
+    packed = [(replace(done, payload={}, state={}), pack(done.payload), pack(done.state)) for done in finished]
+    return packed, results.used
 
 
 def _portable(error: ClientError) -> ClientError:

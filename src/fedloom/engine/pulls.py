@@ -16,17 +16,20 @@ INACTIVE, DOMINATING = 0.01, 10.0
 CE = "ce"
 
 
-def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, float]:
-    """Norm of every term's gradient, the cross-entropies (names that start with "ce") together as "ce".
+def gradient_norms(
+    terms: Mapping[str, Tensor], parameters: Sequence[Tensor], *, stacked: bool = False
+) -> dict[str, Tensor]:
+    """Norm of every term's gradient, the cross-entropies (names that start with "ce") together as "ce": scalars.
 
-    The graph is kept. Empty where there is nothing to compare.
+    stacked: terms [K] and parameters [K, ...] are those of K clients, and so are the norms [K]. The graph is kept.
+    Empty where there is nothing to compare.
     """
     ce = [term for name, term in terms.items() if name.startswith(CE)]
     others = {name: term for name, term in terms.items() if not name.startswith(CE)}
     if not ce or not others:
         return {}
-    reference = _gradient_norm(torch.stack(ce).sum(), parameters)
-    return {CE: reference} | {name: _gradient_norm(term, parameters) for name, term in others.items()}
+    every = {CE: torch.stack(ce).sum(0)} | others
+    return {name: _gradient_norm(term, parameters, stacked) for name, term in every.items()}
 
 
 def pulls(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -51,9 +54,10 @@ def findings(method: str, measured: Mapping[str, float], round_: int, rounds: in
     return found
 
 
-def _gradient_norm(term: Tensor, parameters: Sequence[Tensor]) -> float:
+def _gradient_norm(term: Tensor, parameters: Sequence[Tensor], stacked: bool) -> Tensor:
     if not term.requires_grad:
-        return 0.0
-    gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-    squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
-    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+        return torch.zeros(term.shape)
+    gradients = torch.autograd.grad(term.sum(), parameters, retain_graph=True, allow_unused=True)
+    squares = [gradient.double().square() for gradient in gradients if gradient is not None]
+    sums = [square.flatten(1).sum(1) if stacked else square.sum() for square in squares]
+    return torch.stack(sums).sum(0).sqrt() if sums else torch.zeros(term.shape)

@@ -73,6 +73,7 @@ class Spec:
     class_counts: whether labels are counted: not at all, by the client for itself, or sent to the server.
     batch_statistics: the loss needs at least two samples; batches of one are skipped (as with batch norm).
     head_bias: False takes the bias out of the net's head before anything else happens.
+    alone: why clients cannot be trained in one stack under `torch.vmap` (`engine/batched.py`); None if they can.
     """
 
     private: frozenset[Role] = frozenset()
@@ -82,6 +83,7 @@ class Spec:
     class_counts: Literal["unused", "local", "sent"] = "unused"
     batch_statistics: bool = False
     head_bias: bool = True
+    alone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from torch import nn
 
-_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Role(StrEnum):
@@ -35,7 +35,7 @@ def tag_roles(module: nn.Module, head: str) -> dict[str, Role]:
         own = [n for n, _ in child.named_parameters(recurse=False, remove_duplicate=False)]
         for name in [*own, *(n for n, _ in child.named_buffers(recurse=False, remove_duplicate=False))]:
             path = f"{prefix}.{name}" if prefix else name
-            if isinstance(child, _BATCH_NORM):
+            if isinstance(child, BATCH_NORM):
                 role = Role.BN_AFFINE if name in own else Role.BN_STAT
                 role = Role.COUNTER if name == "num_batches_tracked" else role
             else:
@@ -46,4 +46,4 @@ def tag_roles(module: nn.Module, head: str) -> dict[str, Role]:
 
 def has_batch_norm(module: nn.Module) -> bool:
     """Whether batch statistics enter the forward pass in training mode (batches of one are then skipped)."""
-    return any(isinstance(child, _BATCH_NORM) for child in module.modules())
+    return any(isinstance(child, BATCH_NORM) for child in module.modules())

@@ -19,6 +19,7 @@ from fedloom.data.augment import Augmentation
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source, Splits
+from fedloom.engine.batched import WIDTH
 from fedloom.engine.choose import EngineChoice
 from fedloom.evaluation import EpisodeShape
 from fedloom.methods import METHODS, Method
@@ -113,15 +114,19 @@ class CheckpointConfig(_Section):
 
 
 class EngineConfig(_Section):
-    """What runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`. No engine changes a number.
+    """What runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`.
 
-    name: serial; processes; or auto, the faster of them in a trial. workers: processes (one per core). client_seconds:
-    longest time for one client, with processes alone (no limit). state_budget_mb: MiB of client states that stay in
-    memory, the others go to disk (no limit).
+    name: serial; processes, with the same bits; batched, stacks of `stack` clients in each process, whose numbers agree
+    to about 1e-5; or auto, the fastest of them in a trial. same_bits: auto leaves out batched, so that numbers do not
+    depend on the machine's speed. workers: processes (one per core). client_seconds: longest time for one client, with
+    more than one process (no limit). state_budget_mb: MiB of client states that stay in memory, the others go to disk
+    (no limit).
     """
 
-    name: Literal["auto", "serial", "processes"] = "auto"
+    name: Literal["auto", "serial", "processes", "batched"] = "auto"
+    same_bits: bool = True
     workers: int | None = Field(None, ge=1)
+    stack: int = Field(WIDTH, ge=2)
     client_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
     state_budget_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
 
@@ -131,7 +136,7 @@ class EngineConfig(_Section):
         return {"name": given} if isinstance(given, str) else given
 
     def choice(self) -> EngineChoice:
-        return EngineChoice(self.name, self.workers, self.client_seconds)
+        return EngineChoice(self.name, self.workers, self.client_seconds, self.stack, self.same_bits)
 
     def state_budget(self) -> int | None:
         """In bytes."""

@@ -1,0 +1,43 @@
+"""The batched engine: clients of one architecture side by side, under `torch.vmap`.
+
+Faster than one after another where a step is short, that is for small nets and small batches. Within 1e-5 of the serial
+engine, not bit for bit: products of stacked weights are summed in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from fedloom.core.records import Record, mapped
+from fedloom.engine.client import Done, Job, Worker
+from fedloom.engine.stacks import Stacks
+
+WIDTH = 32
+
+
+class Batched:
+    """Runs clients in stacks of up to `width`, on this process's one thread."""
+
+    name = "batched"
+
+    def __init__(self, worker: Worker, width: int = WIDTH) -> None:
+        self._stacks = Stacks(worker, width)
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+        """Yields one `Done` per job. Raises `ClientError` at the first failure."""
+        return iter(self._stacks.run(list(jobs)))
+
+    def keep(self, record: Record) -> Record:
+        """`record` with copies of tensors that lie in a stack: one client's must not keep the others' in memory."""
+        return mapped(record, _own)
+
+    def close(self) -> None:
+        pass
+
+
+def _own(tensor: Tensor) -> Tensor:
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
