@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -29,7 +29,7 @@ class Stacked:
         shape, *_ = (shape_of(consts) for consts in clients[:1])
         shared: list[Leaf | None] = []
         stacked: list[Tensor] = []
-        for leaves in zip(*(_leaves(consts) for consts in clients), strict=True):
+        for leaves in zip(*(leaves_of(consts) for consts in clients), strict=True):
             if all(_same(leaf, leaves[0]) for leaf in leaves):
                 shared.append(leaves[0])
             else:
@@ -45,7 +45,7 @@ class Stacked:
         """One client's constants: the shared leaves, and its `own` in place of the stacked ones."""
         own_leaves = iter(own)
         leaves = iter([next(own_leaves) if leaf is None else leaf for leaf in self.shared])
-        return cast(Consts, _rebuilt(self.shape, leaves))
+        return cast(Consts, rebuilt(self.shape, leaves))
 
 
 def shape_of(value: Any) -> Hashable:
@@ -61,26 +61,28 @@ def shape_of(value: Any) -> Hashable:
     return ("number",) if _is_number(value) else ("value", value)
 
 
-def _leaves(value: Any) -> list[Leaf]:
+def leaves_of(value: Any) -> list[Leaf]:
+    """Tensors and numbers in constants, in order."""
     if isinstance(value, ClassTable):
         return [value.values, value.held]
     if isinstance(value, dict):
-        return [leaf for child in value.values() for leaf in _leaves(child)]
+        return [leaf for child in value.values() for leaf in leaves_of(child)]
     if isinstance(value, list | tuple):
-        return [leaf for child in value for leaf in _leaves(child)]
+        return [leaf for child in value for leaf in leaves_of(child)]
     return [value] if isinstance(value, Tensor) or _is_number(value) else []
 
 
-def _rebuilt(shape: Any, leaves: Any) -> Any:
+def rebuilt(shape: Any, leaves: Iterator[Leaf]) -> Any:
+    """The constants of which `shape_of` is `shape`, with these leaves."""
     kind, *rest = shape
     if kind in ("tensor", "number"):
         return next(leaves)
     if kind == "table":
         return ClassTable(next(leaves), next(leaves))
     if kind == "dict":
-        return {name: _rebuilt(child, leaves) for name, child in rest[0]}
+        return {name: rebuilt(child, leaves) for name, child in rest[0]}
     if kind in ("list", "tuple"):
-        children = [_rebuilt(child, leaves) for child in rest[0]]
+        children = [rebuilt(child, leaves) for child in rest[0]]
         return children if kind == "list" else tuple(children)
     return rest[0]
 

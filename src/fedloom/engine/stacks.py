@@ -20,6 +20,7 @@ from fedloom.core.errors import ClientError
 from fedloom.core.trees import Tree
 from fedloom.engine.client import PASS_BATCH, Done, Draws, Job, Worker, moves, objective
 from fedloom.engine.constants import Stacked, shape_of
+from fedloom.engine.keys import phase_key
 from fedloom.engine.optim import Optimizer
 from fedloom.engine.pulls import gradient_norms
 from fedloom.methods.method import Start, Work
@@ -96,7 +97,7 @@ class Stacks:
         if not batches and any(isinstance(phase, Train) for phase in member.phases):
             return None
         refreshed = any(isinstance(phase, Train) and phase.refresh for phase in member.phases)
-        phases = tuple(_phase_key(phase) for phase in member.phases)
+        phases = tuple(phase_key(phase) for phase in member.phases)
         return job.ctx.task.group, job.probe, phases, shape_of(member.consts), batches if refreshed else None
 
     def _run(self, members: list[Member]) -> list[Done]:
@@ -397,32 +398,3 @@ def _put(sums: dict[str, Tree], fresh: dict[str, Tree]) -> None:
                 sums[name][n][: len(value)] = value
             else:
                 sums[name][n] = value
-
-
-def _phase_key(phase: Phase) -> Hashable:
-    if isinstance(phase, Collect):
-        return ("collect", _statistics_key(phase.statistics))
-    functions = (_function_key(f) for f in (phase.loss, phase.grad_map, phase.project))
-    statistics = (_statistics_key(phase.refresh), _statistics_key(phase.collect))
-    return ("train", *functions, *statistics, phase.epochs, phase.trains, phase.nets, phase.optimizer)
-
-
-def _statistics_key(statistics: Mapping[str, Statistic]) -> Hashable:
-    return tuple((name, type(statistic), _function_key(statistic.of)) for name, statistic in statistics.items())
-
-
-def _function_key(function: Any) -> Hashable:
-    """Equal for functions that compute the same: methods of one object, or closures over the same values."""
-    if function is None or isinstance(function, str):
-        return function
-    bound = getattr(function, "__self__", None)
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return id(function)
-    cells = tuple(_value_key(cell.cell_contents) for cell in function.__closure__ or ())
-    return id(bound), code, cells, tuple(map(_value_key, function.__defaults__ or ()))
-
-
-def _value_key(value: Any) -> Hashable:
-    return value if isinstance(value, Hashable) and not isinstance(value, Tensor) else id(value)

@@ -1,0 +1,64 @@
+"""FedJAX, FedAvg in one process: `python with_fedjax.py WORKLOAD ROUNDS`, one JSON object on standard output.
+
+Nets of linear layers alone (mlp, logistic), written in JAX with the same widths. The first round compiles.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+BEGAN = time.time()
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import json
+
+import fedjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from contestants.workloads import LR, WORKLOADS, tensors
+
+
+def logits(params, x):
+    *hidden, last = params
+    for weight, bias in hidden:
+        x = jax.nn.relu(x @ weight + bias)
+    return x @ last[0] + last[1]
+
+
+def loss(params, batch, rng):
+    chosen = jax.nn.log_softmax(logits(params, batch["x"]))
+    return -jnp.mean(jnp.take_along_axis(chosen, batch["y"][:, None], axis=1))
+
+
+def main(name: str, rounds: int) -> None:
+    workload = WORKLOADS[name]
+    scenario = workload.scenario()
+    x, y, clients = tensors(scenario)
+    images, labels = x.flatten(1).numpy(), y.numpy().astype(np.int32)
+    layers = [module for module in workload.net(scenario).modules() if hasattr(module, "in_features")]
+    params = [(jnp.asarray(m.weight.detach().numpy().T), jnp.asarray(m.bias.detach().numpy())) for m in layers]
+    algorithm = fedjax.algorithms.fed_avg.federated_averaging(
+        jax.grad(loss),
+        fedjax.optimizers.sgd(LR),
+        fedjax.optimizers.sgd(1.0),
+        fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch, num_epochs=1, drop_remainder=False),
+    )
+    data = [fedjax.ClientDataset({"x": images[own.numpy()], "y": labels[own.numpy()]}) for own in clients]
+    state, rng, seconds, first = algorithm.init(params), np.random.default_rng(0), [], 0.0
+    for number in range(rounds):
+        began = time.time()
+        chosen = rng.choice(len(clients), workload.sampled, replace=False)
+        keys = jax.random.split(jax.random.PRNGKey(number), len(chosen))
+        state, _ = algorithm.apply(state, [(int(c), data[c], key) for c, key in zip(chosen, keys, strict=True)])
+        jax.block_until_ready(state.params)
+        seconds.append(time.time() - began)
+        first = first or time.time() - BEGAN
+    print(json.dumps({"rounds": seconds[1:], "to_first_round": first, "total": time.time() - BEGAN}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,79 @@
+"""What all contestants train: the same samples, clients, net, batches and step size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Views
+from fedloom.nets import build
+from fedloom.nets.net import Net
+from fedloom.study.config import ScenarioConfig
+
+LR = 0.01
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Plain SGD at LR, one local epoch, `sampled` clients a round, averaged by samples. `source` as in a config."""
+
+    name: str
+    model: str
+    sampled: int
+    batch: int
+    source: dict[str, Any]
+
+    def scenario(self) -> Scenario:
+        if self.source.get("source") == "random":
+            return _random(self.source["clients"], self.source["samples"])
+        return ScenarioConfig.model_validate(self.source).build(0)
+
+    def net(self, scenario: Scenario) -> Net:
+        shape, classes = scenario.train_set.input_shape, scenario.num_classes
+        return build(self.model, input_shape=shape, num_classes=classes, streams=Streams(0))
+
+
+_FASHION = {"source": "fashion-mnist", "val": 0.0}
+_SMALL = {**_FASHION, "partition": "iid", "clients": 1000}
+WORKLOADS = {
+    w.name: w
+    for w in (
+        Workload("cnn", "lenet5", 50, 16, {"source": "random", "clients": 50, "samples": 160}),
+        Workload("fashion", "lenet5-bn", 10, 32, {**_FASHION, "partition": "dirichlet", "alpha": 0.3, "clients": 100}),
+        Workload("mlp", "mlp-128", 100, 10, _SMALL),
+        Workload("logistic", "logistic", 100, 10, _SMALL),
+    )
+}
+
+
+def tensors(scenario: Scenario) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """All training samples, normalised, their labels, and each client's indices: ready for a TensorDataset."""
+    data = scenario.train_set
+    x = data.gather(torch.arange(len(data)))
+    return x, data.y, [scenario.train.tensor(client) for client in range(scenario.clients)]
+
+
+def with_clients(scenario: Scenario, clients: int, samples: int = 60) -> Scenario:
+    """The same data dealt to any number of clients, of `samples` each; samples repeat if there are not enough."""
+    order = np.random.default_rng(0).permutation(len(scenario.train_set))
+    dealt = Views(np.resize(order, clients * samples), np.arange(clients + 1, dtype=np.int64) * samples)
+    tested = np.random.default_rng(1).permutation(len(scenario.test_set))
+    tests = Views(np.resize(tested, clients * 10), np.arange(clients + 1, dtype=np.int64) * 10)
+    return replace(scenario, train=dealt, val=Views.of([np.arange(0)] * clients), test=tests)
+
+
+def _random(clients: int, samples: int) -> Scenario:
+    """Images of noise, 32 x 32 x 3."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 256, (clients * samples, 3, 32, 32), dtype=np.uint8))
+    y = torch.from_numpy(rng.integers(0, 10, clients * samples))
+    data = Dataset(x, y, tuple(map(str, range(10))), torch.full((3,), 127.0), torch.full((3,), 64.0))
+    train = Views.of(list(np.arange(clients * samples).reshape(clients, samples)))
+    return Scenario("random", data, data.first(10), train, Views.of([np.arange(0)] * clients), train)
