@@ -24,11 +24,11 @@ class Batched:
     name = "batched"
 
     def __init__(self, worker: Worker, width: int = WIDTH) -> None:
-        self._stacks = Stacks(worker, width)
+        self.stacks = Stacks(worker, width)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""
-        return iter(self._stacks.run(list(jobs)))
+        return iter(self.stacks.run(list(jobs)))
 
     def keep(self, record: Record) -> Record:
         """`record` with copies of tensors that lie in a stack: one client's must not keep the others' in memory."""

@@ -18,10 +18,14 @@ from fedloom.core.records import Record
 from fedloom.core.trees import Tree
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
+from fedloom.engine.constants import Stacked
+from fedloom.engine.keys import phase_key
 from fedloom.engine.optim import Optimizer
 from fedloom.engine.pulls import gradient_norms
+from fedloom.engine.recorded import Recorder, Taken
 from fedloom.methods.method import ClientContext, Method, Work
 from fedloom.methods.phases import Batch, Collect, Consts, Objective, OptimizerSpec, Statistic, Train
+from fedloom.nets.functional import Functional
 from fedloom.nets.groups import group_of
 from fedloom.nets.live import Live
 from fedloom.nets.net import Net
@@ -93,6 +97,7 @@ class Worker:
         local.augment.check(data)
         self.method, self.data, self.local = method, data, local
         self.lives = [Live(net) for net in nets]
+        self.recorder = Recorder()
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
 
@@ -147,15 +152,17 @@ class Worker:
             if phase.refresh:
                 consts = consts | self._collect(net, phase.refresh, job.indices, consts, ctx)
             net.train()
+            steps = _Steps(self.recorder, live, phase, consts, list(moving), recordable=not self.drops_out)
             last = self.batches(job) - 1
             for number, batch in enumerate(self.epoch(job, draws)):
-                out = objective(net, batch, consts, phase)
+                probed = job.probe and epoch == phase.epochs - 1 and number == last and optimizer.steps
+                out, gradients = steps.taken(batch, keep_graph=bool(probed))
                 if epoch == phase.epochs - 1:
                     tally.add(out, batch)
-                    if job.probe and number == last and optimizer.steps:  # a first step may have no pull yet
-                        norms = gradient_norms(out.terms, optimizer.parameters)
-                        measured = {name: float(norm) for name, norm in norms.items()}
-                _step(phase, out.total, moving, consts, optimizer)
+                if probed:  # never a first step, which may have no pull yet
+                    norms = gradient_norms(out.terms, optimizer.parameters)
+                    measured = {name: float(norm) for name, norm in norms.items()}
+                _update(phase, gradients, moving, consts, optimizer)
                 samples += len(batch.y)
         if phase.collect and not tally.steps:  # a single sample under batch norm: no step, but a statistic
             net.eval()
@@ -225,8 +232,48 @@ def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective
     return out if isinstance(out, Objective) else Objective(out, terms={"loss": out})
 
 
-def _step(phase: Train, total: Tensor, moving: dict[str, Tensor], consts: Consts, optimizer: Optimizer) -> None:
-    gradients = torch.autograd.grad(total, optimizer.parameters, materialize_grads=True)
+class _Steps:
+    """The steps of one epoch on a live net, up to their gradients."""
+
+    def __init__(
+        self, recorder: Recorder, live: Live, phase: Train, consts: Consts, moving: list[str], *, recordable: bool
+    ) -> None:
+        self._recorder, self._live, self._phase = recorder, live, phase
+        self._moving, self._recordable = moving, recordable
+        self._parameters = [live.parameters[name] for name in moving]
+        self._plain, self._consts = consts, Stacked.of([consts])
+        numbers = self._consts.numbers()
+        self._key = (id(live), phase_key(phase), self._consts.shape, numbers, tuple(moving))
+
+    def taken(self, batch: Batch, *, keep_graph: bool) -> Taken:
+        """One step. keep_graph: its terms will be differentiated."""
+        if keep_graph or not self._recordable:
+            return self._eager(batch, keep_graph)
+        inputs = [*self._live.tree.values(), *self._consts.tensors(), batch.x, batch.y]
+        key = (self._key, batch.x.shape)
+        return self._recorder.take(key, self._phase, lambda: self._eager(batch), self._pure, inputs)
+
+    def _eager(self, batch: Batch, keep_graph: bool = False) -> Taken:
+        out = objective(self._live.net, batch, self._plain, self._phase)
+        gradients = torch.autograd.grad(
+            out.total, self._parameters, materialize_grads=True, retain_graph=keep_graph or None
+        )
+        return Taken(out, gradients)
+
+    def _pure(self, *tensors: Tensor) -> Taken:
+        """The step from tensors alone: the net's entries, the constants', inputs and labels."""
+        given = iter(tensors)
+        tree = {name: next(given) for name in self._live.tree}
+        consts = self._consts.with_tensors(given).of_one(())
+        parameters = [tree[name].detach().requires_grad_() for name in self._moving]
+        tree |= dict(zip(self._moving, parameters, strict=True))
+        out = Functional(self._live.net).call(objective, tree, Batch(*given), consts, self._phase)
+        return Taken(out, torch.autograd.grad(out.total, parameters, materialize_grads=True))
+
+
+def _update(
+    phase: Train, gradients: Sequence[Tensor], moving: dict[str, Tensor], consts: Consts, optimizer: Optimizer
+) -> None:
     if phase.grad_map is not None:
         mapped = phase.grad_map(dict(zip(moving, gradients, strict=True)), moving, consts)
         gradients = tuple(mapped[name] for name in moving)

@@ -41,6 +41,19 @@ class Stacked:
         """The stacked leaves of the first clients, without a copy."""
         return [leaf[:clients] for leaf in self.stacked]
 
+    def tensors(self) -> list[Tensor]:
+        """The shared leaves that are tensors."""
+        return [leaf for leaf in self.shared if isinstance(leaf, Tensor)]
+
+    def numbers(self) -> tuple[float | None, ...]:
+        """The shared leaves that are numbers, None for all others."""
+        return tuple(None if isinstance(leaf, Tensor) else leaf for leaf in self.shared)
+
+    def with_tensors(self, given: Iterator[Tensor]) -> Stacked:
+        """The same with the next tensors of `given` in place of the shared ones."""
+        shared = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.shared]
+        return Stacked(self.shape, shared, self.stacked)
+
     def of_one(self, own: Sequence[Tensor]) -> Consts:
         """One client's constants: the shared leaves, and its `own` in place of the stacked ones."""
         own_leaves = iter(own)
@@ -72,7 +85,7 @@ def leaves_of(value: Any) -> list[Leaf]:
     return [value] if isinstance(value, Tensor) or _is_number(value) else []
 
 
-def rebuilt(shape: Any, leaves: Iterator[Leaf]) -> Any:
+def rebuilt(shape: Any, leaves: Iterator[Any]) -> Any:
     """The constants of which `shape_of` is `shape`, with these leaves."""
     kind, *rest = shape
     if kind in ("tensor", "number"):

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedloom.core.errors import ClientError
 from fedloom.core.trees import Tree
@@ -23,8 +22,10 @@ from fedloom.engine.constants import Stacked, shape_of
 from fedloom.engine.keys import phase_key
 from fedloom.engine.optim import Optimizer
 from fedloom.engine.pulls import gradient_norms
+from fedloom.engine.recorded import LONGEST_STACKED_SECONDS, Recorder, Taken
 from fedloom.methods.method import Start, Work
-from fedloom.methods.phases import Batch, Collect, Consts, Phase, Statistic, Train
+from fedloom.methods.phases import Batch, Collect, Consts, Objective, Phase, Statistic, Train
+from fedloom.nets.functional import Functional
 from fedloom.nets.masked import masked_copy
 from fedloom.nets.net import Net
 
@@ -62,6 +63,7 @@ class Stacks:
 
     def __init__(self, worker: Worker, width: int) -> None:
         self.worker, self.width = worker, width
+        self.recorder = Recorder(worker.recorder.after_seconds, LONGEST_STACKED_SECONDS)
         self._nets = [_StackedNet(live.net) for live in worker.lives]
 
     def run(self, jobs: Sequence[Job]) -> list[Done]:
@@ -194,6 +196,7 @@ class _Training:
         self.moving = [name for name in self.net.parameters if moves(name, phase, ctx)]
         self.consts = Stacked.of([member.consts for member in members])
         self.optimizer = Optimizer(phase.optimizer or stacks.worker.local.optimizer, [])
+        self.key = (id(self.net), phase_key(phase), self.consts.shape, tuple(self.moving))
         self.terms: dict[str, Tensor] = {}
         self.sums: dict[str, Tree] = {name: {} for name in phase.collect}
 
@@ -243,19 +246,19 @@ class _Training:
         """One step of the members that still have batches; returns their gradients."""
         active, phase = len(ends), self.phase
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
-
-        def one(tree: Tree, own: list[Tensor], batch: Batch) -> tuple[Tensor, Tree, Tree]:
-            consts = self.consts.of_one(own)
-            out = self.net.call(objective, tree, batch, consts, phase)
-            return out.total, dict(out.terms), dict(out.taps)
-
         own = self.consts.first(active)
-        totals, terms, taps = torch.vmap(one, in_dims=(0, 0, _dims(batch)))(entries, own, batch)
+        probed = any(self.members[row].job.probe for row, over in enumerate(ends) if over) and self.optimizer.steps
+        if probed:
+            (_, terms, taps), gradients = self._taken(entries, self.consts, own, batch, keep_graph=True)
+            self._probe(terms, parameters, ends)
+        else:
+            inputs = [*entries.values(), *own, *self.consts.tensors(), *(t for t in batch if t is not None)]
+            key = (self.key, self.consts.numbers(), tuple(tensor.shape for tensor in batch if tensor is not None))
+            (_, terms, taps), gradients = self.stacks.recorder.take(
+                key, phase, lambda: self._taken(entries, self.consts, own, batch), self._pure, inputs
+            )
         if any(last_epoch):
             self._tally(terms, taps, batch, last_epoch)
-        if self.optimizer.steps and any(ends):
-            self._probe(terms, parameters, ends)
-        gradients = torch.autograd.grad(totals.sum(), self.optimizer.parameters, materialize_grads=True)
         if phase.grad_map is not None:
             mapped = self._mapped(phase.grad_map, dict(zip(self.moving, gradients, strict=True)), parameters)
             gradients = tuple(mapped[name] for name in self.moving)
@@ -265,6 +268,32 @@ class _Training:
                 projected = self._mapped(phase.project, parameters)
                 torch._foreach_copy_(self.optimizer.parameters, [projected[name] for name in self.moving])
         return gradients
+
+    def _taken(
+        self, entries: Tree, consts: Stacked, own: list[Tensor], batch: Batch, *, keep_graph: bool = False
+    ) -> Taken:
+        """One step of all members up to their gradients; totals [K], terms [K], taps [K, B, ...]."""
+        phase = self.phase
+
+        def one(tree: Tree, own: list[Tensor], batch: Batch) -> tuple[Tensor, Tree, Tree]:
+            out = self.net.call(objective, tree, batch, consts.of_one(own), phase)
+            return out.total, dict(out.terms), dict(out.taps)
+
+        out = Objective(*torch.vmap(one, in_dims=(0, 0, _dims(batch)))(entries, own, batch))
+        parameters = [entries[name] for name in self.moving]
+        retained = keep_graph or None
+        return Taken(
+            out, torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
+        )
+
+    def _pure(self, *tensors: Tensor) -> Taken:
+        """`_taken` from tensors alone: the net's entries, the members' constants, the shared ones, the batch."""
+        names, own, given = list(self.tree), len(self.consts.stacked), iter(tensors)
+        entries = {name: next(given) for name in names}
+        entries |= {name: entries[name].detach().requires_grad_() for name in self.moving}
+        leaves = [next(given) for _ in range(own)]
+        consts = self.consts.with_tensors(given)
+        return self._taken(entries, consts, leaves, Batch(*given))
 
     def _mapped(self, function: Callable[..., Tree], *trees: Tree) -> Tree:
         """A map of trees and constants, member by member."""
@@ -276,7 +305,9 @@ class _Training:
         mapped: Tree = torch.vmap(one)(own, *trees)
         return mapped
 
-    def _tally(self, terms: Tree, taps: Tree, batch: Batch, last_epoch: list[bool]) -> None:
+    def _tally(
+        self, terms: Mapping[str, Tensor], taps: Mapping[str, Tensor], batch: Batch, last_epoch: list[bool]
+    ) -> None:
         counted = None if all(last_epoch) else torch.tensor(last_epoch)
         fresh = {name: term.detach() for name, term in terms.items()}
         if counted is not None:
@@ -302,12 +333,11 @@ class _Training:
         in_dims = (0, 0, _dims(batch))
         _put(self.sums, torch.vmap(added, in_dims=in_dims)(_first(self.sums, len(last_epoch)), tapped, batch))
 
-    def _probe(self, terms: Tree, parameters: Tree, ends: list[bool]) -> None:
-        """Gradient norms of the terms on the last step of each member."""
-        asked = [row for row, over in enumerate(ends) if over and self.members[row].job.probe]
-        if asked:
-            norms = gradient_norms(terms, list(parameters.values()), stacked=True)
-            for row in asked:
+    def _probe(self, terms: Mapping[str, Tensor], parameters: Tree, ends: list[bool]) -> None:
+        """Gradient norms of the terms, of the members whose last step it is."""
+        norms = gradient_norms(terms, list(parameters.values()), stacked=True)
+        for row, over in enumerate(ends):
+            if over:
                 self.members[row].norms |= {name: float(norm[row]) for name, norm in norms.items()}
 
     def _settle(self, parts: list[Parts]) -> None:
@@ -329,38 +359,26 @@ class _Training:
 
 
 class _StackedNet:
-    """A net without weights of its own."""
+    """A net without weights of its own, which looks at a batch's mask."""
 
     def __init__(self, net: Net) -> None:
         copied, self._rows = masked_copy(net)
         self.parameters = [name for name, _ in net.named_parameters()]
-        self._called = _Called(copied)
+        self._net = Functional(copied)
 
     def train(self) -> None:
-        self._called.train()
+        self._net.train()
 
     def eval(self) -> None:
-        self._called.eval()
+        self._net.eval()
 
     def call(self, function: Callable[..., Any], tree: Tree, batch: Batch, *arguments: Any) -> Any:
         """`function(net, batch, *arguments)`, the net having the weights `tree`."""
         self._rows.mask = batch.mask
-        entries = {f"net.{name}": value for name, value in tree.items()}
         try:
-            return functional_call(self._called, entries, (function, batch, *arguments))
+            return self._net.call(function, tree, batch, *arguments)
         finally:
             self._rows.mask = None
-
-
-class _Called(torch.nn.Module):
-    """A net as something that can be called with a function of it."""
-
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(self.net, *arguments)
 
 
 def _stacked_trees(trees: Sequence[Tree]) -> Tree:

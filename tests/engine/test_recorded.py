@@ -1,0 +1,121 @@
+"""Recorded steps: the bits of the steps they were made from, for every method, and nothing else is recorded."""
+
+import pytest
+import torch
+
+from fedloom.engine.batched import Batched
+from fedloom.engine.recorded import Recorder, Taken
+from fedloom.methods import METHODS
+from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.phases import Objective, OptimizerSpec
+from support import Tiny, TinyBN, TinyDropout, configured, same_bits, world
+
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw"]
+
+
+def pair(method, *, engine=None, rounds=4, **settings):
+    """A federation that records at once, after the same one that never does."""
+    toys = [world(method, LABELS, batch_size=4, rounds=rounds, **settings) for _ in range(2)]
+    for toy, after in zip(toys, (1e9, 0.0), strict=True):
+        toy.worker.recorder = Recorder(after, longest_seconds=1e9, after=1)
+        if engine is not None:
+            toy.federation.engine = engine(toy.worker)
+            toy.federation.engine.stacks.recorder = toy.worker.recorder
+        toy.reports = [toy.federation.step() for _ in range(rounds)]
+    return toys
+
+
+def same(toys):
+    one, other = toys
+    assert same_bits(one.federation.server, other.federation.server)
+    assert all(same_bits(state, other.federation.states[k]) for k, state in one.federation.states.items())
+    for a, b in zip(one.reports, other.reports, strict=True):
+        assert (a.terms, a.findings, a.steps) == (b.terms, b.findings, b.steps)
+    return other.worker.recorder.programs
+
+
+@pytest.mark.parametrize("net", [Tiny, TinyBN])
+@pytest.mark.parametrize("preset", ["sound", "authors"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_has_the_same_bits_recorded(name, preset, net):
+    assert same(pair(configured(name, preset), net=net, rounds=3)) > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stacks_have_the_same_bits_recorded(name):
+    assert same(pair(configured(name), net=TinyBN, engine=Batched, rounds=3)) > 0
+
+
+@pytest.mark.parametrize(("net", "shape"), [("lenet5-bn", (1, 28, 28)), ("resnet8", (3, 16, 16))])
+def test_convolutions(net, shape):
+    momentum = OptimizerSpec(lr=0.01, momentum=0.9, weight_decay=1e-4)
+    assert same(pair(configured("fedavg"), net=net, shape=shape, rounds=2, optimizer=momentum)) > 0
+
+
+def test_dropout_is_not_recorded():
+    assert same(pair(configured("fedavg"), net=TinyDropout)) == 0
+
+
+class Decides(FedAvg):
+    """A loss that looks at a value: a recording would keep the first decision."""
+
+    def loss(self, net, batch, consts):
+        loss = super().loss(net, batch, consts)
+        return loss if float(loss.detach()) > 1.3 else 2 * loss
+
+
+def test_a_loss_that_decides_by_a_value_is_not_recorded():
+    assert same(pair(Decides())) == 0
+
+
+def test_a_constant_that_changes_is_seen():
+    """FedSC's prototypes and FedProx's anchor differ in every round; the ramp of a weight is a number."""
+    toys = pair(configured("fedsc", "paper", rpcl_ramp=3), epochs=3, rounds=5)
+    assert same(toys) > 0
+
+
+def step_of(weight):
+    loss = weight.square().sum()
+    return Taken(Objective(loss, {"loss": loss}), torch.autograd.grad(loss, [weight]))
+
+
+def test_short_lived_steps_are_left_alone():
+    weight, recorder = torch.ones(3, requires_grad=True), Recorder(1e9, longest_seconds=1e9, after=1)
+    for _ in range(5):
+        recorder.take("key", None, lambda: step_of(weight), step_of, [weight])
+    assert recorder.programs == 0
+
+
+def test_long_steps_are_left_alone():
+    weight, recorder = torch.ones(3, requires_grad=True), Recorder(0.0, longest_seconds=1e-9, after=1)
+    for _ in range(5):
+        recorder.take("key", None, lambda: step_of(weight), step_of, [weight])
+    assert recorder.programs == 0
+
+
+def test_a_recording_with_other_bits_is_not_used():
+    weight, recorder = torch.ones(3, requires_grad=True), Recorder(0.0, longest_seconds=1e9, after=1)
+    calls = []
+
+    def unsteady(given):
+        calls.append(1)
+        return step_of((given * len(calls)).detach().requires_grad_())
+
+    for _ in range(3):
+        taken = recorder.take("key", None, lambda: step_of(weight), unsteady, [weight])
+    assert recorder.programs == 0
+    assert taken.objective.total == 3
+
+
+def test_a_recording_names_its_terms_and_gradients():
+    weight, recorder = torch.ones(3, requires_grad=True), Recorder(0.0, longest_seconds=1e9, after=1)
+
+    def pure(given):
+        return step_of(given.detach().requires_grad_())
+
+    for _ in range(2):
+        taken = recorder.take("key", None, lambda: step_of(weight), pure, [weight])
+    assert recorder.programs == 1
+    assert taken.objective.terms == {"loss": torch.tensor(3.0)}
+    assert torch.equal(taken.gradients[0], torch.full((3,), 2.0))
