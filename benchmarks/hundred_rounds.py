@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.files import write_atomic
+from fedloom.methods import METHODS
 from fedloom.study.config import RunConfig
 from fedloom.study.environment import describe
 from fedloom.study.results import mean_std
@@ -21,6 +22,7 @@ from fedloom.study.run import run
 RESULTS = Path(__file__).parent / "results" / "hundred_rounds.json"
 SEEDS = range(5)
 ROUNDS, LOWEST_TAU = 100, 0.01
+KEY = ("method", "preset", "options", "alpha")
 _DIRICHLET = {"source": "digits", "partition": "dirichlet-fedma", "val": 0.0}
 _WHOLE = {"protocol": "global/global", "every": 10}
 _OWN = {"protocol": "personal/global", "every": 50}
@@ -69,21 +71,31 @@ PAPERS: dict[str, dict[str, Any]] = {
 }
 
 
-def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Method, preset and the options on top of it."""
+Case = tuple[str, str, dict[str, Any], float | None]
+
+
+def cases() -> Iterator[Case]:
+    """Method, preset, the options on top of it, and alpha where it is not the one above."""
     for method in PAPERS:
-        for preset in ("sound", "paper"):
-            yield method, preset, {}
+        alike = METHODS.get(method).presets["sound"] == METHODS.get(method).presets["paper"]
+        for preset in ("paper",) if alike else ("sound", "paper"):
+            yield method, preset, {}, None
             if method in ("fedskc", "fedsc"):
-                yield method, preset, {"tau": LOWEST_TAU}
-    yield "fedskc", "paper", {"gpr": "off"}
+                yield method, preset, {"tau": LOWEST_TAU}, None
+    for preset in ("sound", "paper"):
+        yield "fedskc", preset, {}, 0.05
+    for gpr in ("affine", "off"):
+        yield "fedskc", "paper", {"gpr": gpr}, 0.05
 
 
-def measure(method: str, preset: str, options: dict[str, Any]) -> dict[str, Any]:
+def measure(case: Case) -> dict[str, Any]:
+    method, preset, options, alpha = case
     accuracies, first_lost = [], []
     for seed in SEEDS:
         shared = {"model": "digits-cnn", "rounds": ROUNDS, "seed": seed, "engine": {"name": "serial"}}
         config = {"method": method, "preset": preset, "options": {method: options}} | shared | PAPERS[method]
+        if alpha is not None:
+            config["scenario"] = config["scenario"] | {"alpha": alpha}
         result = run(RunConfig.model_validate(config))
         lost = [row["round"] for row in result.rows if row["name"] == f"degenerate/{method}.diverged"]
         first_lost.append(min(lost, default=None))
@@ -93,6 +105,7 @@ def measure(method: str, preset: str, options: dict[str, Any]) -> dict[str, Any]
         "method": method,
         "preset": preset,
         "options": options,
+        "alpha": PAPERS[method]["scenario"].get("alpha") if alpha is None else alpha,
         "finite": sum(first is None for first in first_lost),
         "seeds": len(SEEDS),
         "first_not_finite": first_lost,
@@ -102,13 +115,18 @@ def measure(method: str, preset: str, options: dict[str, Any]) -> dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the results go")
-    out, found = parser.parse_args().json, []
-    for case in cases():
-        found.append(measure(*case))
+    parser.add_argument("--json", type=Path, default=RESULTS, help="where the results go; cases in it are kept")
+    out = parser.parse_args().json
+    found = json.loads(out.read_text())["cases"] if out.exists() else []
+    known = {json.dumps([case[key] for key in KEY]) for case in found}
+    for method, preset, options, alpha in cases():
+        real = PAPERS[method]["scenario"].get("alpha") if alpha is None else alpha
+        if json.dumps([method, preset, options, real]) in known:
+            continue
+        found.append(measure((method, preset, options, alpha)))
         print(found[-1], flush=True)
-    results = {"rounds": ROUNDS, "papers": PAPERS, "cases": found, "environment": describe()}
-    write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())
+        results = {"rounds": ROUNDS, "papers": PAPERS, "cases": found, "environment": describe()}
+        write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

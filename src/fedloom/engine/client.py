@@ -151,8 +151,9 @@ class Worker:
         for epoch in range(phase.epochs):
             if phase.refresh:
                 consts = consts | self._collect(net, phase.refresh, job.indices, consts, ctx)
-            net.train()
-            steps = _Steps(self.recorder, live, phase, consts, list(moving), recordable=not self.drops_out)
+            if not net.training:
+                net.train()
+            steps = Steps(self.recorder, live, phase, consts, list(moving), recordable=not self.drops_out)
             last = self.batches(job) - 1
             for number, batch in enumerate(self.epoch(job, draws)):
                 probed = job.probe and epoch == phase.epochs - 1 and number == last and optimizer.steps
@@ -162,7 +163,7 @@ class Worker:
                 if probed:  # never a first step, which may have no pull yet
                     norms = gradient_norms(out.terms, optimizer.parameters)
                     measured = {name: float(norm) for name, norm in norms.items()}
-                _update(phase, gradients, moving, consts, optimizer)
+                update(phase, gradients, moving, consts, optimizer)
                 samples += len(batch.y)
         if phase.collect and not tally.steps:  # a single sample under batch norm: no step, but a statistic
             net.eval()
@@ -232,7 +233,7 @@ def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective
     return out if isinstance(out, Objective) else Objective(out, terms={"loss": out})
 
 
-class _Steps:
+class Steps:
     """The steps of one epoch on a live net, up to their gradients."""
 
     def __init__(
@@ -271,7 +272,7 @@ class _Steps:
         return Taken(out, torch.autograd.grad(out.total, parameters, materialize_grads=True))
 
 
-def _update(
+def update(
     phase: Train, gradients: Sequence[Tensor], moving: dict[str, Tensor], consts: Consts, optimizer: Optimizer
 ) -> None:
     if phase.grad_map is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,13 +36,19 @@ class Blueprint:
         Raises `ConfigError` for an unknown model or option, or a model that does not fit `input_shape`.
         """
         factory = MODELS.get(self.model)
-        known = inspect.signature(factory).parameters.keys() - {"input_shape", "num_classes"}
-        for option in self.options.keys() - known:
-            told = nearest(option, known) if known else "it has none"
-            raise ConfigError(f"unknown option '{option}' of model {self.model}: {told}")
+        self._check_options(factory)
         with streams.isolated("init", client=client):
             net = factory(input_shape=self.input_shape, num_classes=self.num_classes, **self.options)
         return prepared(net, head_bias=self.head_bias, nets=self.nets)
+
+    def _check_options(self, factory: Callable[..., Net]) -> None:
+        parameters = inspect.signature(factory).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return
+        known = parameters.keys() - {"input_shape", "num_classes"}
+        for option in self.options.keys() - known:
+            told = nearest(option, known) if known else "it has none"
+            raise ConfigError(f"unknown option '{option}' of model {self.model}: {told}")
 
     def weights(self, streams: Streams, client: int) -> Tree:
         """The first weights that a client draws for itself."""
