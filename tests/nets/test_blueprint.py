@@ -69,11 +69,3 @@ def test_unknown_models_and_inputs_that_do_not_fit_are_refused():
         Blueprint("lenet", SHAPE, 4).build(Streams(0))
     with pytest.raises(ConfigError, match="needs images"):
         Blueprint("lenet5", (64,), 4).build(Streams(0))
-
-
-@pytest.mark.parametrize(
-    ("model", "option", "told"), [("mlp", "hiden", "did you mean 'hidden'"), ("digits-cnn", "width", "it has none")]
-)
-def test_an_unknown_option_is_named(model, option, told):
-    with pytest.raises(ConfigError, match=f"unknown option '{option}' of model {model}.*{told}"):
-        Blueprint(model, SHAPE, 4, {option: 3}).build(Streams(0))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,8 @@ class Dataset:
         return len(self.y)
 
     def gather(self, indices: Tensor) -> Tensor:
-        """indices [B] int64 -> normalised float32 [B, ...]; token ids stay int64 [B, L]."""
+        """indices [B] int64 -> normalised float32 [B, ...], where the data is; token ids stay int64 [B, L]."""
+        indices = indices.to(self.x.device)
         if self.x.dtype == torch.int64:
             return self.x.index_select(0, indices)
         x = self.x.index_select(0, indices).to(torch.float32)
@@ -51,6 +53,14 @@ class Dataset:
             shape = (1, -1, *(1,) * (x.dim() - 2))
             x.sub_(self.mean.view(shape)).div_(self.std.view(shape))
         return x
+
+    def to(self, device: torch.device) -> Dataset:
+        """The same set with its arrays on a device, or itself if they are there."""
+        if self.x.device == device:
+            return self
+        tensors = {f.name: t for f in fields(self) if isinstance(t := getattr(self, f.name), Tensor)}
+        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in tensors.items()}
+        return replace(self, **moved)
 
     def first(self, count: int) -> Dataset:
         """The first `count` samples, or all if there are fewer; memory is shared."""

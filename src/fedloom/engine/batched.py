@@ -14,6 +14,7 @@ from torch import Tensor
 from fedloom.core.records import Record, mapped
 from fedloom.engine.client import Done, Job, Worker
 from fedloom.engine.stacks import Stacks
+from fedloom.methods.method import Finding
 
 WIDTH = 32
 
@@ -33,6 +34,10 @@ class Batched:
     def keep(self, record: Record) -> Record:
         """`record` with copies of tensors that lie in a stack: one client's must not keep the others' in memory."""
         return mapped(record, _own)
+
+    def notes(self) -> list[Finding]:
+        told, self.stacks.notes = self.stacks.notes, []
+        return told
 
     def close(self) -> None:
         pass

@@ -55,7 +55,7 @@ def equip(federation: Federation, worker: Worker, choice: EngineChoice) -> Equip
     Raises `ConfigError` for the batched engine if it cannot run this.
     """
     keep_freed()
-    wanted = min(choice.workers or cores(), federation.sampled)
+    wanted = 1 if worker.device.type != "cpu" else min(choice.workers or cores(), federation.sampled)
     if choice.name == "auto":
         return _tried(federation, worker, choice, wanted)
     if choice.name == "batched" and (why := obstacle(worker)):

@@ -18,7 +18,7 @@ from fedloom.core.records import Record
 from fedloom.core.trees import Tree
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
-from fedloom.engine.constants import Stacked
+from fedloom.engine.constants import Stacked, placed
 from fedloom.engine.keys import phase_key
 from fedloom.engine.optim import Optimizer
 from fedloom.engine.pulls import gradient_norms
@@ -34,6 +34,8 @@ from fedloom.nets.roles import has_batch_norm
 # Statistics passes and evaluation take batches of this size: large enough to be fast, fixed so that bits do not depend
 # on the engine.
 PASS_BATCH = 256
+
+CPU = torch.device("cpu")
 
 # Numbers that are gathered at once: few calls for small batches, and what is gathered is still in the cache when used.
 _BLOCK = 1 << 16
@@ -90,20 +92,29 @@ class Draws:
 class Worker:
     """Runs clients one after another on live nets, one for each architecture. Holds no state between clients.
 
+    Nets and data lie on `device`; what jobs bring, and what clients leave, on the CPU.
+
     Raises `ConfigError` for an augmentation that does not fit the data.
     """
 
-    def __init__(self, method: Method, nets: Sequence[Net], data: Dataset, local: LocalTraining) -> None:
+    def __init__(
+        self,
+        method: Method,
+        nets: Sequence[Net],
+        data: Dataset,
+        local: LocalTraining,
+        device: torch.device = CPU,
+    ) -> None:
         local.augment.check(data)
-        self.method, self.data, self.local = method, data, local
-        self.lives = [Live(net) for net in nets]
+        self.method, self.data, self.local, self.device = method, data.to(device), local, device
+        self.lives = [Live(net.to(device)) for net in nets]
         self.recorder = Recorder()
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
 
     def twin(self) -> Worker:
         """A worker with nets of its own, on the same data."""
-        return Worker(self.method, [copy.deepcopy(live.net) for live in self.lives], self.data, self.local)
+        return Worker(self.method, [copy.deepcopy(live.net) for live in self.lives], self.data, self.local, self.device)
 
     def live_of(self, client: int) -> Live:
         """The live net that fits a client's trees; of -1, the server's."""
@@ -116,7 +127,7 @@ class Worker:
             start = self.method.begin(job.payload, job.state, ctx)
             live = self.lives[ctx.task.group]
             live.load(start.tree)
-            consts = dict(start.consts)
+            consts = placed(dict(start.consts), self.device)
             collected: dict[str, Any] = {}
             terms: dict[str, float] = {}
             measured: dict[str, float] = {}
@@ -136,7 +147,7 @@ class Worker:
                     collected |= results
                     consts |= results
             stage = "end"
-            payload, state = self.method.end(Work(live.weights(), collected, steps), job.state, ctx)
+            payload, state = self.method.end(Work(live.weights(), placed(collected, CPU), steps), job.state, ctx)
         except Exception as error:
             raise ClientError(ctx.client, ctx.round, stage, error) from error
         return Done(ctx.client, payload, state, terms, steps, samples, time.perf_counter() - started, measured)

@@ -54,6 +54,10 @@ class Stacked:
         shared = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.shared]
         return Stacked(self.shape, shared, self.stacked)
 
+    def on(self, device: torch.device) -> Stacked:
+        """The same with all tensors on a device."""
+        return Stacked(self.shape, placed(self.shared, device), placed(self.stacked, device))
+
     def of_one(self, own: Sequence[Tensor]) -> Consts:
         """One client's constants: the shared leaves, and its `own` in place of the stacked ones."""
         own_leaves = iter(own)
@@ -98,6 +102,15 @@ def rebuilt(shape: Any, leaves: Iterator[Any]) -> Any:
         children = [rebuilt(child, leaves) for child in rest[0]]
         return children if kind == "list" else tuple(children)
     return rest[0]
+
+
+def placed(value: Any, device: torch.device) -> Any:
+    """Constants with their tensors on a device; themselves if they are there."""
+    leaves = leaves_of(value)
+    if all(leaf.device == device for leaf in leaves if isinstance(leaf, Tensor)):
+        return value
+    moved = (leaf.to(device) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return rebuilt(shape_of(value), moved)
 
 
 def _is_number(value: Any) -> bool:

@@ -128,6 +128,7 @@ class Federation:
             measured = pulls.pulls([done[client].norms for client in chosen])
             findings = findings + self._diverged([done[client] for client in chosen])
             findings = findings + pulls.findings(self.method.name(), measured, now, ctx.task.rounds)
+            findings = findings + self.engine.notes()
         for client in chosen:
             if done[client].state:
                 self.states[client] = self.engine.keep(done[client].state)

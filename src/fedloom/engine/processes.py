@@ -30,7 +30,7 @@ from fedloom.engine.batched import Batched
 from fedloom.engine.client import Done, Job, Worker
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.serial import Engine, Serial
-from fedloom.methods.method import ClientContext, Task
+from fedloom.methods.method import ClientContext, Finding, Task
 
 _ATTEMPTS = 3  # of one client, if its worker dies under it
 # Clients are handed out several at a time, fewer towards the end: up to this many, and this many times a worker.
@@ -120,6 +120,9 @@ class Processes:
     def keep(self, record: Record) -> Record:
         """`record` with copies of what would not outlive the next `run`."""
         return lasting(record, [hand.results for hand in self._hands])
+
+    def notes(self) -> list[Finding]:
+        return []
 
     def close(self) -> None:
         """End all workers."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fedloom.core.records import Record
 from fedloom.engine.client import Done, Job, Worker
+from fedloom.methods.method import Finding
 
 
 class Engine(Protocol):
@@ -18,6 +19,10 @@ class Engine(Protocol):
 
     def keep(self, record: Record) -> Record:
         """`record` as it may be kept: what `run` yields need not outlive the next `run`."""
+        ...
+
+    def notes(self) -> list[Finding]:
+        """What to tell of the last `run`: the engine had to change how it works."""
         ...
 
     def close(self) -> None:
@@ -39,6 +44,9 @@ class Serial:
 
     def keep(self, record: Record) -> Record:
         return record
+
+    def notes(self) -> list[Finding]:
+        return []
 
     def close(self) -> None:
         pass

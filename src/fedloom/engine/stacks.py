@@ -17,13 +17,13 @@ from torch import Tensor
 
 from fedloom.core.errors import ClientError
 from fedloom.core.trees import Tree
-from fedloom.engine.client import PASS_BATCH, Done, Draws, Job, Worker, moves, objective
-from fedloom.engine.constants import Stacked, shape_of
+from fedloom.engine.client import CPU, PASS_BATCH, Done, Draws, Job, Worker, moves, objective
+from fedloom.engine.constants import Stacked, placed, shape_of
 from fedloom.engine.keys import phase_key
 from fedloom.engine.optim import Optimizer
 from fedloom.engine.pulls import gradient_norms
 from fedloom.engine.recorded import LONGEST_STACKED_SECONDS, Recorder, Taken
-from fedloom.methods.method import Start, Work
+from fedloom.methods.method import Finding, Start, Work
 from fedloom.methods.phases import Batch, Collect, Consts, Objective, Phase, Statistic, Train
 from fedloom.nets.functional import Functional
 from fedloom.nets.masked import masked_copy
@@ -64,6 +64,7 @@ class Stacks:
     def __init__(self, worker: Worker, width: int) -> None:
         self.worker, self.width = worker, width
         self.recorder = Recorder(worker.recorder.after_seconds, LONGEST_STACKED_SECONDS)
+        self.notes: list[Finding] = []
         self._nets = [_StackedNet(live.net) for live in worker.lives]
 
     def run(self, jobs: Sequence[Job]) -> list[Done]:
@@ -76,13 +77,26 @@ class Stacks:
             alike.setdefault(key, []).append(member)
         for key, members in alike.items():
             members.sort(key=lambda member: -len(member.job.indices))
-            for first in range(0, len(members), self.width):
-                chunk = members[first : first + self.width]
+            while members:
+                chunk, members = members[: self.width], members[self.width :]
                 if key is None or len(chunk) == 1:
                     done += [self.worker.run(member.job) for member in chunk]
-                else:
+                    continue
+                try:
                     done += self._run(chunk)
+                except ClientError as error:
+                    if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                        raise
+                    self._narrow(len(chunk))
+                    members = [self._begun(member.job) for member in chunk] + members
         return done
+
+    def _narrow(self, clients: int) -> None:
+        """Memory does not suffice for a stack of so many: half as wide from now on."""
+        self.width = clients // 2
+        message = f"out of memory with {clients} clients in a stack; it goes on with {self.width}"
+        self.notes.append(Finding("engine.smaller_stacks", message, float(self.width)))
+        torch.cuda.empty_cache()
 
     def _begun(self, job: Job) -> Member:
         method, ctx = self.worker.method, job.ctx
@@ -106,7 +120,7 @@ class Stacks:
         started, ctx = time.perf_counter(), members[0].job.ctx
         stage = "begin"
         try:
-            tree = _stacked_trees([member.start.tree for member in members])
+            tree = _stacked_trees([member.start.tree for member in members], self.worker.device)
             for number, phase in enumerate(members[0].phases):
                 stage = f"phase {number}"
                 if isinstance(phase, Collect):
@@ -117,6 +131,7 @@ class Stacks:
             others = ", ".join(str(member.job.ctx.client) for member in members)
             error.add_note(f"clients {others} were trained together")
             raise ClientError(ctx.client, ctx.round, stage, error) from error
+        tree = {name: value.to(CPU) for name, value in tree.items()}
         taken = (time.perf_counter() - started) / max(1, sum(member.samples for member in members))
         return [self._ended(member, row, tree, taken * member.samples) for row, member in enumerate(members)]
 
@@ -138,7 +153,7 @@ class Stacks:
     ) -> None:
         """A statistics pass of all members. Results go to their constants and, with `keep`, to what they collect."""
         net, classes = self.net(members), members[0].job.ctx.task.num_classes
-        consts = Stacked.of([member.consts for member in members])
+        consts = Stacked.of([member.consts for member in members]).on(self.worker.device)
         parts = [list(torch.split(member.job.indices, PASS_BATCH)) for member in members]
         sums: dict[str, Tree] = {name: {} for name in statistics}
 
@@ -163,6 +178,7 @@ class Stacks:
                 name: statistic.result({n: value[row] for n, value in sums[name].items()})
                 for name, statistic in statistics.items()
             }
+            results = placed(results, CPU)
             member.consts = member.consts | results
             if keep:
                 member.collected |= results
@@ -181,7 +197,8 @@ class Stacks:
             x = torch.stack([_padded(images, longest) for images in own])
         mask = None
         if short:
-            mask = torch.arange(longest) < torch.tensor([len(part) for part in parts]).unsqueeze(1)
+            lengths = torch.tensor([len(part) for part in parts])
+            mask = (torch.arange(longest) < lengths.unsqueeze(1)).to(self.worker.device)
         return Batch(x, data.y[rows], mask)
 
 
@@ -194,7 +211,7 @@ class _Training:
         ctx = members[0].job.ctx
         self.classes = ctx.task.num_classes
         self.moving = [name for name in self.net.parameters if moves(name, phase, ctx)]
-        self.consts = Stacked.of([member.consts for member in members])
+        self.consts = Stacked.of([member.consts for member in members]).on(stacks.worker.device)
         self.optimizer = Optimizer(phase.optimizer or stacks.worker.local.optimizer, [])
         self.key = (id(self.net), phase_key(phase), self.consts.shape, tuple(self.moving))
         self.terms: dict[str, Tensor] = {}
@@ -213,7 +230,7 @@ class _Training:
             active = sum(count > step for count in steps)
             if phase.refresh and step % (steps[0] // phase.epochs) == 0:
                 self.stacks._passed(phase.refresh, members, self.tree)
-                self.consts = Stacked.of([member.consts for member in members])
+                self.consts = Stacked.of([member.consts for member in members]).on(worker.device)
             if len(parameters) == 0 or active < len(next(iter(parameters.values()))):
                 parameters = self._narrowed(active)
             self.net.train()
@@ -308,7 +325,7 @@ class _Training:
     def _tally(
         self, terms: Mapping[str, Tensor], taps: Mapping[str, Tensor], batch: Batch, last_epoch: list[bool]
     ) -> None:
-        counted = None if all(last_epoch) else torch.tensor(last_epoch)
+        counted = None if all(last_epoch) else torch.tensor(last_epoch, device=batch.y.device)
         fresh = {name: term.detach() for name, term in terms.items()}
         if counted is not None:
             fresh = {name: torch.where(counted, term, 0.0) for name, term in fresh.items()}
@@ -354,6 +371,7 @@ class _Training:
                 name: statistic.result({n: value[row] for n, value in self.sums[name].items()})
                 for name, statistic in self.phase.collect.items()
             }
+            collected = placed(collected, CPU)
             member.collected |= collected
             member.consts = member.consts | collected
 
@@ -381,15 +399,15 @@ class _StackedNet:
             self._rows.mask = None
 
 
-def _stacked_trees(trees: Sequence[Tree]) -> Tree:
+def _stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:
     first, count = trees[0], len(trees)
     stacked = {}
     for name, value in first.items():
         common = all(tree[name].data_ptr() == value.data_ptr() for tree in trees)
         stacked[name] = (
-            value.expand(count, *value.shape).clone(memory_format=torch.contiguous_format)
+            value.to(device).expand(count, *value.shape).clone(memory_format=torch.contiguous_format)
             if common
-            else torch.stack([tree[name] for tree in trees])
+            else torch.stack([tree[name] for tree in trees]).to(device)
         )
     return stacked
 

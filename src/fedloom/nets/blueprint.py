@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from fedloom.core.errors import ConfigError, nearest
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
 from fedloom.nets.bundle import Bundle
@@ -33,22 +31,12 @@ class Blueprint:
     def build(self, streams: Streams, client: int = -1) -> Net:
         """A new net, initialised from the run's "init" stream, or from a client's own; a bundle's nets start alike.
 
-        Raises `ConfigError` for an unknown model or option, or a model that does not fit `input_shape`.
+        Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
         """
         factory = MODELS.get(self.model)
-        self._check_options(factory)
         with streams.isolated("init", client=client):
             net = factory(input_shape=self.input_shape, num_classes=self.num_classes, **self.options)
         return prepared(net, head_bias=self.head_bias, nets=self.nets)
-
-    def _check_options(self, factory: Callable[..., Net]) -> None:
-        parameters = inspect.signature(factory).parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return
-        known = parameters.keys() - {"input_shape", "num_classes"}
-        for option in self.options.keys() - known:
-            told = nearest(option, known) if known else "it has none"
-            raise ConfigError(f"unknown option '{option}' of model {self.model}: {told}")
 
     def weights(self, streams: Streams, client: int) -> Tree:
         """The first weights that a client draws for itself."""

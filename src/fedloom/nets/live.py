@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.core.trees import Tree, clone
+from fedloom.core.trees import Tree
 from fedloom.nets.net import Net, tree_of
 
 
@@ -22,5 +22,5 @@ class Live:
             torch._foreach_copy_(list(self.tree.values()), [tree[name] for name in self.tree])
 
     def weights(self) -> Tree:
-        """A copy of the net's tensors."""
-        return clone(self.tree)
+        """A copy of the net's tensors, on the CPU."""
+        return {name: value.detach().to("cpu", copy=True) for name, value in self.tree.items()}

@@ -9,6 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -120,7 +121,7 @@ class EngineConfig(_Section):
     to about 1e-5; or auto, the fastest of them in a trial. same_bits: auto leaves out batched, so that numbers do not
     depend on the machine's speed. workers: processes (one per core). client_seconds: longest time for one client, with
     more than one process (no limit). state_budget_mb: MiB of client states that stay in memory, the others go to disk
-    (no limit).
+    (no limit). device: where clients are trained and tested: cpu, cuda or cuda:1; without processes on cuda.
     """
 
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
@@ -129,6 +130,7 @@ class EngineConfig(_Section):
     stack: int = Field(WIDTH, ge=2)
     client_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
     state_budget_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
 
     @model_validator(mode="before")
     @classmethod
@@ -137,6 +139,23 @@ class EngineConfig(_Section):
 
     def choice(self) -> EngineChoice:
         return EngineChoice(self.name, self.workers, self.client_seconds, self.stack, self.same_bits)
+
+    def torch_device(self) -> torch.device:
+        """The device. Raises `ConfigError` if it is not there, or if processes are to share it."""
+        device = torch.device(self.device)
+        if device.type == "cuda":
+            found = torch.cuda.device_count()
+            if (device.index or 0) >= found:
+                raise ConfigError(
+                    f"engine.device = '{self.device}': torch {torch.__version__} finds {found} CUDA devices here; use "
+                    "cpu" + (f", or cuda:0 to cuda:{found - 1}" if found else "")
+                )
+            if self.name == "processes":
+                raise ConfigError(
+                    f"engine = processes on '{self.device}': processes do not help clients that share a device; use "
+                    "serial, batched or auto"
+                )
+        return device
 
     def state_budget(self) -> int | None:
         """In bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import math
 import time
@@ -124,7 +125,8 @@ class _Run:
             for group, net in enumerate(nets)
         ]
         local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
-        worker = Worker(self.method, nets, data, local)
+        device = config.engine.torch_device()
+        worker = Worker(self.method, nets, data, local, device)
         self.federation = Federation(
             self.method,
             Serial(worker),
@@ -136,13 +138,14 @@ class _Run:
         self.worker = worker
         self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
+        there = dataclasses.replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(device))
         self.evaluator: Evaluator | FewShotEvaluator
         if self.protocol == "few-shot":
             shape = config.evaluation.episode_shape()
-            self.evaluator = FewShotEvaluator(worker.lives[0], scenario, shape, streams, batch=PASS_BATCH)
+            self.evaluator = FewShotEvaluator(worker.lives[0], there, shape, streams, batch=PASS_BATCH)
         else:
             also = config.evaluation.also
-            self.evaluator = Evaluator(worker.live_of, scenario, self.protocol, batch=PASS_BATCH, also=also)
+            self.evaluator = Evaluator(worker.live_of, there, self.protocol, batch=PASS_BATCH, also=also)
         self._refuse_missing_predictor()
         self.rows: list[Row] = []
         self.saved: Path | None = None  # this run's last checkpoint

@@ -1,0 +1,117 @@
+"""Work on another device than the CPU: what jobs bring goes there, and what clients leave comes back.
+
+Without an accelerator, torch's "meta" device stands in: it computes no values, but refuses to mix devices as CUDA does.
+"""
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import mapped
+from fedloom.engine.batched import Batched
+from fedloom.engine.client import Worker
+from fedloom.engine.stacks import Stacks
+from fedloom.methods import METHODS
+from fedloom.methods.fedavg import FedAvg
+from fedloom.study.config import EngineConfig, parse
+from fedloom.study.run import run
+from support import TinyBN, configured, furthest, world
+
+META = torch.device("meta")
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw"]
+
+
+@pytest.fixture
+def coming_back(monkeypatch):
+    """Tensors without values arrive on the CPU as zeros."""
+    to, tolist = torch.Tensor.to, torch.Tensor.tolist
+
+    def back(self, *args, **kwargs):
+        target = torch.device(args[0]) if args and isinstance(args[0], str | torch.device) else self.device
+        if self.device == META and target.type == "cpu":
+            return torch.zeros(self.shape, dtype=self.dtype)
+        return to(self, *args, **kwargs)
+
+    def zeros_like(self):
+        return tolist(torch.zeros(self.shape) if self.device == META else self)
+
+    monkeypatch.setattr(torch.Tensor, "to", back)
+    monkeypatch.setattr(torch.Tensor, "tolist", zeros_like)
+    monkeypatch.setattr(torch.Tensor, "__float__", lambda self: 0.0 if self.device == META else self.item())
+
+
+def elsewhere(name, **options):
+    """Jobs of a round in which everything is exchanged, and a worker on the other device."""
+    toy = world(configured(name, **options), LABELS, net=TinyBN, epochs=2, batch_size=4)
+    toy.federation.step()
+    jobs = [toy.federation.job(client, 2) for client in range(len(LABELS))]
+    return jobs, Worker(toy.method, [toy.net], toy.data, toy.worker.local, META)
+
+
+def on_the_cpu(done):
+    devices = set()
+    for record in (done.payload, done.state):
+        mapped(record, lambda tensor: devices.add(tensor.device.type) or tensor)
+    return devices <= {"cpu"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_one_by_one(name, coming_back):
+    jobs, worker = elsewhere(name)
+    assert all(on_the_cpu(worker.run(job)) for job in jobs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_in_stacks(name, coming_back):
+    jobs, worker = elsewhere(name)
+    assert all(on_the_cpu(done) for done in Stacks(worker, 3).run(jobs))
+
+
+@pytest.mark.parametrize("name", ["fedskc", "fedsc"])
+def test_statistics_before_an_epoch(name, coming_back):
+    jobs, worker = elsewhere(name, scale="dataset")
+    assert on_the_cpu(worker.run(jobs[0]))
+    assert all(on_the_cpu(done) for done in Stacks(worker, 3).run(jobs))
+
+
+class Full(FedAvg):
+    """The first steps do not fit into memory."""
+
+    failures = 1
+
+    def loss(self, net, batch, consts):
+        if self.failures:
+            self.failures -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().loss(net, batch, consts)
+
+
+def test_stacks_that_do_not_fit_are_halved_and_it_is_said():
+    full, toy = world(Full(), LABELS, batch_size=4), world(configured("fedavg"), LABELS, batch_size=4)
+    full.method.failures = 2
+    for one in (full, toy):
+        one.federation.engine = Batched(one.worker)
+    report, _ = full.federation.step(), toy.federation.step()
+    assert [f.message for f in report.findings] == [
+        "out of memory with 4 clients in a stack; it goes on with 2",
+        "out of memory with 2 clients in a stack; it goes on with 1",
+    ]
+    assert furthest(full.federation.server["model"], toy.federation.server["model"]) < 1e-6
+    assert full.federation.step().findings == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_one_line():
+    config = parse({"scenario": {"source": "digits", "alpha": 1.0}, "engine": {"name": "batched", "device": "cuda"}})
+    with pytest.raises(ConfigError, match=r"engine.device = 'cuda': torch .* finds 0 CUDA devices here; use cpu"):
+        run(config)
+
+
+def test_processes_do_not_share_a_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="engine = processes on 'cuda:1': processes do not help"):
+        EngineConfig(name="processes", device="cuda:1").torch_device()
+    with pytest.raises(ConfigError, match=r"'cuda:2'.*use cpu, or cuda:0 to cuda:1"):
+        EngineConfig(device="cuda:2").torch_device()
+    assert EngineConfig(device="cuda:1").torch_device() == torch.device("cuda:1")
