@@ -13,8 +13,9 @@ from fedloom.engine.client import Worker
 from fedloom.engine.stacks import Stacks
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
-from fedloom.study.config import EngineConfig, parse
+from fedloom.study.config import parse
 from fedloom.study.run import run
+from fedloom.study.sections import EngineConfig
 from support import TinyBN, configured, furthest, world
 
 META = torch.device("meta")

@@ -26,6 +26,7 @@ class Bundle(Net):
         self.frozen = Frozen(net)
         self._first = names[0]
         self.classifier_block = net.classifier_block  # type: ignore[misc]  # as the net's, not this class's
+        self.channels_last = net.channels_last  # type: ignore[misc]
         for name in names:
             self.add_module(name, net if name == self._first else copy.deepcopy(net))
 

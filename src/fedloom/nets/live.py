@@ -12,7 +12,7 @@ class Live:
     """`net` and its live tensors by name. Loading copies values; the tensors stay where they are."""
 
     def __init__(self, net: Net) -> None:
-        self.net = net
+        self.net = net.to(memory_format=torch.channels_last) if net.channels_last else net  # type: ignore[call-overload]
         self.tree = tree_of(net)
         self.parameters = dict(net.named_parameters())
 
@@ -22,5 +22,6 @@ class Live:
             torch._foreach_copy_(list(self.tree.values()), [tree[name] for name in self.tree])
 
     def weights(self) -> Tree:
-        """A copy of the net's tensors, on the CPU."""
-        return {name: value.detach().to("cpu", copy=True) for name, value in self.tree.items()}
+        """A copy of the net's tensors, on the CPU, in the plain memory order."""
+        plain = torch.contiguous_format
+        return {n: value.detach().to("cpu", copy=True, memory_format=plain) for n, value in self.tree.items()}

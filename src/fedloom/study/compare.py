@@ -15,10 +15,11 @@ from pathlib import Path
 
 from fedloom.core.errors import RunFolderError
 from fedloom.study.callbacks import Callback
-from fedloom.study.config import EngineConfig, RunConfig
+from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
 from fedloom.study.run import Existing, run
+from fedloom.study.sections import EngineConfig
 
 _events: Queue[Event] | None = None
 _stop: StopFlag | None = None
