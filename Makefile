@@ -22,9 +22,28 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal
 
-bench: $(READY)
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/steps.py
+# fedloom beside what people use; peers have environments of their own that also see this one's packages.
+PEERS := .peers
+FEDJAX := .fedjax
+SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
+
+$(PEERS)/.ready: benchmarks/peers.txt | $(READY)
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps pfl==0.6.0
+	$(PEERS)/bin/python -c '$(SEE)' $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
+	touch $@
+
+$(FEDJAX)/.ready: benchmarks/fedjax.txt | $(READY)
+	$(PYTHON) -m venv $(FEDJAX)
+	$(FEDJAX)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/fedjax.txt
+	$(FEDJAX)/bin/python -c '$(SEE)' $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
+	touch $@
+
+bench: $(PEERS)/.ready $(FEDJAX)/.ready
+	$(PEERS)/bin/python benchmarks/overhead.py --json benchmarks/results/overhead.json
+	$(BIN)/python benchmarks/steps.py --json benchmarks/results/steps.json
+	$(BIN)/python benchmarks/engines.py --peers $(PEERS)/bin/python --fedjax $(FEDJAX)/bin/python
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(PEERS) $(FEDJAX) build dist
