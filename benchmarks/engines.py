@@ -1,6 +1,7 @@
 """fedloom beside what people use today: `python benchmarks/engines.py [--peers PYTHON] [--fedjax PYTHON]`.
 
 Work, and what it must show (ratios of rates, taken in turns in one run):
+  (a) no-op     the round loop beside Flower's simulation
   (b) cnn       LeNet5 on 32x32x3, 50 clients of 10 batches of 16
   (c) fashion   FedAvg on Fashion-MNIST, 100 clients, Dirichlet 0.3, 10 a round, LeNet5 with batch norm, batch 32
   (d) mlp, logistic   1,000 clients of 60 samples, 100 a round, batch 10
@@ -31,14 +32,17 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import overhead
 from contestants import with_fedloom, with_torch
 from contestants.workloads import LR, WORKLOADS, Workload
 from fedloom.core.files import write_atomic
+from fedloom.engine import Federation
 from fedloom.study.environment import describe
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"
 TURNS, PEER_TURNS, PEER_ROUNDS = 8, 2, 8
+WARM_UP_SECONDS = 8.0  # of every fedloom contestant: steps that come often are recorded first
 ENGINES: dict[str, dict[str, Any]] = {
     "serial": {"name": "serial"},
     "2 processes": {"name": "processes", "workers": 2},
@@ -77,10 +81,26 @@ def ratio(slow: list[float], fast: list[float]) -> Figures:
     return {"of_medians": round(median(slow) / median(fast), 3), "by_turn": [round(pair, 3) for pair in pairs]}
 
 
+def warmed(made: Federation) -> Federation:
+    """After the rounds that are not the steady state."""
+    until = time.perf_counter() + WARM_UP_SECONDS
+    while time.perf_counter() < until:
+        made.step()
+    return made
+
+
+def auto_takes(workload: Workload) -> str:
+    """The engine that auto chooses of all."""
+    made = with_fedloom.federation(workload, name="auto", same_bits=False)
+    made.engine.close()
+    return {"processes": "2 processes", "batched": "batched, 2 processes"}.get(made.engine.name, made.engine.name)
+
+
 def measured(name: str) -> Figures:
     """The in-process contestants of one workload."""
     workload = WORKLOADS[name]
-    federations = {engine: with_fedloom.federation(workload, **choice) for engine, choice in ENGINES.items()}
+    auto = auto_takes(workload)
+    federations = {engine: warmed(with_fedloom.federation(workload, **choice)) for engine, choice in ENGINES.items()}
     contestants = {engine: with_fedloom.rounds(made) for engine, made in federations.items()}
     contestants["plain loop"] = with_torch.rounds(workload)
     if name == "fashion":
@@ -95,6 +115,8 @@ def measured(name: str) -> Figures:
     figures: Figures = {
         "seconds_a_round": {who: summary([s * per_round for s in seconds]) for who, seconds in taken.items()},
         "fastest": best,
+        "auto takes": auto,
+        "auto / fastest": round(median(taken[auto]) / median(taken[best]), 3),
         "serial / plain loop": ratio(serial, taken["plain loop"]),
         "serial / 2 processes": ratio(serial, taken["2 processes"]),
     }
@@ -126,7 +148,7 @@ def beside_peers(name: str, scripts: Mapping[str, tuple[str, str]]) -> Figures:
     starts: dict[str, list[float]] = {who: [] for who in scripts}
     made = with_fedloom.federation(workload, name="auto", same_bits=False)
     try:
-        made.step()
+        warmed(made)
         for _ in range(PEER_TURNS):
             for _ in range(PEER_ROUNDS):
                 began = time.perf_counter()
@@ -147,6 +169,25 @@ def beside_peers(name: str, scripts: Mapping[str, tuple[str, str]]) -> Figures:
     for who in scripts:
         figures[f"{who} / fedloom"] = round(median(taken[who]) / median(taken["fedloom"]), 2)
     return figures
+
+
+def no_op(python: str) -> Figures:
+    """(a) Overhead per client-round, of clients that return what they got: here, and in Flower's simulation."""
+    found: Figures = {}
+    for size in (10, 500_000):
+        rounds = overhead.fedloom_rounds(size)
+        rounds()
+        ours, theirs = [], []
+        for _ in range(PEER_TURNS):
+            ours.append(overhead.milliseconds(rounds))
+            seconds = peer(python, "with_flower.py", f"no-op {size}", PEER_ROUNDS + 1)["rounds"][-PEER_ROUNDS:]
+            theirs += [second / overhead.CLIENTS * 1e3 for second in seconds]
+        found[f"{size} parameters"] = {
+            "fedloom_ms": round(median(ours), 3),
+            "flower_ms": round(median(theirs), 3),
+            "flower / fedloom": round(median(theirs) / median(ours), 1),
+        }
+    return found
 
 
 def commands(python: str) -> Figures:
@@ -217,6 +258,7 @@ def main() -> None:
         if scripts:
             parts[f"{name} beside peers"] = lambda name=name, scripts=scripts: beside_peers(name, scripts)
     if arguments.peers:
+        parts["no-op beside flower"] = lambda: no_op(arguments.peers)
         parts["fashion, 20 rounds from the command"] = lambda: commands(arguments.peers)
     parts |= {"memory": memory, "scale": scale}
     results = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}

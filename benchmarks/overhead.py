@@ -21,31 +21,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from contestants.workloads import Weights
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
+from fedloom.engine.choose import EngineChoice, equip
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.method import ClientContext, Start, Task
 from fedloom.methods.phases import OptimizerSpec, Phase
-from fedloom.nets.net import Net
 from fedloom.study.environment import describe
 
 CLIENTS = 20
 ROUNDS = 10
 REPEATS = 5
-
-
-class Weights(Net):
-    """A net that is nothing but `size` parameters."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.body = nn.Parameter(torch.randn(size - 2))
-        self.head = nn.Linear(1, 1)
 
 
 class NoOp(FedAvg):
@@ -65,6 +58,7 @@ def fedloom_rounds(size: int) -> Callable[[], None]:
     method = NoOp()
     worker = Worker(method, [net], data, LocalTraining(1, OptimizerSpec()))
     federation = Federation(method, Serial(worker), [task], scenario, participation=1.0)
+    equip(federation, worker, EngineChoice("serial"))
 
     def rounds() -> None:
         for _ in range(ROUNDS):
@@ -123,7 +117,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    sys.path.insert(0, str(Path(__file__).parent))
     result: dict[str, Any] = {"clients": CLIENTS, "rounds": ROUNDS, "turns": REPEATS, "environment": describe()}
     print(f"overhead per client-round, no-op client, {CLIENTS} clients, median of {REPEATS} turns (min .. max)")
     for size, limit in ((10, 0.3), (500_000, 1.5)):

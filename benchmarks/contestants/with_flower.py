@@ -1,7 +1,7 @@
 """Flower's simulation (Ray), FedAvg: `python with_flower.py WORKLOAD ROUNDS`, one JSON object on standard output.
 
 Given its best here: two actors of one core on two cores, tensors in memory loaded once per actor, no transforms, no
-evaluation, metrics off.
+evaluation.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from contestants.with_torch import with_loaders
-from contestants.workloads import WORKLOADS
+from contestants.workloads import NO_OP, WORKLOADS
 
 
 @functools.cache
 def trainer(name: str):
     torch.set_num_threads(1)
-    return with_loaders(WORKLOADS[name])
+    return with_loaders((WORKLOADS | NO_OP)[name])
 
 
 def client_app(workload: str) -> ClientApp:
@@ -50,7 +50,8 @@ def client_app(workload: str) -> ClientApp:
         from contestants import with_flower  # the actor's own module: its cache outlives a message
 
         client = int(context.node_config["partition-id"])
-        weights, samples = with_flower.trainer(workload)(client, message.content["arrays"].to_torch_state_dict())
+        received = message.content["arrays"].to_torch_state_dict()
+        weights, samples = with_flower.trainer(workload)(client, received)
         content = RecordDict({"arrays": ArrayRecord(weights), "metrics": MetricRecord({"num-examples": samples})})
         return Message(content=content, reply_to=message)
 
@@ -69,13 +70,16 @@ class Timed(FedAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]):
+        replies = list(replies)
+        if failed := [reply.error for reply in replies if reply.has_error()]:
+            raise SystemExit(f"{len(failed)} clients failed: {failed[0]}")  # Flower itself goes on without them
         result = super().aggregate_train(server_round, replies)
         self.times.append((self._began, time.time()))
         return result
 
 
 def main(name: str, rounds: int) -> None:
-    workload = WORKLOADS[name]
+    workload = (WORKLOADS | NO_OP)[name]
     scenario = workload.scenario()
     net = workload.net(scenario)
     share = workload.sampled / scenario.clients

@@ -60,6 +60,8 @@ def centralised(workload: Workload, samples: int) -> Callable[[], int]:
 
 def with_loaders(workload: Workload) -> Callable[[int, dict[str, torch.Tensor]], tuple[dict[str, torch.Tensor], int]]:
     """One client's round as tutorials write it, with a DataLoader: (client, weights) -> (weights, samples)."""
+    if workload.model == "weights":
+        return lambda client, weights: (weights, 1)
     scenario = workload.scenario()
     x, y, clients = tensors(scenario)
     net, criterion = workload.net(scenario), nn.CrossEntropyLoss()

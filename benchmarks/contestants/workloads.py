@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
@@ -36,8 +36,25 @@ class Workload:
         return ScenarioConfig.model_validate(self.source).build(0)
 
     def net(self, scenario: Scenario) -> Net:
+        if self.model == "weights":
+            return Weights(self.source["parameters"])
         shape, classes = scenario.train_set.input_shape, scenario.num_classes
         return build(self.model, input_shape=shape, num_classes=classes, streams=Streams(0))
+
+
+class Weights(Net):
+    """A net that is nothing but `size` parameters."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.body = nn.Parameter(torch.randn(size - 2))
+        self.head = nn.Linear(1, 1)
+
+
+def _no_op(size: int) -> Workload:
+    return Workload(
+        f"no-op {size}", "weights", 20, 1, {"source": "random", "clients": 20, "samples": 1, "parameters": size}
+    )
 
 
 _FASHION = {"source": "fashion-mnist", "val": 0.0}
@@ -51,6 +68,7 @@ WORKLOADS = {
         Workload("logistic", "logistic", 100, 10, _SMALL),
     )
 }
+NO_OP = {w.name: w for w in (_no_op(10), _no_op(500_000))}
 
 
 def tensors(scenario: Scenario) -> tuple[Tensor, Tensor, list[Tensor]]:

@@ -14,14 +14,15 @@ from fedloom.engine import processes
 from fedloom.engine.processes import Processes
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
-from support import TinyBN, TinyDropout, configured, same_bits, world
+from support import TinyBN, TinyDropout, configured, furthest, same_bits, world
 
 LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 
 
-def parallel(toy, *, workers=2, client_seconds=None):
+def parallel(toy, *, workers=2, client_seconds=None, width=1):
     """The toy federation on the processes engine."""
-    engine = Processes(toy.worker, toy.federation.tasks, workers=workers, client_seconds=client_seconds)
+    tasks = toy.federation.tasks
+    engine = Processes(toy.worker, tasks, workers=workers, client_seconds=client_seconds, width=width)
     toy.federation.engine = engine
     return engine
 
@@ -97,9 +98,21 @@ def test_a_killed_worker_costs_a_retry_and_no_bit(tmp_path, times):
     assert same_federation(*toys)
 
 
-def test_a_client_under_which_workers_keep_dying_is_named(tmp_path):
-    toy = world(dying(tmp_path, 99), LABELS)
-    parallel(toy)
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_killed_worker_costs_a_retry_of_all_its_clients(tmp_path, width):
+    labels = LABELS * 6  # several clients at a time
+    toys = [world(configured("fedavg"), labels), world(dying(tmp_path, 1), labels)]
+    parallel(toys[1], width=width)
+    for toy in toys:
+        rounds(toy, 2)
+    one, other = (toy.federation.server["model"] for toy in toys)
+    assert furthest(one, other) < (1e-5 if width > 1 else 1e-30)
+
+
+@pytest.mark.parametrize(("clients", "width"), [(5, 1), (30, 1), (5, 2)])
+def test_a_client_under_which_workers_keep_dying_is_named(tmp_path, clients, width):
+    toy = world(dying(tmp_path, 99), (LABELS * 6)[:clients])
+    parallel(toy, width=width)
     with pytest.raises(ClientError, match=r"client 3 failed in round 1 .*died 3 times \(exit code -9\)"):
         rounds(toy, 1)
 
@@ -111,9 +124,10 @@ class Hangs(FedAvg):
         return super().begin(payload, state, ctx)
 
 
-def test_a_client_that_hangs_is_ended_and_named():
-    toy = world(Hangs(), LABELS)
-    engine = parallel(toy, client_seconds=0.3)
+@pytest.mark.parametrize(("clients", "width"), [(5, 1), (30, 1), (5, 2)])
+def test_a_client_that_hangs_is_ended_and_named(clients, width):
+    toy = world(Hangs(), (LABELS * 6)[:clients])
+    engine = parallel(toy, client_seconds=0.3, width=width)
     workers, started = [hand.process for hand in engine._hands], time.monotonic()
     with pytest.raises(ClientError, match=r"client 1 failed in round 1 .*client_seconds = 0\.3"):
         rounds(toy, 1)

@@ -86,6 +86,7 @@ class Processes:
         self.name = "processes" if width == 1 else "batched"
         self._worker, self._tasks, self._client_seconds, self._width = worker, list(tasks), client_seconds, width
         self._share = 0
+        self._suspects: set[int] = set()  # clients that run alone: a worker died or hung under them and others
         self._orders = Arena()
         self._packer = Packer(self._orders)
         self._hands: list[_Hand] = []
@@ -97,6 +98,7 @@ class Processes:
         self._packer.clear()
         waiting = sorted(jobs, key=lambda job: job.ctx.samples)
         lost: dict[int, int] = {}
+        self._suspects = set()
         if self._width > 1:  # stacks of one size
             turns = -(-len(waiting) // (len(self._hands) * self._width))
             self._share = -(-len(waiting) // max(1, len(self._hands) * turns))
@@ -110,7 +112,7 @@ class Processes:
                 try:
                     done = self._received(hand)
                 except (EOFError, OSError):
-                    self._hands[place] = self._replaced(hand, lost)
+                    self._hands[place] = self._replaced(hand, lost, waiting)
                     continue
                 if done is not None:
                     hand.jobs = []
@@ -152,6 +154,8 @@ class Processes:
         if fresh:
             hand.results.clear()
         share = self._share or min(_TOGETHER, -(-len(waiting) // (len(self._hands) * _SHARES)))
+        if waiting and waiting[-1].ctx.client in self._suspects:
+            share = 1
         hand.jobs, hand.since = [waiting.pop() for _ in range(min(share, len(waiting)))], time.monotonic()
         if hand.jobs or fresh:
             hand.pipe.send((fresh, [self._order(job) for job in hand.jobs]))
@@ -178,6 +182,8 @@ class Processes:
             seconds = self._client_seconds
             if seconds is not None and time.monotonic() - hand.since > seconds * len(hand.jobs):
                 hand.process.kill()
+                if len(hand.jobs) > 1:
+                    raise EOFError
                 late = WorkerLost(f"took longer than engine.client_seconds = {seconds:g}; its process was ended")
                 raise ClientError(*_named(hand.jobs), "running", late)
             return None
@@ -190,18 +196,25 @@ class Processes:
             for done, payload, state in packed
         ]
 
-    def _replaced(self, hand: _Hand, lost: dict[int, int]) -> _Hand:
-        """A new worker for one that died, with the same jobs. Its finished results stay where they are."""
-        client, round_ = _named(hand.jobs)
+    def _replaced(self, hand: _Hand, lost: dict[int, int], waiting: list[Job]) -> _Hand:
+        """A new worker for one that died, and its jobs again: several one by one, to know which of them it is.
+
+        Its finished results stay where they are.
+        """
         hand.process.join()
-        lost[client] = lost.get(client, 0) + 1
-        if lost[client] >= _ATTEMPTS:
-            dead = WorkerLost(f"its process died {_ATTEMPTS} times (exit code {hand.process.exitcode}); out of memory?")
-            raise ClientError(client, round_, "running", dead)
+        if len(hand.jobs) > 1:
+            self._suspects |= {job.ctx.client for job in hand.jobs}
+        else:
+            client, round_ = _named(hand.jobs)
+            lost[client] = lost.get(client, 0) + 1
+            if lost[client] >= _ATTEMPTS:
+                exit_code = hand.process.exitcode
+                dead = WorkerLost(f"its process died {_ATTEMPTS} times (exit code {exit_code}); out of memory?")
+                raise ClientError(client, round_, "running", dead)
         hand.pipe.close()
         new = self._hire(hand.results)
-        new.jobs, new.since = hand.jobs, time.monotonic()
-        new.pipe.send((False, [self._order(job) for job in new.jobs]))
+        waiting += hand.jobs
+        self._give(new, waiting)
         return new
 
     def _patience(self, busy: list[_Hand]) -> float | None:
@@ -212,8 +225,9 @@ class Processes:
 
 
 def _named(jobs: list[Job]) -> tuple[int, int]:
-    """Client and round that stand for these jobs in an error."""
-    return jobs[0].ctx.client, jobs[0].ctx.round
+    """Client and round of a single job."""
+    (job,) = jobs
+    return job.ctx.client, job.ctx.round
 
 
 def _context() -> ForkContext | SpawnContext:
