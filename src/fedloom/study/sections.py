@@ -104,7 +104,8 @@ class EngineConfig(Section):
     to about 1e-5; or auto, the fastest of them in a trial. same_bits: auto leaves out batched, so that numbers do not
     depend on the machine's speed. workers: processes (one per core). client_seconds: longest time for one client, with
     more than one process (no limit). state_budget_mb: MiB of client states that stay in memory, the others go to disk
-    (no limit). device: where clients are trained and tested: cpu, cuda or cuda:1; without processes on cuda.
+    (no limit). device: where clients are trained and tested: cpu, cuda or cuda:1. On cuda there are no processes, and
+    auto without `same_bits: false` is serial: ask for batched.
     """
 
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
