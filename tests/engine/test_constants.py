@@ -27,7 +27,7 @@ def test_what_clients_have_in_common_stays_single():
     assert stacked.tensors()[0] is COMMON
     assert len(stacked.stacked) == 3  # own, the table's values, the head
     assert all(leaf.shape[0] == 2 for leaf in stacked.stacked)
-    assert 0.5 in stacked.numbers()
+    assert stacked.kinds() == ("shared", "own", "shared", "own", "shared", "own", 0.5)
 
 
 def test_one_client_gets_its_own_back():

@@ -7,6 +7,8 @@ from fedloom.engine.batched import Batched
 from fedloom.engine.recorded import Recorder, Taken
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.method import Start
+from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Objective, OptimizerSpec
 from support import Tiny, TinyBN, TinyDropout, configured, same_bits, world
 
@@ -119,3 +121,45 @@ def test_a_recording_names_its_terms_and_gradients():
     assert recorder.programs == 1
     assert taken.objective.terms == {"loss": torch.tensor(3.0)}
     assert torch.equal(taken.gradients[0], torch.full((3,), 2.0))
+
+
+def test_inputs_of_another_layout_have_a_recording_of_their_own():
+    """Flattening is a view of one and a copy of the other."""
+    recorder = Recorder(0.0, longest_seconds=1e9, after=1)
+
+    def pure(given):
+        weight = given.detach().requires_grad_()
+        loss = (weight.reshape(-1) * torch.arange(6.0)).sum()
+        return Taken(Objective(loss, {"loss": loss}), torch.autograd.grad(loss, [weight]))
+
+    for given in [torch.ones(2, 3), torch.ones(3, 2).T] * 3:
+        taken = recorder.take("key", None, lambda given=given: pure(given), pure, [given])
+        assert torch.equal(taken.gradients[0], torch.arange(6.0).view(2, 3))
+    assert recorder.programs == 2
+
+
+def test_steps_that_are_no_longer_met_are_forgotten(monkeypatch):
+    monkeypatch.setattr("fedloom.engine.recorded.REMEMBERED", 3)
+    weight, recorder = torch.ones(3, requires_grad=True), Recorder(1e9)
+    for number in range(10):
+        recorder.take(number, None, lambda: step_of(weight), step_of, [weight])
+    assert len(recorder._known) <= 3
+
+
+def test_a_constant_that_stops_being_shared_is_not_taken_for_one_that_is():
+    """The same shapes, once with one leaf of each client's own, once with the other."""
+    toys = pair(Swaps(), engine=Batched, rounds=6)
+    assert same(toys) > 0
+
+
+class Swaps(FedAvg):
+    """Two constants of the same shape: in odd rounds the first is the client's own, in even rounds the second."""
+
+    def begin(self, payload, state, ctx):
+        start = super().begin(payload, state, ctx)
+        own, common = torch.full((4,), 1.0 + ctx.client), torch.full((4,), 0.5)
+        odd = ctx.round % 2 == 1
+        return Start(start.tree, {"a": own if odd else common, "b": common if odd else own})
+
+    def loss(self, net, batch, consts):
+        return batch.mean(cross_entropy(net(batch.x) * consts["a"] - consts["b"], batch.y))

@@ -254,16 +254,14 @@ class Steps:
         self._moving, self._recordable = moving, recordable
         self._parameters = [live.parameters[name] for name in moving]
         self._plain, self._consts = consts, Stacked.of([consts])
-        numbers = self._consts.numbers()
-        self._key = (id(live), phase_key(phase), self._consts.shape, numbers, tuple(moving))
+        self._key = (id(live), phase_key(phase), self._consts.shape, self._consts.kinds(), tuple(moving))
 
     def taken(self, batch: Batch, *, keep_graph: bool) -> Taken:
         """One step. keep_graph: its terms will be differentiated."""
         if keep_graph or not self._recordable:
             return self._eager(batch, keep_graph)
         inputs = [*self._live.tree.values(), *self._consts.tensors(), batch.x, batch.y]
-        key = (self._key, batch.x.shape)
-        return self._recorder.take(key, self._phase, lambda: self._eager(batch), self._pure, inputs)
+        return self._recorder.take(self._key, self._phase, lambda: self._eager(batch), self._pure, inputs)
 
     def _eager(self, batch: Batch, keep_graph: bool = False) -> Taken:
         out = objective(self._live.net, batch, self._plain, self._phase)

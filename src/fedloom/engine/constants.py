@@ -45,9 +45,9 @@ class Stacked:
         """The shared leaves that are tensors."""
         return [leaf for leaf in self.shared if isinstance(leaf, Tensor)]
 
-    def numbers(self) -> tuple[float | None, ...]:
-        """The shared leaves that are numbers, None for all others."""
-        return tuple(None if isinstance(leaf, Tensor) else leaf for leaf in self.shared)
+    def kinds(self) -> tuple[float | str, ...]:
+        """What a recording of a step depends on, leaf by leaf: a number's value, or where a tensor comes from."""
+        return tuple("own" if leaf is None else "shared" if isinstance(leaf, Tensor) else leaf for leaf in self.shared)
 
     def with_tensors(self, given: Iterator[Tensor]) -> Stacked:
         """The same with the next tensors of `given` in place of the shared ones."""

@@ -25,6 +25,7 @@ from fedloom.methods.phases import Objective
 # pay. Long steps gain next to nothing.
 AFTER, AFTER_SECONDS, MOST = 20, 2.0, 64
 LONGEST_SECONDS, LONGEST_STACKED_SECONDS = 0.002, 0.01
+REMEMBERED = 4096  # steps that are counted
 
 
 class Taken(NamedTuple):
@@ -64,9 +65,15 @@ class Recorder:
         pure: Callable[..., Taken],
         inputs: Sequence[Tensor],
     ) -> Taken:
-        """`step()`, or its recording: `pure(*inputs)` computes the same from tensors alone."""
+        """`step()`, or its recording: `pure(*inputs)` computes the same from tensors alone.
+
+        A recording holds for inputs of one layout: operators on others may be others. key: what else it depends on.
+        """
+        key = (key, tuple([(tensor.shape, tensor.stride()) for tensor in inputs]))
         known = self._known.get(key)
         if known is None:
+            if len(self._known) >= REMEMBERED:  # weights that change every round make a new key each
+                self._known = {old: seen for old, seen in self._known.items() if seen.program is not None}
             known = self._known[key] = _Known(holds)
         if known.program is not None:
             return known.program(inputs)

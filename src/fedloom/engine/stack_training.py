@@ -97,7 +97,7 @@ class Training:
             self._probe(terms, parameters, ends)
         else:
             inputs = [*entries.values(), *own, *self.consts.tensors(), *(t for t in batch if t is not None)]
-            key = (self.key, self.consts.numbers(), tuple(tensor.shape for tensor in batch if tensor is not None))
+            key = (self.key, self.consts.kinds())
             (_, terms, taps), gradients = self.recorder.take(
                 key, phase, lambda: self._taken(entries, self.consts, own, batch), self._pure, inputs
             )

@@ -103,11 +103,11 @@ class Stacks:
                     passed(self.worker, net, phase.statistics, members, tree, keep=True)
                 else:
                     tree = Training(self.worker, self.recorder, net, phase, members, tree).run()
+            tree = {name: value.to(CPU) for name, value in tree.items()}
         except Exception as error:
             others = ", ".join(str(member.job.ctx.client) for member in members)
             error.add_note(f"clients {others} were trained together")
             raise ClientError(ctx.client, ctx.round, stage, error) from error
-        tree = {name: value.to(CPU) for name, value in tree.items()}
         taken = (time.perf_counter() - started) / max(1, sum(member.samples for member in members))
         return [self._ended(member, row, tree, taken * member.samples) for row, member in enumerate(members)]
 

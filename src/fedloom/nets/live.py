@@ -12,7 +12,11 @@ class Live:
     """`net` and its live tensors by name. Loading copies values; the tensors stay where they are."""
 
     def __init__(self, net: Net) -> None:
-        self.net = net.to(memory_format=torch.channels_last) if net.channels_last else net  # type: ignore[call-overload]
+        self.net = net
+        if net.channels_last:
+            for parameter in net.parameters():
+                if parameter.dim() == 4:  # of two-dimensional convolutions; the order does not exist for others
+                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         self.tree = tree_of(net)
         self.parameters = dict(net.named_parameters())
 
