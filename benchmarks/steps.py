@@ -23,8 +23,8 @@ from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.data.dataset import Dataset
 from fedloom.engine import LocalTraining, Worker
-from fedloom.engine.client import Steps, moves, update
 from fedloom.engine.optim import Optimizer
+from fedloom.engine.steps import Block, Steps, moves
 from fedloom.methods import METHODS, Method, fedsc
 from fedloom.methods.method import ClientContext, ServerContext, Task
 from fedloom.methods.phases import Batch, OptimizerSpec, Train
@@ -72,14 +72,13 @@ def steps_of(names: Iterable[str]) -> dict[str, Callable[[], None]]:
         start = method.begin(payload_of(name, method, task), {}, ctx)
         phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
         live, consts = worker.lives[0], start.consts
-        moving = {n: p for n, p in live.parameters.items() if moves(n, phase, ctx)}
-        optimizer = Optimizer(worker.local.optimizer, list(moving.values()))
-        steps = Steps(worker.recorder, live, phase, consts, list(moving), recordable=False)
+        moving = [p for n, p in live.parameters.items() if moves(n, phase, ctx)]
+        optimizer = Optimizer(worker.local.optimizer, moving)
+        steps = Steps(worker.recorder, live, phase, consts, optimizer, recordable=False)
 
         def step() -> None:
             part = next(parts)
-            _, gradients = steps.taken(Batch(data.gather(part), data.y[part]), keep_graph=False)
-            update(phase, gradients, moving, consts, optimizer)
+            steps.taken(Block(data.gather(part), data.y[part], BATCH))
 
         return step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,14 +19,12 @@ from fedloom.core.records import Record
 from fedloom.core.trees import Tree
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
-from fedloom.engine.constants import Stacked, placed
-from fedloom.engine.keys import phase_key
+from fedloom.engine.constants import placed
 from fedloom.engine.optim import Optimizer
-from fedloom.engine.pulls import gradient_norms
-from fedloom.engine.recorded import Recorder, Taken
+from fedloom.engine.recorded import Recorder
+from fedloom.engine.steps import Block, Steps, Tally, moves, objective
 from fedloom.methods.method import ClientContext, Method, Work
-from fedloom.methods.phases import Batch, Collect, Consts, Objective, OptimizerSpec, Statistic, Train
-from fedloom.nets.functional import Functional
+from fedloom.methods.phases import Batch, Collect, Consts, OptimizerSpec, Statistic, Train
 from fedloom.nets.groups import group_of
 from fedloom.nets.live import Live
 from fedloom.nets.net import Net
@@ -154,9 +153,9 @@ class Worker:
 
     def _train(self, live: Live, phase: Train, job: Job, consts: Consts, draws: Draws) -> _Trained:
         ctx, net = job.ctx, live.net
-        moving: Tree = {n: p for n, p in live.parameters.items() if moves(n, phase, ctx)}
-        optimizer = Optimizer(phase.optimizer or self.local.optimizer, list(moving.values()))
-        tally = _Tally(phase.collect, ctx.task.num_classes)
+        moving = [parameter for name, parameter in live.parameters.items() if moves(name, phase, ctx)]
+        optimizer = Optimizer(phase.optimizer or self.local.optimizer, moving)
+        tally = Tally(phase.collect, ctx.task.num_classes)
         measured: dict[str, float] = {}
         samples = 0
         for epoch in range(phase.epochs):
@@ -164,18 +163,21 @@ class Worker:
                 consts = consts | self._collect(net, phase.refresh, job.indices, consts, ctx)
             if not net.training:
                 net.train()
-            steps = Steps(self.recorder, live, phase, consts, list(moving), recordable=not self.drops_out)
-            last = self.batches(job) - 1
-            for number, batch in enumerate(self.epoch(job, draws)):
-                probed = job.probe and epoch == phase.epochs - 1 and number == last and optimizer.steps
-                out, gradients = steps.taken(batch, keep_graph=bool(probed))
-                if epoch == phase.epochs - 1:
-                    tally.add(out, batch)
-                if probed:  # never a first step, which may have no pull yet
-                    norms = gradient_norms(out.terms, optimizer.parameters)
+            steps = Steps(self.recorder, live, phase, consts, optimizer, recordable=not self.drops_out)
+            last_epoch, left = epoch == phase.epochs - 1, self.batches(job)
+            probing = job.probe and last_epoch
+            blocks = self.epoch(job, draws)
+            for block in itertools.chain.from_iterable(b.singles() for b in blocks) if probing else blocks:
+                samples, left = samples + len(block.y), left - len(block)
+                if probing and not left and optimizer.steps:  # a first step may have no pull yet
+                    out, norms = steps.probed(*block.batches())
                     measured = {name: float(norm) for name, norm in norms.items()}
-                update(phase, gradients, moving, consts, optimizer)
-                samples += len(batch.y)
+                    outs = [out]
+                else:
+                    outs = steps.taken(block)
+                if last_epoch:
+                    for out, batch in zip(outs, block.batches(), strict=True):
+                        tally.add(out, batch)
         if phase.collect and not tally.steps:  # a single sample under batch norm: no step, but a statistic
             net.eval()
             batch = Batch(self.data.gather(job.indices), self.data.y[job.indices])
@@ -214,84 +216,24 @@ class Worker:
 
     def shuffled(self, job: Job, draws: Draws) -> list[Tensor]:
         """One epoch's batches as indices."""
-        order = job.indices[torch.from_numpy(draws.order.permutation(len(job.indices)))]
-        return list(torch.split(order, self.local.batch_size)[: self.batches(job)])
+        return list(torch.split(self._order(job, draws), self.local.batch_size)[: self.batches(job)])
 
-    def epoch(self, job: Job, draws: Draws) -> Iterator[Batch]:
+    def _order(self, job: Job, draws: Draws) -> Tensor:
+        order = torch.from_numpy(draws.order.permutation(len(job.indices)))
+        return job.indices[order[: self.batches(job) * self.local.batch_size]]
+
+    def epoch(self, job: Job, draws: Draws) -> Iterator[Block]:
         """One epoch's batches, gathered several at a time if they are small."""
-        size, parts = self.local.batch_size, self.shuffled(job, draws)
+        size = self.local.batch_size
         together = 1 if draws.augment else max(1, _BLOCK // (size * self.data.x[0].numel()))
-        for first in range(0, len(parts), together):
-            rows = torch.cat(parts[first : first + together])
-            inputs = torch.split(self.gathered(rows, draws), size)
-            yield from map(Batch, inputs, torch.split(self.data.y[rows], size))
+        for rows in torch.split(self._order(job, draws), together * size)[: self.batches(job)]:
+            yield Block(self.gathered(rows, draws), self.data.y[rows], size)
 
     def gathered(self, part: Tensor, draws: Draws) -> Tensor:
         """The inputs of one training batch, augmented where that is asked for."""
         if draws.augment is None:
             return self.data.gather(part)
         return self.local.augment.gather(self.data, part, draws.augment)
-
-
-def moves(name: str, phase: Train, ctx: ClientContext) -> bool:
-    """Whether a phase trains the parameter `name`."""
-    return ctx.task.roles[name] in phase.trains and (phase.nets is None or name.partition(".")[0] in phase.nets)
-
-
-def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective:
-    """The loss of a phase, as an objective in any case."""
-    out = phase.loss(net, batch, consts)
-    return out if isinstance(out, Objective) else Objective(out, terms={"loss": out})
-
-
-class Steps:
-    """The steps of one epoch on a live net, up to their gradients."""
-
-    def __init__(
-        self, recorder: Recorder, live: Live, phase: Train, consts: Consts, moving: list[str], *, recordable: bool
-    ) -> None:
-        self._recorder, self._live, self._phase = recorder, live, phase
-        self._moving, self._recordable = moving, recordable
-        self._parameters = [live.parameters[name] for name in moving]
-        self._plain, self._consts = consts, Stacked.of([consts])
-        self._key = (id(live), phase_key(phase), self._consts.shape, self._consts.kinds(), tuple(moving))
-
-    def taken(self, batch: Batch, *, keep_graph: bool) -> Taken:
-        """One step. keep_graph: its terms will be differentiated."""
-        if keep_graph or not self._recordable:
-            return self._eager(batch, keep_graph)
-        inputs = [*self._live.tree.values(), *self._consts.tensors(), batch.x, batch.y]
-        return self._recorder.take(self._key, self._phase, lambda: self._eager(batch), self._pure, inputs)
-
-    def _eager(self, batch: Batch, keep_graph: bool = False) -> Taken:
-        out = objective(self._live.net, batch, self._plain, self._phase)
-        gradients = torch.autograd.grad(
-            out.total, self._parameters, materialize_grads=True, retain_graph=keep_graph or None
-        )
-        return Taken(out, gradients)
-
-    def _pure(self, *tensors: Tensor) -> Taken:
-        """The step from tensors alone: the net's entries, the constants', inputs and labels."""
-        given = iter(tensors)
-        tree = {name: next(given) for name in self._live.tree}
-        consts = self._consts.with_tensors(given).of_one(())
-        parameters = [tree[name].detach().requires_grad_() for name in self._moving]
-        tree |= dict(zip(self._moving, parameters, strict=True))
-        out = Functional(self._live.net).call(objective, tree, Batch(*given), consts, self._phase)
-        return Taken(out, torch.autograd.grad(out.total, parameters, materialize_grads=True))
-
-
-def update(
-    phase: Train, gradients: Sequence[Tensor], moving: dict[str, Tensor], consts: Consts, optimizer: Optimizer
-) -> None:
-    if phase.grad_map is not None:
-        mapped = phase.grad_map(dict(zip(moving, gradients, strict=True)), moving, consts)
-        gradients = tuple(mapped[name] for name in moving)
-    optimizer.step(gradients)
-    if phase.project is not None:
-        with torch.no_grad():
-            projected = phase.project(moving, consts)
-            torch._foreach_copy_(optimizer.parameters, [projected[name] for name in moving])
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,27 +245,3 @@ class _Trained:
     steps: int
     samples: int
     norms: dict[str, float]
-
-
-class _Tally:
-    """Sums over the steps of a last epoch: statistics of taps, and loss terms. Never waits for a value."""
-
-    def __init__(self, statistics: Mapping[str, Statistic], num_classes: int) -> None:
-        self._statistics, self._num_classes, self.steps = statistics, num_classes, 0
-        self._sums: dict[str, Tree] = {name: {} for name in statistics}
-        self._terms: dict[str, Tensor] = {}
-
-    def add(self, out: Objective, batch: Batch) -> None:
-        self.steps += 1
-        for name, statistic in self._statistics.items():
-            tapped = out.taps[str(statistic.of)].detach()
-            self._sums[name] = statistic.add(self._sums[name], tapped, batch, self._num_classes)
-        for name, term in out.terms.items():
-            term = term.detach()
-            self._terms[name] = self._terms[name] + term if name in self._terms else term
-
-    def collected(self) -> dict[str, Any]:
-        return {name: self._statistics[name].result(sums) for name, sums in self._sums.items()}
-
-    def means(self) -> dict[str, float]:
-        return {name: float(total) / self.steps for name, total in self._terms.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -17,6 +18,35 @@ class Optimizer:
         self.spec, self.parameters, self.steps = spec, list(parameters), 0
         self._first: list[Tensor] = []
         self._second: list[Tensor] = []
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Momenta and the like, in place; none before the first step, and with plain SGD."""
+        return [*self._first, *self._second]
+
+    @property
+    def key(self) -> Hashable:
+        """What the arithmetic of the next step depends on, beside tensors."""
+        return self.spec, self.steps if self.spec.name == "adam" else bool(self._first)
+
+    def remaking(self) -> Callable[[Sequence[Tensor], Iterator[Tensor]], Optimizer]:
+        """Makes optimisers for other parameters at today's step, their state the next tensors given."""
+        steps, first, second = self.steps, len(self._first), len(self._second)
+
+        def made(parameters: Sequence[Tensor], given: Iterator[Tensor]) -> Optimizer:
+            other = Optimizer(self.spec, parameters)
+            other.steps = steps
+            other._first, other._second = list(islice(given, first)), list(islice(given, second))
+            return other
+
+        return made
+
+    def advance(self, steps: int, began: Sequence[Tensor]) -> None:
+        """Steps that were taken elsewhere, on the same tensors; `began`: the state, if they made it."""
+        self.steps += steps
+        if began:
+            count = len(self.parameters)
+            self._first, self._second = list(began[:count]), list(began[count:])
 
     def narrow(self, parameters: Sequence[Tensor]) -> None:
         """Go on with `parameters`, which are first rows of those so far (clients in a stack)."""

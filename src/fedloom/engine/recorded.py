@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
+from fedloom.engine.programs import Program, compiled
 from fedloom.methods.phases import Objective
 
 # A first recording takes over a second, the next ones a tenth: a step must have cost more than that, or it may never
@@ -29,10 +28,10 @@ REMEMBERED = 4096  # steps that are counted
 
 
 class Taken(NamedTuple):
-    """A step before its update: the objective, and the gradients of the parameters that move."""
+    """Steps: their objectives, without a graph where they are recorded, and the tensors they leave."""
 
-    objective: Objective
-    gradients: Sequence[Tensor]
+    objectives: list[Objective]
+    tensors: Sequence[Tensor]
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class _Known:
     seconds: float = 0.0
     shortest: float = math.inf
     tried: bool = False
-    program: _Program | None = None
+    program: _Recording | None = None
 
 
 class Recorder:
@@ -64,10 +63,13 @@ class Recorder:
         step: Callable[[], Taken],
         pure: Callable[..., Taken],
         inputs: Sequence[Tensor],
+        *,
+        steps: int = 1,
     ) -> Taken:
-        """`step()`, or its recording: `pure(*inputs)` computes the same from tensors alone.
+        """`step()`, or its recording: `pure(*inputs)` computes the same from tensors alone, changing them as it does.
 
-        A recording holds for inputs of one layout: operators on others may be others. key: what else it depends on.
+        A recording holds for inputs of one layout: operators on others may be others. key: what else it depends on;
+        steps: how many of them it is.
         """
         key = (key, tuple([(tensor.shape, tensor.stride()) for tensor in inputs]))
         known = self._known.get(key)
@@ -81,7 +83,7 @@ class Recorder:
         taken = step()
         spent = time.perf_counter() - started
         known.count, known.seconds = known.count + 1, known.seconds + spent
-        known.shortest = min(known.shortest, spent)
+        known.shortest = min(known.shortest, spent / steps)
         if (
             known.count >= self.after
             and known.seconds > self.after_seconds
@@ -95,63 +97,43 @@ class Recorder:
         return taken
 
 
-class _Program:
+class _Recording:
     """A recorded step, and how its outputs are named."""
 
-    def __init__(self, run: Callable[..., Sequence[Tensor]], like: Taken) -> None:
-        self._run, self._terms, self._taps = run, list(like.objective.terms), list(like.objective.taps)
+    def __init__(self, program: Program, like: Taken) -> None:
+        self._program = program
+        self._names = [(list(out.terms), list(out.taps)) for out in like.objectives]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Taken:
-        with torch.no_grad(), optimized_execution(False):
-            total, *others = self._run(*inputs)
-        last = len(self._terms) + len(self._taps)
-        terms = dict(zip(self._terms, others, strict=False))
-        taps = dict(zip(self._taps, others[len(self._terms) : last], strict=True))
-        return Taken(Objective(total, terms, taps), others[last:])
+        with torch.no_grad():
+            given = iter(self._program(*inputs))
+        objectives = [
+            Objective(next(given), {name: next(given) for name in terms}, {name: next(given) for name in taps})
+            for terms, taps in self._names
+        ]
+        return Taken(objectives, list(given))
 
 
-def _recorded(pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Program | None:
-    """The program of `pure`, or None if there is none with its bits."""
+def _recorded(pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Recording | None:
+    """The recording of `pure`, or None if there is none with its bits: twice, for what the first time might spoil."""
     try:
-        first, second = _copies(inputs), _copies(inputs)
-        expected = pure(*first)
-        program = _Program(_compiled(lambda *tensors: _flat(pure(*tensors)), inputs), expected)
-        got = program(second)
+        wanted = _copies(inputs)
+        expected = pure(*wanted)
+        recording = _Recording(compiled(lambda *tensors: _flat(pure(*tensors)), _copies(inputs)), expected)
+        for _ in range(2):
+            changed = _copies(inputs)
+            got = recording(changed)
+            same = zip([*_flat(expected), *wanted], [*_flat(got), *changed], strict=True)
+            if not all(torch.equal(a, b) for a, b in same):
+                return None
     except Exception:  # whatever stands in the way of a recording, the step itself still runs and tells its own errors
         return None
-    same = zip([*_flat(expected), *first], [*_flat(got), *second], strict=True)
-    return program if all(torch.equal(a, b) for a, b in same) else None
-
-
-def _compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """`function`'s operators, as TorchScript if they can be."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # takes a second: most runs never come here
-
-    graph = make_fx(function)(*_copies(inputs))
-    for node in list(graph.graph.nodes):
-        if node.target is torch.ops.aten.detach.default:  # nothing of this is differentiated again
-            node.replace_all_uses_with(node.args[0])
-            graph.graph.erase_node(node)
-    graph.recompile()
-
-    def replayed(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(graph.forward(*tensors))
-
-    with warnings.catch_warnings(), torch.no_grad(), optimized_execution(False):
-        warnings.simplefilter("ignore")  # TorchScript is no longer developed, and says so
-        try:
-            script: Callable[..., Sequence[Tensor]] = torch.jit.trace(
-                replayed, tuple(_copies(inputs)), check_trace=False
-            )  # type: ignore[no-untyped-call]
-        except RuntimeError:  # it knows no lists of truth values, as gradients of convolutions have
-            return replayed
-    return script
+    return recording
 
 
 def _flat(taken: Taken) -> list[Tensor]:
-    objective = taken.objective
-    every = [objective.total, *objective.terms.values(), *objective.taps.values(), *taken.gradients]
-    return [tensor.detach() for tensor in every]
+    named = [[out.total, *out.terms.values(), *out.taps.values()] for out in taken.objectives]
+    return [tensor.detach() for tensors in [*named, taken.tensors] for tensor in tensors]
 
 
 def _copies(inputs: Sequence[Tensor]) -> list[Tensor]:

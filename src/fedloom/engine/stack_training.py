@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from fedloom.core.trees import Tree
-from fedloom.engine.client import CPU, Worker, moves, objective
+from fedloom.engine.client import CPU, Worker
 from fedloom.engine.constants import Stacked, placed
 from fedloom.engine.keys import phase_key
 from fedloom.engine.members import Member, Parts, StackedNet, batch_of, dims, first_rows, passed, put_rows
 from fedloom.engine.optim import Optimizer
 from fedloom.engine.pulls import gradient_norms
 from fedloom.engine.recorded import Recorder, Taken
+from fedloom.engine.steps import moves, objective
 from fedloom.methods.phases import Batch, Objective, Train
 
 
@@ -93,12 +94,12 @@ class Training:
         own = self.consts.first(active)
         probed = any(self.members[row].job.probe for row, over in enumerate(ends) if over) and self.optimizer.steps
         if probed:
-            (_, terms, taps), gradients = self._taken(entries, self.consts, own, batch, keep_graph=True)
+            ((_, terms, taps),), gradients = self._taken(entries, self.consts, own, batch, keep_graph=True)
             self._probe(terms, parameters, ends)
         else:
             inputs = [*entries.values(), *own, *self.consts.tensors(), *(t for t in batch if t is not None)]
             key = (self.key, self.consts.kinds())
-            (_, terms, taps), gradients = self.recorder.take(
+            ((_, terms, taps),), gradients = self.recorder.take(
                 key, phase, lambda: self._taken(entries, self.consts, own, batch), self._pure, inputs
             )
         if any(last_epoch):
@@ -127,7 +128,7 @@ class Training:
         parameters = [entries[name] for name in self.moving]
         retained = keep_graph or None
         return Taken(
-            out, torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
+            [out], torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
         )
 
     def _pure(self, *tensors: Tensor) -> Taken:

@@ -1,0 +1,99 @@
+"""A function of tensors as the operators that it calls, without the Python and the graph that lead to them.
+
+Operators are traced by `make_fx` and run by TorchScript's interpreter, without its optimisations, which would change
+bits. What is done to them here changes none: views that cancel out, and values that no input decides.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.jit import optimized_execution  # type: ignore[attr-defined]
+
+Program: TypeAlias = Callable[..., Sequence[Tensor]]
+_ATEN = torch.ops.aten
+# Operators that ask nothing of their input but its shape, dtype and device.
+_SHAPED = (_ATEN.ones_like.default, _ATEN.zeros_like.default, _ATEN.new_zeros.default)
+
+
+def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> Program:
+    """`function` for tensors of these layouts: as TorchScript if its operators can be, else replayed from Python.
+
+    What `function` writes into its inputs, the program does too. `inputs` may be written into. Raises whatever
+    tracing raises, for functions that look at values.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes a second: most runs never come here
+
+    graph = make_fx(function)(*inputs)
+    _simplified(graph)
+
+    def replayed(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(graph.forward(*tensors))
+
+    with warnings.catch_warnings(), torch.no_grad(), optimized_execution(False):
+        warnings.simplefilter("ignore")  # TorchScript is no longer developed, and says so
+        try:
+            script: Program = torch.jit.trace(replayed, tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
+        except RuntimeError:  # it knows no lists of truth values, as gradients of convolutions have
+            return replayed
+
+    def run(*tensors: Tensor) -> Sequence[Tensor]:
+        with optimized_execution(False):
+            return script(*tensors)
+
+    return run
+
+
+def _simplified(graph: GraphModule) -> None:
+    nodes = graph.graph.nodes
+    for node in list(nodes):
+        if node.target is _ATEN.detach.default:  # nothing of this is differentiated again
+            node.replace_all_uses_with(node.args[0])
+        if node.target is _ATEN.t.default and node.args[0].target is _ATEN.t.default:
+            node.replace_all_uses_with(node.args[0].args[0])
+    _folded(graph)
+    for node in reversed(list(nodes)):
+        if node.op in ("call_function", "get_attr") and not node.users and not node.is_impure():
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _folded(graph: GraphModule) -> None:
+    """Values that no input decides, computed once, unless something is written into them."""
+    known: dict[Node, Tensor] = {}
+    for node in list(graph.graph.nodes):
+        inputs = node.all_input_nodes
+        if node.op != "call_function" or any(_written(given, node) for given in inputs):
+            continue
+        if node.target in _SHAPED:
+            like = inputs[0].meta["val"]
+            shaped = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+            value = node.target(shaped, *node.args[1:], **node.kwargs)
+        elif inputs and all(given in known for given in inputs):
+            value = node.target(*map_arg(node.args, known.__getitem__), **node.kwargs)
+        else:
+            continue
+        if isinstance(value, Tensor) and not any(_written(node, user) for user in node.users):
+            known[node] = value
+            name = f"folded{len(known)}"
+            graph.register_buffer(name, value)
+            with graph.graph.inserting_before(node):
+                constant = graph.graph.get_attr(name)
+            node.replace_all_uses_with(constant)
+            known[constant] = value
+
+
+def _written(value: Node, user: Node) -> bool:
+    """Whether `user` writes into `value`."""
+    schema = getattr(user.target, "_schema", None)
+    if schema is None:
+        return False
+    given = dict(zip((argument.name for argument in schema.arguments), user.args, strict=False)) | user.kwargs
+    written = [given.get(a.name) for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return any(value is one or (isinstance(one, list) and value in one) for one in written)

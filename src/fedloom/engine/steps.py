@@ -1,0 +1,186 @@
+"""Local steps of one client: objective, gradients and update, batch after batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.trees import Tree
+from fedloom.engine.constants import Stacked
+from fedloom.engine.keys import phase_key
+from fedloom.engine.optim import Optimizer
+from fedloom.engine.pulls import gradient_norms
+from fedloom.engine.recorded import Recorder, Taken
+from fedloom.methods.method import ClientContext
+from fedloom.methods.phases import Batch, Consts, Objective, Statistic, Train
+from fedloom.nets.functional import Functional
+from fedloom.nets.live import Live
+from fedloom.nets.net import Net
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Batches of `size` that were gathered together, the last one perhaps shorter: x [n, ...], y [n]."""
+
+    x: Tensor
+    y: Tensor
+    size: int
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return -(-len(self.y) // self.size)
+
+    def batches(self) -> list[Batch]:
+        """The batches, where they lie: sums may depend on where in memory that is."""
+        parts = zip(torch.split(self.x, self.size), torch.split(self.y, self.size), strict=True)
+        return [Batch(x, y) for x, y in parts]
+
+    def singles(self) -> list[Block]:
+        """Each batch as a block."""
+        return [Block(batch.x, batch.y, self.size) for batch in self.batches()]
+
+
+def moves(name: str, phase: Train, ctx: ClientContext) -> bool:
+    """Whether a phase trains the parameter `name`."""
+    return ctx.task.roles[name] in phase.trains and (phase.nets is None or name.partition(".")[0] in phase.nets)
+
+
+def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective:
+    """The loss of a phase, as an objective in any case."""
+    out = phase.loss(net, batch, consts)
+    return out if isinstance(out, Objective) else Objective(out, terms={"loss": out})
+
+
+def update(phase: Train, gradients: Sequence[Tensor], moving: Tree, consts: Consts, optimizer: Optimizer) -> None:
+    """Move the parameters: a phase's change of gradients, the optimiser, a phase's projection."""
+    if phase.grad_map is not None:
+        mapped = phase.grad_map(dict(zip(moving, gradients, strict=True)), moving, consts)
+        gradients = tuple(mapped[name] for name in moving)
+    optimizer.step(gradients)
+    if phase.project is not None:
+        with torch.no_grad():
+            projected = phase.project(moving, consts)
+            torch._foreach_copy_(optimizer.parameters, [projected[name] for name in moving])
+
+
+class Steps:
+    """The steps of one epoch on a live net. Those of a block come as one recording where that pays."""
+
+    def __init__(
+        self, recorder: Recorder, live: Live, phase: Train, consts: Consts, optimizer: Optimizer, *, recordable: bool
+    ) -> None:
+        self._recorder, self._live, self._phase, self._optimizer = recorder, live, phase, optimizer
+        self._recordable = recordable
+        parameters = {id(parameter) for parameter in optimizer.parameters}
+        self._moving: Tree = {name: p for name, p in live.parameters.items() if id(p) in parameters}
+        self._plain, self._consts = consts, Stacked.of([consts])
+        self._key = (id(live), phase_key(phase), self._consts.shape, self._consts.kinds(), tuple(self._moving))
+
+    def taken(self, block: Block) -> list[Objective]:
+        """The steps of a block: their objectives, detached."""
+        if not self._recordable:
+            return self._eager(block).objectives
+        optimizer = self._optimizer
+        key = (*self._key, optimizer.key, block.size)
+        inputs = [*self._live.tree.values(), *self._consts.tensors(), *optimizer.state, block.x, block.y]
+        before = optimizer.steps
+        taken = self._recorder.take(
+            key, self._phase, lambda: self._eager(block), self._pure(block.size), inputs, steps=len(block)
+        )
+        if optimizer.steps == before:  # it was a recording
+            optimizer.advance(len(block), taken.tensors)
+        return taken.objectives
+
+    def probed(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
+        """One step, and the norms of its terms' gradients."""
+        parameters = list(self._moving.values())
+        out, gradients = self._differentiated(self._live.net, self._plain, batch, parameters, keep=True)
+        norms = gradient_norms(out.terms, parameters)
+        update(self._phase, gradients, self._moving, self._plain, self._optimizer)
+        return detached(out), norms
+
+    def _eager(self, block: Block) -> Taken:
+        net, parameters = self._live.net, list(self._moving.values())
+
+        def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
+            return self._differentiated(net, self._plain, batch, parameters)
+
+        return self._all(take, self._moving, self._plain, self._optimizer, block)
+
+    def _pure(self, size: int) -> Callable[..., Taken]:
+        """The same from tensors alone: the net's entries, the constants', the optimiser's, inputs and labels."""
+        names, net = list(self._live.tree), Functional(self._live.net)
+        kept, made = self._consts, self._optimizer.remaking()
+
+        def pure(*tensors: Tensor) -> Taken:
+            given = iter(tensors)
+            tree = {name: next(given) for name in names}
+            consts = kept.with_tensors(given).of_one(())
+            moving = {name: tree[name].detach() for name in self._moving}
+            optimizer = made(list(moving.values()), given)
+
+            def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
+                parameters = {name: value.detach().requires_grad_() for name, value in moving.items()}
+                leaves = list(parameters.values())
+                one: tuple[Objective, Sequence[Tensor]]
+                one = net.call(self._differentiated, tree | parameters, consts, batch, leaves)
+                return one
+
+            return self._all(take, moving, consts, optimizer, Block(next(given), next(given), size))
+
+        return pure
+
+    def _differentiated(
+        self, net: Net, consts: Consts, batch: Batch, parameters: Sequence[Tensor], *, keep: bool = False
+    ) -> tuple[Objective, Sequence[Tensor]]:
+        out = objective(net, batch, consts, self._phase)
+        return out, torch.autograd.grad(out.total, parameters, materialize_grads=True, retain_graph=keep or None)
+
+    def _all(
+        self,
+        take: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
+        moving: Tree,
+        consts: Consts,
+        optimizer: Optimizer,
+        block: Block,
+    ) -> Taken:
+        """All steps of a block. Beside the objectives: the optimiser's state, if it began here."""
+        objectives, began = [], not optimizer.state
+        for batch in block.batches():
+            out, gradients = take(batch)
+            update(self._phase, gradients, moving, consts, optimizer)
+            objectives.append(detached(out))
+        return Taken(objectives, optimizer.state if began else [])
+
+
+def detached(out: Objective) -> Objective:
+    """The objective without its graph."""
+    terms = {name: term.detach() for name, term in out.terms.items()}
+    return Objective(out.total.detach(), terms, {name: tap.detach() for name, tap in out.taps.items()})
+
+
+class Tally:
+    """What is kept of the steps of a last epoch: statistics of taps, and loss terms. Never waits for a value."""
+
+    def __init__(self, statistics: Mapping[str, Statistic], num_classes: int) -> None:
+        self._statistics, self._num_classes, self.steps = statistics, num_classes, 0
+        self._sums: dict[str, Tree] = {name: {} for name in statistics}
+        self._terms: dict[str, list[Tensor]] = {}
+
+    def add(self, out: Objective, batch: Batch) -> None:
+        self.steps += 1
+        for name, statistic in self._statistics.items():
+            tapped = out.taps[str(statistic.of)].detach()
+            self._sums[name] = statistic.add(self._sums[name], tapped, batch, self._num_classes)
+        for name, term in out.terms.items():
+            self._terms.setdefault(name, []).append(term.detach())
+
+    def collected(self) -> dict[str, Any]:
+        return {name: self._statistics[name].result(sums) for name, sums in self._sums.items()}
+
+    def means(self) -> dict[str, float]:
+        return {name: sum(torch.stack(values).tolist()) / self.steps for name, values in self._terms.items()}

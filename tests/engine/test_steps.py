@@ -1,0 +1,44 @@
+"""Blocks of batches, and what is kept of their steps."""
+
+import pytest
+import torch
+
+from fedloom.engine.steps import Block, Tally, detached
+from fedloom.methods.phases import Batch, ClassMeans, Objective
+
+
+def block(samples, size):
+    return Block(torch.arange(samples * 2.0).view(samples, 2), torch.arange(samples), size)
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(6, [3, 3]), (7, [3, 3, 1]), (2, [2])])
+def test_a_block_is_its_batches_in_order_without_copies(samples, sizes):
+    whole = block(samples, 3)
+    batches = whole.batches()
+    assert len(whole) == len(sizes)
+    assert [len(batch.y) for batch in batches] == sizes
+    assert torch.equal(torch.cat([batch.y for batch in batches]), whole.y)
+    assert batches[0].x.data_ptr() == whole.x.data_ptr()
+
+
+def test_single_batches_lie_where_the_block_lies():
+    """Bits of a product may depend on where its operands start."""
+    whole = block(7, 3)
+    assert [single.x.data_ptr() for single in whole.singles()] == [batch.x.data_ptr() for batch in whole.batches()]
+    assert [len(single) for single in whole.singles()] == [1, 1, 1]
+
+
+def test_a_tally_means_terms_over_steps_and_sums_taps():
+    tally = Tally({"means": ClassMeans("z")}, 2)
+    for value in (1.0, 3.0):
+        batch = Batch(torch.zeros(2, 1), torch.tensor([0, 0]))
+        term = torch.tensor(value, requires_grad=True)
+        tally.add(Objective(term, {"loss": term}, {"z": torch.full((2, 3), value)}), batch)
+    assert tally.means() == {"loss": 2.0}
+    assert tally.collected()["means"].values[0].tolist() == [2.0] * 3
+
+
+def test_a_detached_objective_has_no_graph():
+    value = torch.ones(2, requires_grad=True) * 2
+    out = detached(Objective(value.sum(), {"a": value.sum()}, {"b": value}))
+    assert not any(t.requires_grad for t in (out.total, *out.terms.values(), *out.taps.values()))
