@@ -72,9 +72,9 @@ def steps_of(names: Iterable[str]) -> dict[str, Callable[[], None]]:
         start = method.begin(payload_of(name, method, task), {}, ctx)
         phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
         live, consts = worker.lives[0], start.consts
-        moving = [p for n, p in live.parameters.items() if moves(n, phase, ctx)]
-        optimizer = Optimizer(worker.local.optimizer, moving)
-        steps = Steps(worker.recorder, live, phase, consts, optimizer, recordable=False)
+        moving = {n: p for n, p in live.parameters.items() if moves(n, phase, ctx)}
+        optimizer = Optimizer(worker.local.optimizer, list(moving.values()))
+        steps = Steps(worker.recorder, live, phase, consts, moving, optimizer, recordable=False)
 
         def step() -> None:
             part = next(parts)

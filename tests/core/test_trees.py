@@ -50,6 +50,35 @@ def test_mean_equals_exact_rational_arithmetic(pairs):
     assert abs(mean["w"].item() - float(exact)) <= 2**-24 * abs(float(exact)) + 2**-150 + 1e-13 * largest
 
 
+def test_entries_of_all_sizes_and_dtypes_are_summed_as_one_by_one():
+    """Small entries are summed together, large ones in blocks: neither may be seen in the result."""
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"a": (3,), "large": (300, 700), "b": (5, 2), "none": (0,), "scalar": ()}
+    trees = [
+        {n: torch.randn(s, generator=rng) for n, s in shapes.items()}
+        | {"half": torch.randn(4, generator=rng).double(), "steps": torch.tensor(k)}
+        for k in range(5)
+    ]
+    weights = [3, 1, 4, 1, 5]
+    mean = weighted_mean(trees, weights)
+    assert list(mean) == list(trees[0])
+    for name, value in mean.items():
+        if name == "steps":
+            assert value == 0
+            continue
+        total = torch.zeros(value.shape, dtype=torch.float64)
+        for tree, weight in zip(trees, weights, strict=True):
+            total.add_(tree[name].double(), alpha=weight / 14)
+        assert torch.equal(value, total.to(value.dtype))
+
+
+def test_a_sum_leaves_the_trees_as_they_were():
+    trees = [{"w": torch.ones(4), "v": torch.ones(70_000)}, {"w": torch.zeros(4), "v": torch.zeros(70_000)}]
+    mean = combine(trees, [0.5, 2.0])
+    assert all(bool((value == 1).all()) for value in trees[0].values())
+    assert all(bool((value == 0.5).all()) for value in mean.values())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_entries_keep_their_dtype(dtype):
     trees = [{"w": torch.ones(2, dtype=dtype)}, {"w": torch.full((2,), 3.0, dtype=dtype)}]

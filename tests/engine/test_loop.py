@@ -120,6 +120,24 @@ def test_bytes_are_those_of_the_serialised_payloads(name):
             assert min(report.bytes_up, report.bytes_down) > floor
 
 
+def test_jobs_come_the_largest_first_and_are_made_when_asked_for():
+    class Watching(Serial):
+        def run(self, jobs):
+            assert len(jobs) == len(LABELS)
+            for number, job in enumerate(jobs, start=1):
+                assert len(made) == number
+                sizes.append(len(job.indices))
+                yield self.worker.run(job)
+
+    made, sizes = [], []
+    toy = world(Method(), LABELS)
+    toy.federation.engine = Watching(toy.worker)
+    job = toy.federation.job
+    toy.federation.job = lambda client, *rest, **named: made.append(client) or job(client, *rest, **named)
+    toy.federation.step()
+    assert sizes == sorted(map(len, LABELS), reverse=True)
+
+
 def test_a_report_adds_up_over_participants():
     toy = world(Method(), LABELS, participation=0.6, engine=Recording, epochs=2)
     for expected_round in (1, 2, 3):
@@ -127,7 +145,9 @@ def test_a_report_adds_up_over_participants():
         report = toy.federation.step()
         done = toy.federation.engine.done
         assert report.round == toy.federation.round == expected_round
-        assert list(report.participants) == toy.federation.participants(expected_round) == [d.client for d in done]
+        assert list(report.participants) == toy.federation.participants(expected_round)
+        done.sort(key=lambda one: one.client)
+        assert [one.client for one in done] == list(report.participants)
         sizes = [len(LABELS[k]) for k in report.participants]
         assert report.samples == 2 * sum(sizes)
         assert report.steps == 2 * sum(-(-n // 4) for n in sizes)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.engine.steps import Block, Tally, detached
-from fedloom.methods.phases import Batch, ClassMeans, Objective
+from fedloom.methods.phases import ClassMeans, Objective
 
 
 def block(samples, size):
@@ -31,9 +31,9 @@ def test_single_batches_lie_where_the_block_lies():
 def test_a_tally_means_terms_over_steps_and_sums_taps():
     tally = Tally({"means": ClassMeans("z")}, 2)
     for value in (1.0, 3.0):
-        batch = Batch(torch.zeros(2, 1), torch.tensor([0, 0]))
+        block = Block(torch.zeros(2, 1), torch.tensor([0, 0]), 2)
         term = torch.tensor(value, requires_grad=True)
-        tally.add(Objective(term, {"loss": term}, {"z": torch.full((2, 3), value)}), batch)
+        tally.add([Objective(term, {"loss": term}, {"z": torch.full((2, 3), value)})], block)
     assert tally.means() == {"loss": 2.0}
     assert tally.collected()["means"].values[0].tolist() == [2.0] * 3
 

@@ -48,11 +48,22 @@ class Arena:
         return _mapped, (DupFd(self._handle), self.used)
 
     def put(self, tensor: Tensor) -> Place:
-        """Copy a tensor in, at the end."""
-        place = Place(self.used, tensor.dtype, tuple(tensor.shape))
-        self.used += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+        """Where a tensor lies in here: a copy at the end, or where it was made by `empty_like`."""
+        offset = tensor.data_ptr() - self._start
+        if 0 <= offset < self.used and tensor.is_contiguous():
+            return Place(offset, tensor.dtype, tuple(tensor.shape))
+        place = self._room(tensor)
         if tensor.numel():
             self.view(place).copy_(tensor.detach())
+        return place
+
+    def empty_like(self, tensor: Tensor) -> Tensor:
+        """Memory in here for a tensor of that shape and dtype, in the plain order. `put` finds it again."""
+        return self.view(self._room(tensor))
+
+    def _room(self, tensor: Tensor) -> Place:
+        place = Place(self.used, tensor.dtype, tuple(tensor.shape))
+        self.used += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
         return place
 
     def view(self, place: Place) -> Tensor:

@@ -6,13 +6,14 @@ engine, not bit for bit: products of stacked weights are summed in another order
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from fedloom.core.records import Record, mapped
-from fedloom.engine.client import Done, Job, Worker
+from fedloom.engine.client import Done, Worker
+from fedloom.engine.serial import Jobs
 from fedloom.engine.stacks import Stacks
 from fedloom.methods.method import Finding
 
@@ -27,7 +28,7 @@ class Batched:
     def __init__(self, worker: Worker, width: int = WIDTH) -> None:
         self.stacks = Stacks(worker, width)
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+    def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""
         return iter(self.stacks.run(list(jobs)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -132,17 +132,20 @@ class _Trial:
     def _round(self, engine: Engine) -> float:
         return _seconds(lambda: _drained(engine, self._jobs()))
 
-    def _jobs(self) -> Iterator[Job]:
+    def _jobs(self) -> list[Job]:
         federation, samples = self._federation, self._samples
-        for client in self.clients:
+
+        def made(client: int) -> Job:
             facts = federation.client_context(client, 1)
             ctx = replace(facts, task=replace(facts.task, local_epochs=1), samples=min(samples, facts.samples))
             payload = federation.method.down(federation.server, client, ServerContext(facts.task, 1))
             indices = federation.scenario.train.tensor(client)[:samples]
-            yield Job(ctx, payload, federation.method.client_init(facts), indices)
+            return Job(ctx, payload, federation.method.client_init(facts), indices)
+
+        return [made(client) for client in self.clients]
 
 
-def _drained(engine: Engine, jobs: Iterator[Job]) -> None:
+def _drained(engine: Engine, jobs: list[Job]) -> None:
     for _ in engine.run(jobs):
         pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,6 +108,7 @@ class Worker:
         self.method, self.data, self.local, self.device = method, data.to(device), local, device
         self.lives = [Live(net.to(device)) for net in nets]
         self.recorder = Recorder()
+        self.room: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
 
@@ -146,15 +147,17 @@ class Worker:
                     collected |= results
                     consts |= results
             stage = "end"
-            payload, state = self.method.end(Work(live.weights(), placed(collected, CPU), steps), job.state, ctx)
+            payload, state = self.method.end(
+                Work(live.weights(self.room), placed(collected, CPU), steps), job.state, ctx
+            )
         except Exception as error:
             raise ClientError(ctx.client, ctx.round, stage, error) from error
         return Done(ctx.client, payload, state, terms, steps, samples, time.perf_counter() - started, measured)
 
     def _train(self, live: Live, phase: Train, job: Job, consts: Consts, draws: Draws) -> _Trained:
         ctx, net = job.ctx, live.net
-        moving = [parameter for name, parameter in live.parameters.items() if moves(name, phase, ctx)]
-        optimizer = Optimizer(phase.optimizer or self.local.optimizer, moving)
+        moving: Tree = {name: value for name, value in live.parameters.items() if moves(name, phase, ctx)}
+        optimizer = Optimizer(phase.optimizer or self.local.optimizer, list(moving.values()))
         tally = Tally(phase.collect, ctx.task.num_classes)
         measured: dict[str, float] = {}
         samples = 0
@@ -163,7 +166,7 @@ class Worker:
                 consts = consts | self._collect(net, phase.refresh, job.indices, consts, ctx)
             if not net.training:
                 net.train()
-            steps = Steps(self.recorder, live, phase, consts, optimizer, recordable=not self.drops_out)
+            steps = Steps(self.recorder, live, phase, consts, moving, optimizer, recordable=not self.drops_out)
             last_epoch, left = epoch == phase.epochs - 1, self.batches(job)
             probing = job.probe and last_epoch
             blocks = self.epoch(job, draws)
@@ -176,12 +179,11 @@ class Worker:
                 else:
                     outs = steps.taken(block)
                 if last_epoch:
-                    for out, batch in zip(outs, block.batches(), strict=True):
-                        tally.add(out, batch)
+                    tally.add(outs, block)
         if phase.collect and not tally.steps:  # a single sample under batch norm: no step, but a statistic
             net.eval()
-            batch = Batch(self.data.gather(job.indices), self.data.y[job.indices])
-            tally.add(objective(net, batch, consts, phase), batch)
+            block = Block(self.data.gather(job.indices), self.data.y[job.indices], len(job.indices))
+            tally.add([objective(net, batch, consts, phase) for batch in block.batches()], block)
         return _Trained(tally.collected(), tally.means(), optimizer.steps, samples, measured)
 
     @torch.no_grad()
@@ -224,9 +226,10 @@ class Worker:
 
     def epoch(self, job: Job, draws: Draws) -> Iterator[Block]:
         """One epoch's batches, gathered several at a time if they are small."""
-        size = self.local.batch_size
-        together = 1 if draws.augment else max(1, _BLOCK // (size * self.data.x[0].numel()))
-        for rows in torch.split(self._order(job, draws), together * size)[: self.batches(job)]:
+        size, order = self.local.batch_size, self._order(job, draws)
+        together = size * (1 if draws.augment else max(1, _BLOCK // (size * self.data.x[0].numel())))
+        for first in range(0, len(order), together):
+            rows = order[first : first + together]
             yield Block(self.gathered(rows, draws), self.data.y[rows], size)
 
     def gathered(self, part: Tensor, draws: Draws) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -111,14 +111,14 @@ class Federation:
         chosen = self.participants(now)
         seconds, bytes_down = Seconds(), 0
 
-        def jobs() -> Iterator[Job]:
+        def made(client: int) -> Job:
             nonlocal bytes_down
-            for client in chosen:
-                job = self.job(client, now, probe=now in pulls.PROBED)
-                bytes_down += wire_size(job.payload) if job.payload else 0
-                yield job
+            job = self.job(client, now, probe=now in pulls.PROBED)
+            bytes_down += wire_size(job.payload) if job.payload else 0
+            return job
 
-        done: dict[int, Done] = {d.client: d for d in self.engine.run(jobs())}
+        largest_first = sorted(chosen, key=lambda client: -len(self.scenario.train[client]))
+        done: dict[int, Done] = {d.client: d for d in self.engine.run(_Jobs(largest_first, made))}
         aggregating = time.perf_counter()
         uploads = {client: done[client].payload for client in chosen}
         findings: list[Finding] = []
@@ -156,6 +156,20 @@ class Federation:
             return []
         message = f"diverged: in round {self.round + 1} the losses of {lost} of {len(done)} participants are not finite"
         return [Finding(f"{self.method.name()}.diverged", message, float(lost))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """The jobs of a round's clients, each made when it is asked for."""
+
+    clients: Sequence[int]
+    made: Callable[[int], Job]
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Job]:
+        return map(self.made, self.clients)
 
 
 def _mean_terms(done: Sequence[Done]) -> dict[str, float]:

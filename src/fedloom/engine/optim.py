@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class Optimizer:
         """What the arithmetic of the next step depends on, beside tensors."""
         return self.spec, self.steps if self.spec.name == "adam" else bool(self._first)
 
-    def remaking(self) -> Callable[[Sequence[Tensor], Iterator[Tensor]], Optimizer]:
+    def remaking(self) -> Remaking:
         """Makes optimisers for other parameters at today's step, their state the next tensors given."""
         steps, first, second = self.steps, len(self._first), len(self._second)
 
@@ -88,3 +89,6 @@ class Optimizer:
         torch._foreach_div_(scale, (1 - beta2**self.steps) ** 0.5)
         torch._foreach_add_(scale, self.spec.eps)
         torch._foreach_addcdiv_(self.parameters, self._first, scale, -lr / (1 - beta1**self.steps))
+
+
+Remaking: TypeAlias = Callable[[Sequence[Tensor], Iterator[Tensor]], Optimizer]

@@ -7,6 +7,7 @@ function of its job. Workers end with their parent, however that ends, and leave
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -14,6 +15,7 @@ import platform
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -29,7 +31,7 @@ from fedloom.engine.arena import Arena, Packed, Packer, Place, lasting, unpack
 from fedloom.engine.batched import Batched
 from fedloom.engine.client import Done, Job, Worker
 from fedloom.engine.memory import keep_freed
-from fedloom.engine.serial import Engine, Serial
+from fedloom.engine.serial import Engine, Jobs, Serial
 from fedloom.methods.method import ClientContext, Finding, Task
 
 _ATTEMPTS = 3  # of one client, if its worker dies under it
@@ -58,17 +60,40 @@ class _Order:
 
 @dataclass(slots=True)
 class _Hand:
-    """One worker process, the parent's side."""
+    """One worker process, the parent's side. `since`: when it began the first of what it was given."""
 
     process: BaseProcess
     pipe: Connection
     results: Arena
-    jobs: list[Job] = field(default_factory=list)
-    since: float = field(default=0.0)
+    given: deque[list[Job]] = field(default_factory=deque)
+    since: float = 0.0
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs that it has: those it works on, and those that wait in its pipe."""
+        return [job for jobs in self.given for job in jobs]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Jobs that nobody has: `count` fresh ones, and `again`, which run alone: a worker died or hung under them."""
+
+    fresh: Iterator[Job]
+    count: int
+    again: list[Job] = field(default_factory=list)
+    troubled: bool = False  # a worker was lost: none has more than it works on
+
+    def taken(self, share: int) -> list[Job]:
+        """Up to `share` jobs, or one that must run alone."""
+        if self.again:
+            return [self.again.pop()]
+        jobs = list(itertools.islice(self.fresh, share))
+        self.count -= len(jobs)
+        return jobs
 
 
 class Processes:
-    """Runs clients on `workers` processes of one thread each, the largest first.
+    """Runs clients on `workers` processes of one thread each. They start before the last jobs are made.
 
     client_seconds: longest time for one client; None waits for ever. width: clients that a process trains at once, as
     the batched engine does; 1 has the bits of the serial engine. What `run` yields lives until the next `run`.
@@ -86,28 +111,31 @@ class Processes:
         self.name = "processes" if width == 1 else "batched"
         self._worker, self._tasks, self._client_seconds, self._width = worker, list(tasks), client_seconds, width
         self._share = 0
-        self._suspects: set[int] = set()  # clients that run alone: a worker died or hung under them and others
         self._orders = Arena()
         self._packer = Packer(self._orders)
         self._hands: list[_Hand] = []
         for _ in range(workers):
             self._hands.append(self._hire())
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+    def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job as they finish. Raises `ClientError` at the first failure."""
         self._packer.clear()
-        waiting = sorted(jobs, key=lambda job: job.ctx.samples)
+        waiting = _Waiting(iter(jobs), len(jobs))
         lost: dict[int, int] = {}
-        self._suspects = set()
         if self._width > 1:  # stacks of one size
-            turns = -(-len(waiting) // (len(self._hands) * self._width))
-            self._share = -(-len(waiting) // max(1, len(self._hands) * turns))
-        for hand in self._hands:
+            turns = -(-waiting.count // (len(self._hands) * self._width))
+            self._share = -(-waiting.count // max(1, len(self._hands) * turns))
+        for place, hand in enumerate(self._hands):
+            if hand.given:  # a round before this one was not finished
+                hand.process.kill()
+                self._hands[place] = hand = self._hired_for(hand)
             self._give(hand, waiting, fresh=True)
-        while busy := [hand for hand in self._hands if hand.jobs]:
+        for hand in self._hands:
+            self._give(hand, waiting)
+        while busy := [hand for hand in self._hands if hand.given]:
             wait([*(hand.pipe for hand in busy), *(hand.process.sentinel for hand in busy)], self._patience(busy))
             for place, hand in enumerate(self._hands):
-                if not hand.jobs:
+                if not hand.given:
                     continue
                 try:
                     done = self._received(hand)
@@ -115,7 +143,8 @@ class Processes:
                     self._hands[place] = self._replaced(hand, lost, waiting)
                     continue
                 if done is not None:
-                    hand.jobs = []
+                    hand.given.popleft()
+                    hand.since = time.monotonic()
                     self._give(hand, waiting)
                     yield from done
 
@@ -149,16 +178,22 @@ class Processes:
         theirs.close()
         return _Hand(process, ours, results)
 
-    def _give(self, hand: _Hand, waiting: list[Job], *, fresh: bool = False) -> None:
-        """Hand out the largest jobs that wait. `fresh`: the worker's results of the last round are done with."""
+    def _give(self, hand: _Hand, waiting: _Waiting, *, fresh: bool = False) -> None:
+        """Hand out the largest jobs that wait, to a worker that has none, or, while there are many, before it is idle.
+
+        fresh: the worker's results of the last round are done with.
+        """
         if fresh:
             hand.results.clear()
-        share = self._share or min(_TOGETHER, -(-len(waiting) // (len(self._hands) * _SHARES)))
-        if waiting and waiting[-1].ctx.client in self._suspects:
-            share = 1
-        hand.jobs, hand.since = [waiting.pop() for _ in range(min(share, len(waiting)))], time.monotonic()
-        if hand.jobs or fresh:
-            hand.pipe.send((fresh, [self._order(job) for job in hand.jobs]))
+        few = len(self._hands) * _SHARES
+        if hand.given and (waiting.count <= few or waiting.troubled):
+            return
+        jobs = waiting.taken(self._share or min(_TOGETHER, -(-waiting.count // few)))
+        if jobs or fresh:
+            hand.pipe.send((fresh, [self._order(job) for job in jobs]))
+        if jobs:
+            hand.since = hand.since if hand.given else time.monotonic()
+            hand.given.append(jobs)
 
     def _order(self, job: Job) -> _Order:
         ctx, pack = job.ctx, self._packer
@@ -180,7 +215,7 @@ class Processes:
             if not hand.process.is_alive() and not hand.pipe.poll():
                 raise EOFError
             seconds = self._client_seconds
-            if seconds is not None and time.monotonic() - hand.since > seconds * len(hand.jobs):
+            if seconds is not None and time.monotonic() - hand.since > seconds * len(hand.given[0]):
                 hand.process.kill()
                 if len(hand.jobs) > 1:
                     raise EOFError
@@ -196,31 +231,33 @@ class Processes:
             for done, payload, state in packed
         ]
 
-    def _replaced(self, hand: _Hand, lost: dict[int, int], waiting: list[Job]) -> _Hand:
-        """A new worker for one that died, and its jobs again: several one by one, to know which of them it is.
-
-        Its finished results stay where they are.
-        """
+    def _replaced(self, hand: _Hand, lost: dict[int, int], waiting: _Waiting) -> _Hand:
+        """A new worker for one that died, and its jobs again: several one by one, to know which of them it is."""
         hand.process.join()
-        if len(hand.jobs) > 1:
-            self._suspects |= {job.ctx.client for job in hand.jobs}
-        else:
-            client, round_ = _named(hand.jobs)
+        jobs = hand.jobs
+        if len(jobs) == 1:
+            client, round_ = _named(jobs)
             lost[client] = lost.get(client, 0) + 1
             if lost[client] >= _ATTEMPTS:
                 exit_code = hand.process.exitcode
                 dead = WorkerLost(f"its process died {_ATTEMPTS} times (exit code {exit_code}); out of memory?")
                 raise ClientError(client, round_, "running", dead)
-        hand.pipe.close()
-        new = self._hire(hand.results)
-        waiting += hand.jobs
+        new = self._hired_for(hand)
+        waiting.again += jobs
+        waiting.troubled = True
         self._give(new, waiting)
         return new
+
+    def _hired_for(self, hand: _Hand) -> _Hand:
+        """A new worker in place of one that is dead or dying; the results it has sent stay where they are."""
+        hand.process.join()
+        hand.pipe.close()
+        return self._hire(hand.results)
 
     def _patience(self, busy: list[_Hand]) -> float | None:
         if self._client_seconds is None:
             return None
-        first = min(hand.since + self._client_seconds * len(hand.jobs) for hand in busy)
+        first = min(hand.since + self._client_seconds * len(hand.given[0]) for hand in busy)
         return max(0.0, first - time.monotonic()) + 0.01
 
 
@@ -253,6 +290,7 @@ def _serve(
     torch.set_num_threads(1)
     keep_freed()
     worker = worker.twin()  # spawned processes would share the parent's nets
+    worker.room = results.empty_like
     engine: Engine = Serial(worker) if width == 1 else Batched(worker, width)
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:

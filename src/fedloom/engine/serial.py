@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from fedloom.core.records import Record
@@ -10,12 +10,20 @@ from fedloom.engine.client import Done, Job, Worker
 from fedloom.methods.method import Finding
 
 
+class Jobs(Protocol):
+    """The work of a round, the largest first, each made when it is asked for. A list will do."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Job]: ...
+
+
 class Engine(Protocol):
     """Runs jobs and yields what they leave, in any order."""
 
     name: str
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Done]: ...
+    def run(self, jobs: Jobs) -> Iterator[Done]: ...
 
     def keep(self, record: Record) -> Record:
         """`record` as it may be kept: what `run` yields need not outlive the next `run`."""
@@ -38,7 +46,7 @@ class Serial:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+    def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""
         return map(self.worker.run, jobs)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.core.trees import Tree
 from fedloom.engine.constants import Stacked
 from fedloom.engine.keys import phase_key
-from fedloom.engine.optim import Optimizer
+from fedloom.engine.optim import Optimizer, Remaking
 from fedloom.engine.pulls import gradient_norms
 from fedloom.engine.recorded import Recorder, Taken
 from fedloom.methods.method import ClientContext
@@ -71,25 +71,37 @@ class Steps:
     """The steps of one epoch on a live net. Those of a block come as one recording where that pays."""
 
     def __init__(
-        self, recorder: Recorder, live: Live, phase: Train, consts: Consts, optimizer: Optimizer, *, recordable: bool
+        self,
+        recorder: Recorder,
+        live: Live,
+        phase: Train,
+        consts: Consts,
+        moving: Tree,
+        optimizer: Optimizer,
+        *,
+        recordable: bool,
     ) -> None:
-        self._recorder, self._live, self._phase, self._optimizer = recorder, live, phase, optimizer
-        self._recordable = recordable
-        parameters = {id(parameter) for parameter in optimizer.parameters}
-        self._moving: Tree = {name: p for name, p in live.parameters.items() if id(p) in parameters}
-        self._plain, self._consts = consts, Stacked.of([consts])
-        self._key = (id(live), phase_key(phase), self._consts.shape, self._consts.kinds(), tuple(self._moving))
+        self._recorder, self._live, self._phase, self._moving = recorder, live, phase, moving
+        self._plain, self._optimizer, self._recordable = consts, optimizer, recordable
+        if recordable:
+            self._consts = Stacked.of([consts])
+            self._key = (id(live), phase_key(phase), self._consts.shape, self._consts.kinds(), tuple(moving))
 
     def taken(self, block: Block) -> list[Objective]:
         """The steps of a block: their objectives, detached."""
         if not self._recordable:
             return self._eager(block).objectives
         optimizer = self._optimizer
-        key = (*self._key, optimizer.key, block.size)
+        key = (self._key, optimizer.key, block.size)
         inputs = [*self._live.tree.values(), *self._consts.tensors(), *optimizer.state, block.x, block.y]
-        before = optimizer.steps
+        before, made = optimizer.steps, optimizer.remaking()
         taken = self._recorder.take(
-            key, self._phase, lambda: self._eager(block), self._pure(block.size), inputs, steps=len(block)
+            key,
+            self._phase,
+            lambda: self._eager(block),
+            lambda *tensors: self._pure(made, block.size, tensors),
+            inputs,
+            steps=len(block),
         )
         if optimizer.steps == before:  # it was a recording
             optimizer.advance(len(block), taken.tensors)
@@ -111,28 +123,21 @@ class Steps:
 
         return self._all(take, self._moving, self._plain, self._optimizer, block)
 
-    def _pure(self, size: int) -> Callable[..., Taken]:
+    def _pure(self, made: Remaking, size: int, tensors: Sequence[Tensor]) -> Taken:
         """The same from tensors alone: the net's entries, the constants', the optimiser's, inputs and labels."""
-        names, net = list(self._live.tree), Functional(self._live.net)
-        kept, made = self._consts, self._optimizer.remaking()
+        given, net = iter(tensors), Functional(self._live.net)
+        tree = {name: next(given) for name in self._live.tree}
+        consts = self._consts.with_tensors(given).of_one(())
+        moving = {name: tree[name].detach() for name in self._moving}
+        optimizer = made(list(moving.values()), given)
 
-        def pure(*tensors: Tensor) -> Taken:
-            given = iter(tensors)
-            tree = {name: next(given) for name in names}
-            consts = kept.with_tensors(given).of_one(())
-            moving = {name: tree[name].detach() for name in self._moving}
-            optimizer = made(list(moving.values()), given)
+        def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
+            parameters = {name: value.detach().requires_grad_() for name, value in moving.items()}
+            one: tuple[Objective, Sequence[Tensor]]
+            one = net.call(self._differentiated, tree | parameters, consts, batch, list(parameters.values()))
+            return one
 
-            def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
-                parameters = {name: value.detach().requires_grad_() for name, value in moving.items()}
-                leaves = list(parameters.values())
-                one: tuple[Objective, Sequence[Tensor]]
-                one = net.call(self._differentiated, tree | parameters, consts, batch, leaves)
-                return one
-
-            return self._all(take, moving, consts, optimizer, Block(next(given), next(given), size))
-
-        return pure
+        return self._all(take, moving, consts, optimizer, Block(next(given), next(given), size))
 
     def _differentiated(
         self, net: Net, consts: Consts, batch: Batch, parameters: Sequence[Tensor], *, keep: bool = False
@@ -167,17 +172,22 @@ class Tally:
     """What is kept of the steps of a last epoch: statistics of taps, and loss terms. Never waits for a value."""
 
     def __init__(self, statistics: Mapping[str, Statistic], num_classes: int) -> None:
-        self._statistics, self._num_classes, self.steps = statistics, num_classes, 0
+        self._statistics, self._classes, self.steps = statistics, num_classes, 0
         self._sums: dict[str, Tree] = {name: {} for name in statistics}
         self._terms: dict[str, list[Tensor]] = {}
 
-    def add(self, out: Objective, batch: Batch) -> None:
-        self.steps += 1
-        for name, statistic in self._statistics.items():
-            tapped = out.taps[str(statistic.of)].detach()
-            self._sums[name] = statistic.add(self._sums[name], tapped, batch, self._num_classes)
-        for name, term in out.terms.items():
-            self._terms.setdefault(name, []).append(term.detach())
+    def add(self, outs: Sequence[Objective], block: Block) -> None:
+        """What the steps of a block gave."""
+        self.steps += len(outs)
+        for out in outs:
+            for name, term in out.terms.items():
+                self._terms.setdefault(name, []).append(term.detach())
+        if self._statistics:
+            for out, batch in zip(outs, block.batches(), strict=True):
+                self._sums = {
+                    name: statistic.add(self._sums[name], out.taps[str(statistic.of)].detach(), batch, self._classes)
+                    for name, statistic in self._statistics.items()
+                }
 
     def collected(self) -> dict[str, Any]:
         return {name: self._statistics[name].result(sums) for name, sums in self._sums.items()}

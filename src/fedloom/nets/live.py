@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 from fedloom.core.trees import Tree
 from fedloom.nets.net import Net, tree_of
@@ -25,7 +28,9 @@ class Live:
         with torch.no_grad():
             torch._foreach_copy_(list(self.tree.values()), [tree[name] for name in self.tree])
 
-    def weights(self) -> Tree:
-        """A copy of the net's tensors, on the CPU, in the plain memory order."""
+    def weights(self, room: Callable[[Tensor], Tensor] | None = None) -> Tree:
+        """A copy of the net's tensors, on the CPU, in the plain memory order. `room` makes memory for one of them."""
+        if room is not None:
+            return {name: room(value).copy_(value.detach()) for name, value in self.tree.items()}
         plain = torch.contiguous_format
         return {n: value.detach().to("cpu", copy=True, memory_format=plain) for n, value in self.tree.items()}
