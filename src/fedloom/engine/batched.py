@@ -40,6 +40,9 @@ class Batched:
         told, self.stacks.notes = self.stacks.notes, []
         return told
 
+    def hurry(self, on: bool) -> None:
+        self.stacks.recorder.hurried = self.stacks.worker.recorder.hurried = on
+
     def close(self) -> None:
         pass
 

@@ -21,6 +21,7 @@ from fedloom.methods.method import ServerContext
 
 _CLIENT_SECONDS = 0.1  # of one client in a trial, at most; a single batch if that takes longer
 _TRIAL_SECONDS = 0.5  # of the clients of a trial, one after another, unless two for each worker take longer
+_LONG_SECONDS = 10.0  # a run of more has its steps recorded in the trial as they will be later, if it is to be stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,13 @@ def _tried(federation: Federation, worker: Worker, choice: EngineChoice, workers
     trial = _Trial(federation, worker, workers * (choice.width if "batched" in names else 2), 2 * workers)
     if len(names) == 1 or not trial.clients:
         return Equipped()
+    long = "batched" in names and trial.seconds_in_all / workers > _LONG_SECONDS
     seconds: dict[str, float] = {}
     failures = []
     for name in names:
         engine = _made(name, federation, worker, choice, workers)
         try:
-            seconds[name] = trial.seconds(engine)
+            seconds[name] = trial.seconds(engine, hurried=long)
         except ClientError as error:
             if name != "batched":
                 raise
@@ -114,6 +116,7 @@ class _Trial:
     def __init__(self, federation: Federation, worker: Worker, most: int, least: int) -> None:
         self._federation, batch = federation, worker.local.batch_size
         self.clients = federation.participants(1)[:1]
+        self.seconds_in_all = 0.0  # of the run's training, one client after another
         if not self.clients:
             return
         serial = Serial(worker)
@@ -121,12 +124,18 @@ class _Trial:
         once = min(self._round(serial) for _ in range(2))
         self._samples = batch * max(1, int(_CLIENT_SECONDS / once))
         once = self._round(serial)
+        task, samples = federation.tasks[0], len(federation.scenario.train.tensor(self.clients[0]))
+        each = once * samples / min(samples, self._samples) * task.local_epochs
+        self.seconds_in_all = each * federation.sampled * task.rounds
         count = min(most, max(least, int(_TRIAL_SECONDS / once)))
         self.clients = list(itertools.islice(itertools.cycle(federation.participants(1)), count))
 
-    def seconds(self, engine: Engine) -> float:
-        """The shorter of two rounds, after one that pays for memory and first calls."""
-        self._round(engine)
+    def seconds(self, engine: Engine, *, hurried: bool) -> float:
+        """The shorter of two rounds, after what pays for memory, first calls and, `hurried`, recordings."""
+        engine.hurry(hurried)
+        for _ in range(3 if hurried else 1):
+            self._round(engine)
+        engine.hurry(False)
         return min(self._round(engine) for _ in range(2))
 
     def _round(self, engine: Engine) -> float:

@@ -110,7 +110,7 @@ class Processes:
     ) -> None:
         self.name = "processes" if width == 1 else "batched"
         self._worker, self._tasks, self._client_seconds, self._width = worker, list(tasks), client_seconds, width
-        self._share = 0
+        self._share, self._hurried = 0, False
         self._orders = Arena()
         self._packer = Packer(self._orders)
         self._hands: list[_Hand] = []
@@ -155,6 +155,9 @@ class Processes:
     def notes(self) -> list[Finding]:
         return []
 
+    def hurry(self, on: bool) -> None:
+        self._hurried = on
+
     def close(self) -> None:
         """End all workers."""
         for hand in self._hands:
@@ -190,7 +193,7 @@ class Processes:
             return
         jobs = waiting.taken(self._share or min(_TOGETHER, -(-waiting.count // few)))
         if jobs or fresh:
-            hand.pipe.send((fresh, [self._order(job) for job in jobs]))
+            hand.pipe.send((fresh, self._hurried, [self._order(job) for job in jobs]))
         if jobs:
             hand.since = hand.since if hand.given else time.monotonic()
             hand.given.append(jobs)
@@ -295,7 +298,8 @@ def _serve(
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         while True:
-            fresh, given = pipe.recv()
+            fresh, hurried, given = pipe.recv()
+            engine.hurry(hurried)
             if fresh:
                 results.clear()
             if given:

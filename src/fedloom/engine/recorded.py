@@ -20,8 +20,8 @@ from torch import Tensor
 from fedloom.engine.programs import Program, compiled
 from fedloom.methods.phases import Objective
 
-# A first recording takes over a second, the next ones a tenth: a step must have cost more than that, or it may never
-# pay. Long steps gain next to nothing.
+# A first recording takes over a second: a step must have cost more than that, or it may never pay; of later ones it is
+# known what they take. Long steps gain next to nothing.
 AFTER, AFTER_SECONDS, MOST = 20, 2.0, 64
 LONGEST_SECONDS, LONGEST_STACKED_SECONDS = 0.002, 0.01
 REMEMBERED = 4096  # steps that are counted
@@ -47,13 +47,16 @@ class _Known:
 
 
 class Recorder:
-    """Takes steps, and records those that come often: `after` times, and for `after_seconds` in all."""
+    """Takes steps, and records those that come often: `after` times, and for `after_seconds` in all.
+
+    `hurried`: those that come twice, in a trial of what will run for long.
+    """
 
     def __init__(
         self, after_seconds: float = AFTER_SECONDS, longest_seconds: float = LONGEST_SECONDS, after: int = AFTER
     ) -> None:
         self.after_seconds, self.longest_seconds, self.after = after_seconds, longest_seconds, after
-        self.programs = 0
+        self.programs, self.hurried = 0, False
         self._known: dict[Hashable, _Known] = {}
 
     def take(
@@ -84,17 +87,18 @@ class Recorder:
         spent = time.perf_counter() - started
         known.count, known.seconds = known.count + 1, known.seconds + spent
         known.shortest = min(known.shortest, spent / steps)
-        if (
-            known.count >= self.after
-            and known.seconds > self.after_seconds
-            and not known.tried
-            and self.programs < MOST
-        ):
+        often = known.count >= self.after and known.seconds > self.after_seconds
+        if (often or (self.hurried and known.count > 1)) and not known.tried and self.programs < MOST:
             known.tried = True
             if known.shortest < self.longest_seconds:
-                known.program = _recorded(pure, inputs)
-                self.programs += known.program is not None
+                self._record(known, pure, inputs)
         return taken
+
+    def _record(self, known: _Known, pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> None:
+        started = time.perf_counter()
+        known.program = _recorded(pure, inputs)
+        self.programs += known.program is not None
+        self.after_seconds = min(self.after_seconds, 2 * (time.perf_counter() - started))
 
 
 class _Recording:

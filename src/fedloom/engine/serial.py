@@ -33,6 +33,10 @@ class Engine(Protocol):
         """What to tell of the last `run`: the engine had to change how it works."""
         ...
 
+    def hurry(self, on: bool) -> None:
+        """Whether steps are recorded as soon as they repeat (`engine/recorded.py`): in a trial for a long run."""
+        ...
+
     def close(self) -> None:
         """Give back processes and memory."""
         ...
@@ -55,6 +59,9 @@ class Serial:
 
     def notes(self) -> list[Finding]:
         return []
+
+    def hurry(self, on: bool) -> None:
+        self.worker.recorder.hurried = on
 
     def close(self) -> None:
         pass
