@@ -27,7 +27,7 @@ class DigitsCNN(Net):
         self.head = nn.Linear(64, num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        x = nn.functional.max_pool2d(self.conv1(x).relu(), 2)
+        x = nn.functional.max_pool2d(self.conv1(x), 2).relu()  # the same as ReLU first, on a quarter of the values
         x = self.conv2(x).relu()
         z: Tensor = self.fc(x.flatten(1)).relu()
         return z
