@@ -133,6 +133,16 @@ def test_one_step_in_both_modes(name: str) -> None:
     torch.testing.assert_close(net(x[:1]), logits[:1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_net_takes_a_step_in_bfloat16(name: str) -> None:
+    net, x = make(name, SHAPES[name]), inputs(SHAPES[name])
+    net.in_bfloat16 = True
+    loss = nn.functional.cross_entropy(net.train()(x), torch.tensor([0, 3]))
+    gradients = torch.autograd.grad(loss, [*net.parameters()])
+    assert loss.dtype == net.features(x).dtype == net.maps(x).dtype == torch.float32
+    assert all(g.dtype == torch.float32 and bool(g.isfinite().all()) for g in gradients)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_roles_of_the_head(case: Case) -> None:
     with torch.device("meta"):

@@ -91,7 +91,7 @@ class Draws:
 class Worker:
     """Runs clients one after another on live nets, one for each architecture. Holds no state between clients.
 
-    Nets and data lie on `device`; what jobs bring, and what clients leave, on the CPU.
+    Nets and data lie on `device`; what jobs bring, and what clients leave, on the CPU. bfloat16: as `Net.in_bfloat16`.
 
     Raises `ConfigError` for an augmentation that does not fit the data.
     """
@@ -103,10 +103,14 @@ class Worker:
         data: Dataset,
         local: LocalTraining,
         device: torch.device = CPU,
+        *,
+        bfloat16: bool = False,
     ) -> None:
         local.augment.check(data)
         self.method, self.data, self.local, self.device = method, data.to(device), local, device
         self.lives = [Live(net.to(device)) for net in nets]
+        for part in (module for net in nets for module in net.modules() if isinstance(module, Net)):
+            part.in_bfloat16 = bfloat16
         self.recorder = Recorder()
         self.room: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
@@ -114,7 +118,8 @@ class Worker:
 
     def twin(self) -> Worker:
         """A worker with nets of its own, on the same data."""
-        return Worker(self.method, [copy.deepcopy(live.net) for live in self.lives], self.data, self.local, self.device)
+        nets = [copy.deepcopy(live.net) for live in self.lives]
+        return Worker(self.method, nets, self.data, self.local, self.device, bfloat16=nets[0].in_bfloat16)
 
     def live_of(self, client: int) -> Live:
         """The live net that fits a client's trees; of -1, the server's."""

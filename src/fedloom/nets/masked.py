@@ -31,6 +31,7 @@ class MaskedBatchNorm(nn.Module):
         norm.training = self.training
         if mask is None or not (self.training or norm.running_mean is None):
             return cast(Tensor, norm(x))
+        dtype, x = x.dtype, x.float() if x.dtype == torch.bfloat16 else x
         over = [0, *range(2, x.dim())]
         shape = (1, -1, *(1,) * (x.dim() - 2))
         counts = mask.view(-1, *(1,) * (x.dim() - 1))
@@ -43,7 +44,8 @@ class MaskedBatchNorm(nn.Module):
         scale = (squares / count + norm.eps).rsqrt()
         scale = scale if norm.weight is None else scale * norm.weight
         normalised = centred * scale.view(shape)
-        return normalised if norm.bias is None else normalised + norm.bias.view(shape)
+        normalised = normalised if norm.bias is None else normalised + norm.bias.view(shape)
+        return normalised.to(dtype)
 
     @staticmethod
     @torch.no_grad()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from fedloom.core.registry import Registry
@@ -25,6 +27,9 @@ class Net(nn.Module):
     `channels_last`: engines keep its weights in that memory order, in which convolutions train up to 1.6 times faster
     (`benchmarks/channels_last.py`).
 
+    `in_bfloat16`: while it trains, convolutions and linear layers below the head take their inputs and weights in that
+    dtype; the weights themselves, what leaves `features` and `maps`, and everything after it stay float32.
+
     Some papers cut the same net earlier: `classifier_block` names the submodules, in order, of what they call the
     classifier; `maps(x)` [B, f] is its input. Here it is the head alone.
     """
@@ -32,6 +37,12 @@ class Net(nn.Module):
     head: nn.Linear
     classifier_block: ClassVar[tuple[str, ...]] = ("head",)
     channels_last: ClassVar[bool] = True
+    in_bfloat16 = False
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for name in cls.__dict__.keys() & {"features", "maps"}:
+            setattr(cls, name, _at_precision(cls.__dict__[name]))
 
     def features(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> z [B, d]. Every net defines its own."""
@@ -56,6 +67,19 @@ class Net(nn.Module):
     def roles(self) -> dict[str, Role]:
         """The role of every entry of the net's tree, in its order."""
         return tag_roles(self, "head")
+
+
+def _at_precision(part: Callable[[Net, Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
+    """A net's own `features` or `maps`, in bfloat16 if the net says so."""
+
+    @functools.wraps(part)
+    def computed(self: Net, x: Tensor) -> Tensor:
+        if not (self.in_bfloat16 and self.training):
+            return part(self, x)
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            return part(self, x).float()
+
+    return computed
 
 
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int, streams: Streams, **options: Any) -> Net:

@@ -19,7 +19,6 @@ from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
 from fedloom.study.run import Existing, run
-from fedloom.study.sections import EngineConfig
 
 _events: Queue[Event] | None = None
 _stop: StopFlag | None = None
@@ -121,7 +120,7 @@ def _report(event: Event) -> None:
 
 def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing) -> None:
     if config.engine.name == "auto":  # the cores are taken by the other runs
-        config = config.model_copy(update={"engine": EngineConfig(name="serial")})
+        config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
     run(config, out=folder, existing=existing, callbacks=[Forward(position, _report)])
 
 

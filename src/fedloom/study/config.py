@@ -136,6 +136,8 @@ class RunConfig(Section):
     """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset.
 
     `model`: a model, a group of models (`fedssa-cnn`), or a list; of several, client k gets number k mod their count.
+    `precision`: bfloat16 trains nets below their heads in it, with float32 weights, losses and tests: other numbers,
+    sooner on processors that have it.
     """
 
     method: str = "fedavg"
@@ -148,6 +150,7 @@ class RunConfig(Section):
     batch_size: int = Field(32, ge=1)
     optimizer: OptimizerConfig = OptimizerConfig()
     augment: AugmentConfig = AugmentConfig()
+    precision: Literal["float32", "bfloat16"] = "float32"
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     seed: int = Field(0, ge=0, lt=2**63)

@@ -126,7 +126,7 @@ class _Run:
         ]
         local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
         device = config.engine.torch_device()
-        worker = Worker(self.method, nets, data, local, device)
+        worker = Worker(self.method, nets, data, local, device, bfloat16=config.precision == "bfloat16")
         self.federation = Federation(
             self.method,
             Serial(worker),
