@@ -190,7 +190,7 @@ class Backwards(Serial):
 
 
 class Recording(Serial):
-    """The serial engine; keeps every job and result in `jobs` and `done`."""
+    """The serial engine, in the order of clients; keeps every job and result in `jobs` and `done`."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
@@ -198,7 +198,7 @@ class Recording(Serial):
         self.done: list[Done] = []
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
-        for job in jobs:
+        for job in sorted(jobs, key=lambda job: job.ctx.client):
             self.jobs.append(job)
             self.done.append(self.worker.run(job))
             yield self.done[-1]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedloom.engine.batched import Batched
+from fedloom.engine.client import Worker
 from fedloom.engine.recorded import Recorder, Taken
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
@@ -82,6 +83,35 @@ def test_a_recording_that_spoils_its_own_constants_is_not_used():
         taken = recorder.take("key", None, lambda: pure(torch.ones(3)), pure, [torch.ones(3)])
         assert float(taken.objectives[0].total) == 6
     assert recorder.programs == 0
+
+
+def test_a_worker_that_must_not_record_does_not():
+    toy = world(configured("fedavg"), LABELS, batch_size=4)
+    worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local, record=False)
+    for one in (worker, worker.twin()):
+        one.recorder.hurried = True
+        for _ in range(3):
+            one.run(toy.job(0))
+        assert one.recorder.programs == 0
+    assert Batched(worker).stacks.recorder.longest_seconds == 0
+
+
+def test_one_that_is_hurried_records_what_comes_twice():
+    toy = world(configured("fedavg"), LABELS, batch_size=4)
+    toy.federation.engine.hurry(True)
+    for _ in range(3):
+        toy.worker.run(toy.job(0))
+    assert toy.worker.recorder.programs == 1
+
+
+def test_later_recordings_wait_for_no_more_than_twice_what_one_takes():
+    """The first one pays for what all of them need."""
+    weight, recorder = torch.ones(3, requires_grad=True), Recorder(0.5, longest_seconds=1e9, after=1)
+    recorder.hurried = True
+    for _ in range(3):
+        recorder.take("key", None, lambda: step_of(weight), lambda w: step_of(w.detach().requires_grad_()), [weight])
+    assert recorder.programs == 1
+    assert recorder.after_seconds < 0.5
 
 
 def test_dropout_is_not_recorded():

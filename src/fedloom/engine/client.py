@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -21,7 +22,7 @@ from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.engine.constants import placed
 from fedloom.engine.optim import Optimizer
-from fedloom.engine.recorded import Recorder
+from fedloom.engine.recorded import LONGEST_SECONDS, Recorder
 from fedloom.engine.steps import Block, Steps, Tally, moves, objective
 from fedloom.methods.method import ClientContext, Method, Work
 from fedloom.methods.phases import Batch, Collect, Consts, OptimizerSpec, Statistic, Train
@@ -92,6 +93,7 @@ class Worker:
     """Runs clients one after another on live nets, one for each architecture. Holds no state between clients.
 
     Nets and data lie on `device`; what jobs bring, and what clients leave, on the CPU. bfloat16: as `Net.in_bfloat16`.
+    record: whether steps that come often are recorded (`engine/recorded.py`).
 
     Raises `ConfigError` for an augmentation that does not fit the data.
     """
@@ -105,13 +107,15 @@ class Worker:
         device: torch.device = CPU,
         *,
         bfloat16: bool = False,
+        record: bool = True,
     ) -> None:
         local.augment.check(data)
         self.method, self.data, self.local, self.device = method, data.to(device), local, device
         self.lives = [Live(net.to(device)) for net in nets]
         for part in (module for net in nets for module in net.modules() if isinstance(module, Net)):
             part.in_bfloat16 = bfloat16
-        self.recorder = Recorder()
+        self.record = record
+        self.recorder = Recorder(longest_seconds=self.longest(LONGEST_SECONDS))
         self.room: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
@@ -119,7 +123,12 @@ class Worker:
     def twin(self) -> Worker:
         """A worker with nets of its own, on the same data."""
         nets = [copy.deepcopy(live.net) for live in self.lives]
-        return Worker(self.method, nets, self.data, self.local, self.device, bfloat16=nets[0].in_bfloat16)
+        half = nets[0].in_bfloat16
+        return Worker(self.method, nets, self.data, self.local, self.device, bfloat16=half, record=self.record)
+
+    def longest(self, seconds: float) -> float:
+        """The longest steps that are recorded, if `seconds` is what it is on a CPU: on a GPU launches are saved."""
+        return (seconds if self.device.type == "cpu" else math.inf) if self.record else 0.0
 
     def live_of(self, client: int) -> Live:
         """The live net that fits a client's trees; of -1, the server's."""
@@ -227,7 +236,7 @@ class Worker:
 
     def _order(self, job: Job, draws: Draws) -> Tensor:
         order = torch.from_numpy(draws.order.permutation(len(job.indices)))
-        return job.indices[order[: self.batches(job) * self.local.batch_size]]
+        return job.indices[order[: self.batches(job) * self.local.batch_size]].to(self.device)
 
     def epoch(self, job: Job, draws: Draws) -> Iterator[Block]:
         """One epoch's batches, gathered several at a time if they are small."""

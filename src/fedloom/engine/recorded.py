@@ -1,9 +1,9 @@
 """Steps that come again and again, recorded once and replayed: the same operators, without what leads to them.
 
 A step of a small net spends most of its time on modules, on autograd's graph and on Python. One that comes often has
-its operators, gradients included, recorded (`make_fx`) and run by TorchScript's interpreter, without its optimisations,
-which would change bits. A recording is used only if it gives the bits of the step it was made from, buffers included;
-what cannot be recorded runs as before.
+its operators, gradients and update included, recorded: as a program (`engine/programs.py`), on a GPU as a CUDA graph
+(`engine/captured.py`). A recording is used only if it gives the bits of the step it was made from, buffers included (on
+a GPU, where sums have no fixed order, its numbers); what cannot be recorded runs as before.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedloom.engine.captured import Captured
 from fedloom.engine.programs import Program, compiled
 from fedloom.methods.phases import Objective
 
@@ -25,6 +26,7 @@ from fedloom.methods.phases import Objective
 AFTER, AFTER_SECONDS, MOST = 20, 2.0, 64
 LONGEST_SECONDS, LONGEST_STACKED_SECONDS = 0.002, 0.01
 REMEMBERED = 4096  # steps that are counted
+_CUDA_TOLERANCE = 1e-4
 
 
 class Taken(NamedTuple):
@@ -123,16 +125,23 @@ def _recorded(pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Recordin
     try:
         wanted = _copies(inputs)
         expected = pure(*wanted)
-        recording = _Recording(compiled(lambda *tensors: _flat(pure(*tensors)), _copies(inputs)), expected)
+        make = Captured if any(tensor.is_cuda for tensor in inputs) else compiled
+        recording = _Recording(make(lambda *tensors: _flat(pure(*tensors)), _copies(inputs)), expected)
         for _ in range(2):
             changed = _copies(inputs)
             got = recording(changed)
-            same = zip([*_flat(expected), *wanted], [*_flat(got), *changed], strict=True)
-            if not all(torch.equal(a, b) for a, b in same):
+            pairs = zip([*_flat(expected), *wanted], [*_flat(got), *changed], strict=True)
+            if not all(_same(a, b) for a, b in pairs):
                 return None
     except Exception:  # whatever stands in the way of a recording, the step itself still runs and tells its own errors
         return None
     return recording
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if a.is_cuda and a.is_floating_point():
+        return torch.allclose(a, b, rtol=_CUDA_TOLERANCE, atol=_CUDA_TOLERANCE)
+    return torch.equal(a, b)
 
 
 def _flat(taken: Taken) -> list[Tensor]:

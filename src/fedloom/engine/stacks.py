@@ -38,7 +38,7 @@ class Stacks:
 
     def __init__(self, worker: Worker, width: int) -> None:
         self.worker, self.width = worker, width
-        self.recorder = Recorder(worker.recorder.after_seconds, LONGEST_STACKED_SECONDS)
+        self.recorder = Recorder(worker.recorder.after_seconds, worker.longest(LONGEST_STACKED_SECONDS))
         self.notes: list[Finding] = []
         self._nets = [StackedNet(live.net) for live in worker.lives]
 

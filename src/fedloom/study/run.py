@@ -126,7 +126,8 @@ class _Run:
         ]
         local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
         device = config.engine.torch_device()
-        worker = Worker(self.method, nets, data, local, device, bfloat16=config.precision == "bfloat16")
+        half, record = config.precision == "bfloat16", config.engine.record
+        worker = Worker(self.method, nets, data, local, device, bfloat16=half, record=record)
         self.federation = Federation(
             self.method,
             Serial(worker),

@@ -105,7 +105,8 @@ class EngineConfig(Section):
     depend on the machine's speed. workers: processes (one per core). client_seconds: longest time for one client, with
     more than one process (no limit). state_budget_mb: MiB of client states that stay in memory, the others go to disk
     (no limit). device: where clients are trained and tested: cpu, cuda or cuda:1. On cuda there are no processes, and
-    auto without `same_bits: false` is serial: ask for batched.
+    auto without `same_bits: false` is serial: ask for batched. record: false keeps steps from being recorded (the
+    numbers are the same), for losses that print or are stepped through.
     """
 
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
@@ -115,6 +116,7 @@ class EngineConfig(Section):
     client_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
     state_budget_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    record: bool = True
 
     @model_validator(mode="before")
     @classmethod
