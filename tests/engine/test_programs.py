@@ -60,13 +60,32 @@ def test_a_function_that_looks_at_values_is_refused():
         compiled(lambda a: [a if float(a.sum()) > 0 else -a], [torch.ones(2)])
 
 
-def test_convolutions_run_too():
-    """TorchScript takes no lists of truth values; such programs are replayed from Python."""
-    x, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+@pytest.mark.parametrize("asked", [[True, True, True], [False, True, True], [False, True, False]])
+def test_lists_of_truth_values_are_no_obstacle(asked):
+    """Gradients of convolutions have one: which of them are asked for."""
+    x, weight, bias = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4)
 
-    def function(x, weight):
+    def function(*given):
+        leaves = [t.detach().requires_grad_(wanted) for t, wanted in zip(given, asked, strict=True)]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        return list(torch.autograd.grad(torch.conv2d(*leaves).square().sum(), wanted))
+
+    names, got = operators(function, x, weight, bias)
+    expected = function(x, weight, bias)
+    assert len(got) == len(expected) == sum(asked)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert "aten::convolution_backward" in names
+    assert "replayed" in names  # the name that TorchScript gives the function it has compiled
+
+
+def test_batch_norm_and_its_statistics():
+    def function(x, weight, mean, variance):
         weight = weight.detach().requires_grad_()
-        return list(torch.autograd.grad(torch.conv2d(x, weight).square().sum(), [weight]))
+        out = torch.nn.functional.batch_norm(x, mean, variance, weight, None, training=True)
+        return list(torch.autograd.grad(out.square().sum(), [weight]))
 
-    program = compiled(function, [x.clone(), weight.clone()])
-    assert torch.equal(program(x, weight)[0], function(x, weight)[0])
+    given = [torch.randn(4, 3, 5, 5), torch.ones(3), torch.zeros(3), torch.ones(3)]
+    program, changed = compiled(function, [tensor.clone() for tensor in given]), [t.clone() for t in given]
+    assert torch.equal(program(*changed)[0], function(*given)[0])
+    assert all(torch.equal(a, b) for a, b in zip(changed, given, strict=True))
+    assert float(given[2].abs().sum()) > 0

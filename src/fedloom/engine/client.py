@@ -115,7 +115,7 @@ class Worker:
         for part in (module for net in nets for module in net.modules() if isinstance(module, Net)):
             part.in_bfloat16 = bfloat16
         self.record = record
-        self.recorder = Recorder(longest_seconds=self.longest(LONGEST_SECONDS))
+        self.recorder = Recorder(longest_seconds=self.longest_recorded)
         self.room: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
@@ -126,9 +126,10 @@ class Worker:
         half = nets[0].in_bfloat16
         return Worker(self.method, nets, self.data, self.local, self.device, bfloat16=half, record=self.record)
 
-    def longest(self, seconds: float) -> float:
-        """The longest steps that are recorded, if `seconds` is what it is on a CPU: on a GPU launches are saved."""
-        return (seconds if self.device.type == "cpu" else math.inf) if self.record else 0.0
+    @property
+    def longest_recorded(self) -> float:
+        """Steps of more seconds are not recorded. On a GPU all are: launches are saved."""
+        return (LONGEST_SECONDS if self.device.type == "cpu" else math.inf) if self.record else 0.0
 
     def live_of(self, client: int) -> Live:
         """The live net that fits a client's trees; of -1, the server's."""

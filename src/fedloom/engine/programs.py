@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) ->
 
     graph = make_fx(function)(*inputs)
     _simplified(graph)
+    _masks_scripted(graph)
 
     def replayed(*tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(graph.forward(*tensors))
@@ -62,6 +63,34 @@ def _simplified(graph: GraphModule) -> None:
         if node.op in ("call_function", "get_attr") and not node.users and not node.is_impure():
             graph.graph.erase_node(node)
     graph.recompile()
+
+
+def _masks_scripted(graph: GraphModule) -> None:
+    """Operators with a list of truth values, which `torch.jit.trace` does not know, as functions that hold theirs."""
+    for node in graph.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.arguments[-1].name == "output_mask":
+            node.target = _with_mask(schema.name, node.args)
+    graph.recompile()
+
+
+def _with_mask(name: str, arguments: Sequence[Any]) -> Callable[..., list[Tensor | None]]:
+    """The operator for other tensors, all else being what it is here. Results that are not asked for are None."""
+    given = [f"t{place}" if isinstance(value, Node) else repr(value) for place, value in enumerate(arguments)]
+    tensors = [place for place, value in enumerate(arguments) if isinstance(value, Node)]
+    asked = [place for place, wanted in enumerate(arguments[-1]) if wanted]
+    unit = torch.jit.CompilationUnit(f"""
+def run({", ".join(f"t{place}: Tensor" for place in tensors)}):
+    results = torch.ops.{name.replace("::", ".")}({", ".join(given)})
+    return {", ".join(f"results[{place}]" for place in asked)}
+""")
+
+    def run(*values: Any) -> list[Tensor | None]:
+        found = unit.run(*(values[place] for place in tensors))
+        several = iter(found if len(asked) > 1 else [found])
+        return [next(several) if wanted else None for wanted in values[-1]]
+
+    return run
 
 
 def _folded(graph: GraphModule) -> None:

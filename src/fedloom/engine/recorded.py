@@ -21,10 +21,11 @@ from fedloom.engine.captured import Captured
 from fedloom.engine.programs import Program, compiled
 from fedloom.methods.phases import Objective
 
-# A first recording takes over a second: a step must have cost more than that, or it may never pay; of later ones it is
-# known what they take. Long steps gain next to nothing.
+# A first recording takes over a second, of later ones it is known what they take. A step is recorded once it has come
+# so often that a recording would have saved that time already; long steps gain next to nothing.
 AFTER, AFTER_SECONDS, MOST = 20, 2.0, 64
-LONGEST_SECONDS, LONGEST_STACKED_SECONDS = 0.002, 0.01
+SAVED_SECONDS, SAVED_STACKED_SECONDS = 0.00025, 0.001
+LONGEST_SECONDS = 0.01
 REMEMBERED = 4096  # steps that are counted
 _CUDA_TOLERANCE = 1e-4
 
@@ -42,22 +43,28 @@ class _Known:
 
     holds: object
     count: int = 0
-    seconds: float = 0.0
+    steps: int = 0
     shortest: float = math.inf
     tried: bool = False
     program: _Recording | None = None
 
 
 class Recorder:
-    """Takes steps, and records those that come often: `after` times, and for `after_seconds` in all.
+    """Takes steps, and records those that come often: `after` times, and until `saved_seconds` of each are together
+    more than `after_seconds`.
 
     `hurried`: those that come twice, in a trial of what will run for long.
     """
 
     def __init__(
-        self, after_seconds: float = AFTER_SECONDS, longest_seconds: float = LONGEST_SECONDS, after: int = AFTER
+        self,
+        after_seconds: float = AFTER_SECONDS,
+        longest_seconds: float = LONGEST_SECONDS,
+        after: int = AFTER,
+        saved_seconds: float = SAVED_SECONDS,
     ) -> None:
-        self.after_seconds, self.longest_seconds, self.after = after_seconds, longest_seconds, after
+        self.after_seconds, self.longest_seconds = after_seconds, longest_seconds
+        self.after, self.saved_seconds = after, saved_seconds
         self.programs, self.hurried = 0, False
         self._known: dict[Hashable, _Known] = {}
 
@@ -87,9 +94,9 @@ class Recorder:
         started = time.perf_counter()
         taken = step()
         spent = time.perf_counter() - started
-        known.count, known.seconds = known.count + 1, known.seconds + spent
+        known.count, known.steps = known.count + 1, known.steps + steps
         known.shortest = min(known.shortest, spent / steps)
-        often = known.count >= self.after and known.seconds > self.after_seconds
+        often = known.count >= self.after and known.steps * self.saved_seconds > self.after_seconds
         if (often or (self.hurried and known.count > 1)) and not known.tried and self.programs < MOST:
             known.tried = True
             if known.shortest < self.longest_seconds:

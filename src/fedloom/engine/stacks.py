@@ -17,7 +17,7 @@ from fedloom.engine.client import CPU, Done, Job, Worker
 from fedloom.engine.constants import shape_of
 from fedloom.engine.keys import phase_key
 from fedloom.engine.members import Member, StackedNet, passed, stacked_trees
-from fedloom.engine.recorded import LONGEST_STACKED_SECONDS, Recorder
+from fedloom.engine.recorded import SAVED_STACKED_SECONDS, Recorder
 from fedloom.engine.stack_training import Training
 from fedloom.methods.method import Finding, Work
 from fedloom.methods.phases import Collect, Train
@@ -38,7 +38,8 @@ class Stacks:
 
     def __init__(self, worker: Worker, width: int) -> None:
         self.worker, self.width = worker, width
-        self.recorder = Recorder(worker.recorder.after_seconds, worker.longest(LONGEST_STACKED_SECONDS))
+        after, longest = worker.recorder.after_seconds, worker.longest_recorded
+        self.recorder = Recorder(after, longest, saved_seconds=SAVED_STACKED_SECONDS)
         self.notes: list[Finding] = []
         self._nets = [StackedNet(live.net) for live in worker.lives]
 
