@@ -1,4 +1,4 @@
-"""Which nets train faster with channels last: `python benchmarks/channels_last.py`.
+"""Which nets train faster with channels last: `python benchmarks/channels_last.py [names]`.
 
 One step (forward, backward), one thread, both memory orders in turn; medians. Nets that gain have
 `channels_last = True`.
@@ -7,6 +7,7 @@ One step (forward, backward), one thread, both memory orders in turn; medians. N
 from __future__ import annotations
 
 import copy
+import sys
 import time
 from statistics import median
 
@@ -16,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from fedloom.core.streams import Streams
 from fedloom.nets import MODELS, build
+from fedloom.nets.live import Live
 from fedloom.nets.net import Net
 
 BATCH, SECONDS = 32, 3.0
@@ -32,10 +34,12 @@ def milliseconds(net: Net, x: Tensor, y: Tensor) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    for name in sorted(set(MODELS.names()) - NO_CONVOLUTION):
+    for name in sys.argv[1:] or sorted(set(MODELS.names()) - NO_CONVOLUTION):
         shape = SHAPES.get(name, (1, 28, 28) if name in GREY else (3, 32, 32))
         plain = build(name, input_shape=shape, num_classes=10, streams=Streams(0)).train()
-        last = copy.deepcopy(plain).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        last, chosen = copy.deepcopy(plain), plain.channels_last
+        plain.channels_last, last.channels_last = False, True  # type: ignore[misc]
+        plain, last = Live(plain).net, Live(last).net  # as engines lay them out
         x, y = torch.randn(BATCH, *shape), torch.randint(0, 10, (BATCH,))
         taken: dict[str, list[float]] = {"plain": [], "last": []}
         until = time.perf_counter() + SECONDS
@@ -43,8 +47,8 @@ def main() -> None:
             taken["plain"].append(milliseconds(plain, x, y))
             taken["last"].append(milliseconds(last, x, y))
         before, after = median(taken["plain"]), median(taken["last"])
-        chosen = "channels last" if plain.channels_last else ""
-        print(f"{name:18s} {before:9.2f} ms  {after:9.2f} ms  {before / after:5.2f} x  {chosen}", flush=True)
+        words = "channels last" if chosen else ""
+        print(f"{name:18s} {before:9.2f} ms  {after:9.2f} ms  {before / after:5.2f} x  {words}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Where the time of a round goes, by cProfile: `python benchmarks/where.py [cnn fashion mlp]`.
 
-Seconds of four rounds by kind of work, for fedloom's serial engine, the plain loop, and a loop with DataLoaders.
+Seconds of four rounds by kind of work, for fedloom's serial engine with and without recorded steps, the plain loop, and
+a loop with DataLoaders. Forward, backward and update of recorded steps are one call.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from contestants import with_fedloom, with_torch
 from contestants.workloads import WORKLOADS, Workload
+from engines import warmed
 
 ROUNDS = 4
 KINDS = {
@@ -43,7 +45,9 @@ def with_loaders(workload: Workload) -> Callable[[], int]:
     return one_round
 
 
-def kind_of(name: str) -> str:
+def kind_of(file: str, name: str) -> str:
+    if file.endswith("programs.py"):
+        return "recorded steps"
     for kind, words in KINDS.items():
         if any(word in name for word in words):
             return kind
@@ -51,13 +55,14 @@ def kind_of(name: str) -> str:
 
 
 def profiled(work: Callable[[], int]) -> tuple[dict[str, float], int]:
-    """Seconds by kind, and samples, of ROUNDS rounds after one."""
-    work()
+    """Seconds by kind, and samples, of ROUNDS rounds after three."""
+    for _ in range(3):
+        work()
     profile = cProfile.Profile()
     samples = sum(profile.runcall(work) for _ in range(ROUNDS))
-    seconds = dict.fromkeys([*KINDS, "everything else"], 0.0)
-    for (_, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-        seconds[kind_of(name)] += own
+    seconds = dict.fromkeys(["recorded steps", *KINDS, "everything else"], 0.0)
+    for (file, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        seconds[kind_of(file, name)] += own
     return seconds, samples
 
 
@@ -65,9 +70,11 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in sys.argv[1:] or ["cnn", "fashion"]:
         workload = WORKLOADS[name]
-        made = with_fedloom.federation(workload, name="serial")
+        made, recording = (with_fedloom.federation(workload, name="serial") for _ in range(2))
+        warmed(recording)
         contestants = {
             "fedloom, serial": with_fedloom.rounds(made),
+            "fedloom, recorded": with_fedloom.rounds(recording),
             "plain loop": with_torch.rounds(workload),
             "loop with DataLoaders": with_loaders(workload),
         }

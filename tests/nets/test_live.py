@@ -27,6 +27,14 @@ def test_weights_of_plane_convolutions_lie_channels_last_and_come_back_in_the_pl
     assert torch.equal(net.flat.weight, before["flat.weight"] + 1)
 
 
+def test_weights_of_one_channel_have_the_strides_of_channels_last():
+    """They count as contiguous in both orders; convolutions compute in the order that the strides say."""
+    net = Volumes()
+    net.flat = nn.Conv2d(1, 4, 3)
+    Live(net)
+    assert net.flat.weight.stride() == (9, 1, 3, 1)
+
+
 def test_a_net_may_keep_the_plain_order():
     class Plain(Volumes):
         channels_last = False

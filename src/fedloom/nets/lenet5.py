@@ -49,3 +49,4 @@ class LeNet5BN(LeNet5):
     """LeNet-5 with batch norm after both convolutions (before the ReLU): 61,750 parameters at 1x28x28, C = 10."""
 
     batch_norm = True
+    channels_last = False  # 3 % slower in it: batch norm of 6 channels

@@ -19,7 +19,8 @@ class Live:
         if net.channels_last:
             for parameter in net.parameters():
                 if parameter.dim() == 4:  # of two-dimensional convolutions; the order does not exist for others
-                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+                    # `contiguous` leaves weights of one channel alone, and convolutions then compute in plain order
+                    parameter.data = parameter.data.clone(memory_format=torch.channels_last)
         self.tree = tree_of(net)
         self.parameters = dict(net.named_parameters())
 
