@@ -144,8 +144,9 @@ def peer(python: str, script: str, workload: str, rounds: int) -> Figures:
 
 
 def beside_peers(name: str, scripts: Mapping[str, tuple[str, str]]) -> Figures:
-    """fedloom's fastest engine and the peers, command after command."""
+    """fedloom's fastest engine and the peers, command after command: seconds of a round of average size."""
     workload = WORKLOADS[name]
+    per_round = _samples_a_round(workload)
     taken: dict[str, list[float]] = {who: [] for who in ("fedloom", *scripts)}
     starts: dict[str, list[float]] = {who: [] for who in scripts}
     made = with_fedloom.federation(workload, name="auto", same_bits=False)
@@ -154,11 +155,12 @@ def beside_peers(name: str, scripts: Mapping[str, tuple[str, str]]) -> Figures:
         for _ in range(PEER_TURNS):
             for _ in range(PEER_ROUNDS):
                 began = time.perf_counter()
-                made.step()
-                taken["fedloom"].append(time.perf_counter() - began)
+                samples = made.step().samples
+                taken["fedloom"].append((time.perf_counter() - began) / samples * per_round)
             for who, (python, script) in scripts.items():
                 found = peer(python, script, name, PEER_ROUNDS + 1)
-                taken[who] += found["rounds"][-PEER_ROUNDS:]
+                pairs = list(zip(found["rounds"], found["samples"], strict=True))[-PEER_ROUNDS:]
+                taken[who] += [seconds / samples * per_round for seconds, samples in pairs]
                 starts[who].append(round(found["to_first_round"], 2))
         engine = made.engine.name
     finally:

@@ -57,7 +57,10 @@ def main(name: str, rounds: int) -> None:
         jax.block_until_ready(state.params)
         seconds.append(time.time() - began)
         first = first or time.time() - BEGAN
-    print(json.dumps({"rounds": seconds[1:], "to_first_round": first, "total": time.time() - BEGAN}))
+    samples = [sum(map(len, clients)) * workload.sampled // len(clients)] * (rounds - 1)  # all clients are of one size
+    print(
+        json.dumps({"rounds": seconds[1:], "samples": samples, "to_first_round": first, "total": time.time() - BEGAN})
+    )
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class Timed(FedAvg):
     def __init__(self, **settings) -> None:
         super().__init__(**settings)
         self.times: list[tuple[float, float]] = []
+        self.samples: list[int] = []
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid):
         self._began = time.time()
@@ -75,6 +76,7 @@ class Timed(FedAvg):
             raise SystemExit(f"{len(failed)} clients failed: {failed[0]}")  # Flower itself goes on without them
         result = super().aggregate_train(server_round, replies)
         self.times.append((self._began, time.time()))
+        self.samples.append(sum(int(reply.content["metrics"]["num-examples"]) for reply in replies))
         return result
 
 
@@ -96,7 +98,8 @@ def main(name: str, rounds: int) -> None:
     run_simulation(server, client_app(name), num_supernodes=scenario.clients, backend_config=resources)
     seconds = [end - begin for begin, end in strategy.times]
     first = strategy.times[0][1] - BEGAN
-    print(json.dumps({"rounds": seconds, "to_first_round": first, "total": time.time() - BEGAN}))
+    counts = {"rounds": seconds, "samples": strategy.samples}
+    print(json.dumps(counts | {"to_first_round": first, "total": time.time() - BEGAN}))
 
 
 if __name__ == "__main__":

@@ -31,13 +31,17 @@ from contestants.workloads import LR, WORKLOADS, tensors
 
 
 class Clock(TrainingProcessCallback):
-    """Notes when each round ends."""
+    """Notes when each round ends, and how many samples it took."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
+        self.samples: list[int] = []
+        self.taken = 0
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         self.ends.append(time.time())
+        self.samples.append(self.taken)
+        self.taken = 0
         return False, Metrics()
 
 
@@ -57,10 +61,11 @@ def main(name: str, rounds: int) -> None:
 
     def user(client: int) -> Dataset:
         own = clients[client]
+        clock.taken += len(own)
         return Dataset([x[own], y[own]])
 
-    users = FederatedDataset(user, get_user_sampler("random", list(range(len(clients)))))
     clock = Clock()
+    users = FederatedDataset(user, get_user_sampler("random", list(range(len(clients)))))
     sampled = workload.sampled
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(rounds, 10**9, sampled, 0),
@@ -77,6 +82,7 @@ def main(name: str, rounds: int) -> None:
         json.dumps(
             {
                 "rounds": [b - a for a, b in itertools.pairwise(ends)],
+                "samples": clock.samples[1:],
                 "to_first_round": ends[0] - BEGAN,
                 "total": time.time() - BEGAN,
             }
