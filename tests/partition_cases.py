@@ -37,12 +37,13 @@ class Case:
 
 
 def shuffled(per_class: int, classes: int, seed: int, uneven: bool = False, domains: int = 3) -> Dataset:
-    """`per_class` samples of each class, up to twice as many if uneven, in random order over a few domains."""
+    """`per_class` samples of a class, up to twice as many if uneven, in random order; every domain has all classes."""
     rng = np.random.default_rng(seed)
     sizes = per_class + (rng.integers(0, per_class + 1, classes) if uneven else 0)
-    labels = rng.permutation(np.repeat(np.arange(classes), sizes))
+    labels = np.repeat(np.arange(classes), sizes)
+    order = rng.permutation(len(labels))
     names = [f"domain{d}" for d in range(domains)]
-    return labels_only(labels, [str(c) for c in range(classes)], np.arange(len(labels)) % domains, names)
+    return labels_only(labels[order], [str(c) for c in range(classes)], order % domains, names)
 
 
 def pair(seed: int, per_class: int = 40, classes: int = 10, uneven: bool = True) -> tuple[Dataset, Dataset]:

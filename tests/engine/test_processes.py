@@ -157,6 +157,32 @@ def test_an_exception_keeps_its_place_and_its_traceback(error):
     assert "no such thing" in str(caught.value.__cause__)
 
 
+class FailsOnce(FedAvg):
+    """The first client to begin fails, if the file is not there; the others take their time."""
+
+    path: Path
+
+    def begin(self, payload, state, ctx):
+        if ctx.round == 1 and not self.path.exists():
+            self.path.touch()
+            raise ValueError("no such thing")
+        time.sleep(0.01)
+        return super().begin(payload, state, ctx)
+
+
+@pytest.mark.parametrize("clients", [5, 60])
+def test_a_round_after_one_that_failed_meets_none_of_its_answers(tmp_path, clients):
+    """Workers had more clients, and answers of theirs may be on the way."""
+    labels = (LABELS * 12)[:clients]
+    plain, failing = world(FedAvg(), labels), world(type("FailsOnce", (FailsOnce,), {"path": tmp_path / "f"})(), labels)
+    parallel(failing)
+    with pytest.raises(ClientError, match="no such thing"):
+        failing.federation.step()
+    assert failing.federation.round == 0
+    assert [r.terms for r in rounds(failing, 2)] == [r.terms for r in rounds(plain, 2)]
+    assert same_federation(plain, failing)
+
+
 def test_a_finished_engine_leaves_no_process():
     toy = world(configured("fedavg"), LABELS)
     engine = parallel(toy, workers=3)
