@@ -131,9 +131,18 @@ def test_a_loss_that_decides_by_a_value_is_not_recorded():
 
 
 def test_a_constant_that_changes_is_seen():
-    """FedSC's prototypes and FedProx's anchor differ in every round; the ramp of a weight is a number."""
+    """FedSC's prototypes differ in every round, and so does the weight of a term that grows."""
     toys = pair(configured("fedsc", "paper", rpcl_ramp=3), epochs=3, rounds=5)
     assert same(toys) > 0
+
+
+@pytest.mark.parametrize(("name", "ramp"), [("fedsc", "rpcl_ramp"), ("fedskc", "lcl_ramp")])
+def test_a_weight_that_grows_needs_no_recording_of_its_own_in_every_round(name, ramp):
+    one, other = (
+        pair(configured(name, **{ramp: length}), rounds=6, engine=None)[1].worker.recorder.programs
+        for length in (0, 100)
+    )
+    assert one == other
 
 
 def step_of(weight):

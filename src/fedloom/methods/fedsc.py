@@ -33,7 +33,7 @@ from fedloom.methods.method import (
     Work,
     register,
 )
-from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramp
+from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramped
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
@@ -144,7 +144,7 @@ class FedSC(Method):
         known = {
             "consistent": consistent.values,
             "known": None if consistent.held.all() else consistent.held,
-            "weight": self.options.lambda_rpcl * ramp(ctx.round, self.options.rpcl_ramp),
+            "weight": ramped(self.options.lambda_rpcl, ctx.round, self.options.rpcl_ramp, consistent.values),
         }
         if self.options.positives == "self":
             return Start(start.tree, released.constants(relational) | known)

@@ -22,7 +22,7 @@ from fedloom.core.tables import (
 from fedloom.core.trees import Tree, combine, weighted_mean
 from fedloom.methods import method
 from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Start, Task, Uploads, Work, register
-from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramp
+from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramped
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
@@ -152,7 +152,7 @@ class FedSKC(Method):
         rows, held = knowledge.values.unsqueeze(0), knowledge.held.unsqueeze(0)  # one prototype a class
         own = {
             "known": knowledge.held,
-            "weight": options.lambda_lcl * ramp(ctx.round, options.lcl_ramp),
+            "weight": ramped(options.lambda_lcl, ctx.round, options.lcl_ramp, knowledge.values),
         }
         return Start(start.tree, contrast_constants(rows, held, held, all_rows=_as_released(options)) | own)
 

@@ -64,9 +64,12 @@ def contrast_constants(rows: Tensor, positives: Tensor, negatives: Tensor, *, al
     }
 
 
-def ramp(round_: int, rounds: int) -> float:
-    """A weight that grows linearly to 1 over the first `rounds` rounds; 1 at once for 0."""
-    return min(1.0, round_ / rounds) if rounds else 1.0
+def ramped(weight: float, round_: int, rounds: int, like: Tensor) -> Tensor:
+    """A weight [], of `like`'s dtype, that grows linearly to `weight` over the first `rounds` rounds; at once for 0.
+
+    A tensor: a number would be part of what a recorded step is, and each round's another.
+    """
+    return torch.tensor(weight * (min(1.0, round_ / rounds) if rounds else 1.0), dtype=like.dtype)
 
 
 def unit(rows: Tensor) -> Tensor:
