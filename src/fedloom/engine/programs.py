@@ -1,7 +1,8 @@
 """A function of tensors as the operators that it calls, without the Python and the graph that lead to them.
 
 Operators are traced by `make_fx` and run by TorchScript's interpreter, without its optimisations, which would change
-bits. What is done to them here changes none: views that cancel out, and values that no input decides.
+bits. What is done to them here changes none: transposes that cancel out are gone, and what no input decides is computed
+once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) ->
         warnings.simplefilter("ignore")  # TorchScript is no longer developed, and says so
         try:
             script: Program = torch.jit.trace(replayed, tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
-        except RuntimeError:  # it knows no lists of truth values, as gradients of convolutions have
+        except RuntimeError:  # an argument of a kind that its tracer does not know
             return replayed
 
     def run(*tensors: Tensor) -> Sequence[Tensor]:
