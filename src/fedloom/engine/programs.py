@@ -34,6 +34,7 @@ def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) ->
     graph = make_fx(function)(*inputs)
     _simplified(graph)
     _masks_scripted(graph)
+    graph.recompile()
 
     def replayed(*tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(graph.forward(*tensors))
@@ -63,7 +64,6 @@ def _simplified(graph: GraphModule) -> None:
     for node in reversed(list(nodes)):
         if node.op in ("call_function", "get_attr") and not node.users and not node.is_impure():
             graph.graph.erase_node(node)
-    graph.recompile()
 
 
 def _masks_scripted(graph: GraphModule) -> None:
@@ -72,7 +72,6 @@ def _masks_scripted(graph: GraphModule) -> None:
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.arguments[-1].name == "output_mask":
             node.target = _with_mask(schema.name, node.args)
-    graph.recompile()
 
 
 def _with_mask(name: str, arguments: Sequence[Any]) -> Callable[..., list[Tensor | None]]:
