@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedloom.core.records import Record, to_bytes
 from fedloom.core.streams import Streams
+from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
@@ -218,3 +219,23 @@ def furthest(a: Tree, b: Tree) -> float:
     """Largest absolute difference over all entries."""
     assert a.keys() == b.keys()
     return max(float((a[n].double() - b[n].double()).abs().max()) for n in a)
+
+
+def leaves(record):
+    """All tensors of a record by path, numbers as tensors."""
+    found = {}
+    for name, value in record.items():
+        if isinstance(value, ClassTable):
+            found |= {f"{name}.values": value.values, f"{name}.held": value.held}
+        elif isinstance(value, dict):
+            found |= {f"{name}.{key}": tensor for key, tensor in value.items()}
+        else:
+            found[name] = torch.as_tensor(value)
+    return found
+
+
+def near(one, other, tolerance):
+    """Whether two records differ by at most `tolerance`, of numbers above 1 relatively."""
+    one, other = leaves(one), leaves(other)
+    assert one.keys() == other.keys()
+    return all(torch.allclose(one[n].double(), other[n].double(), rtol=tolerance, atol=tolerance) for n in one)

@@ -68,8 +68,8 @@ def test_entries_of_all_sizes_and_dtypes_are_summed_as_one_by_one():
             continue
         total = torch.zeros(value.shape, dtype=torch.float64)
         for tree, weight in zip(trees, weights, strict=True):
-            total.add_(tree[name].double(), alpha=weight / 14)
-        assert torch.equal(value, total.to(value.dtype))
+            total.add_(tree[name].double(), alpha=weight)
+        assert torch.equal(value, (total / 14).to(value.dtype))
 
 
 def test_a_sum_leaves_the_trees_as_they_were():
@@ -128,6 +128,23 @@ def test_mean_of_one_tree_shares_no_memory_with_it(dtype):
 def test_unusable_weights_are_refused(weights):
     with pytest.raises(ValueError, match="positive sum"):
         weighted_mean([{"w": torch.ones(1)}, {"w": torch.ones(1)}], weights)
+
+
+def test_trees_are_summed_as_they_come():
+    """What comes first is summed while the last is not there yet: as many trees at a time as a pass takes."""
+    asked = []
+
+    def arriving():
+        for value in range(40):
+            asked.append(value)
+            yield {"w": torch.full((2,), float(value))}
+
+    def weights():
+        for _ in range(40):
+            yield 1.0 if len(asked) <= 40 else 0.0
+
+    assert weighted_mean(arriving(), weights())["w"].tolist() == [19.5, 19.5]
+    assert len(asked) == 40
 
 
 def test_no_trees_are_refused():

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from fedloom.core.errors import ClientError, ConfigError
-from fedloom.core.tables import ClassTable
 from fedloom.data.augment import Augmentation
 from fedloom.engine.batched import Batched
 from fedloom.engine.choose import EngineChoice, equip
@@ -18,7 +17,7 @@ from fedloom.methods.method import Spec
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.study.config import parse
 from fedloom.study.run import run
-from support import Tiny, TinyBN, TinyDropout, configured, world
+from support import Tiny, TinyBN, TinyDropout, configured, near, world
 
 # Unequal sizes, a class that nobody has in some clients, a client smaller than a batch, one of a single sample.
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
@@ -35,26 +34,6 @@ class DoubleBN(TinyBN):
 
     def features(self, x):
         return super().features(x.double())
-
-
-def leaves(record):
-    """All tensors of a record by path, numbers as tensors."""
-    found = {}
-    for name, value in record.items():
-        if isinstance(value, ClassTable):
-            found |= {f"{name}.values": value.values, f"{name}.held": value.held}
-        elif isinstance(value, dict):
-            found |= {f"{name}.{key}": tensor for key, tensor in value.items()}
-        else:
-            found[name] = torch.as_tensor(value)
-    return found
-
-
-def near(one, other, tolerance):
-    """Whether two records differ by at most `tolerance`, of numbers above 1 relatively."""
-    one, other = leaves(one), leaves(other)
-    assert one.keys() == other.keys()
-    return all(torch.allclose(one[n].double(), other[n].double(), rtol=tolerance, atol=tolerance) for n in one)
 
 
 def agree(method, *, rounds=2, tolerance=1e-5, engine=Batched, **settings):

@@ -1,6 +1,7 @@
 """The round loop: who takes part, what is counted, and that nothing depends on anything but the seed."""
 
 import dataclasses
+import itertools
 import random
 
 import numpy as np
@@ -256,6 +257,55 @@ def test_the_model_is_the_weighted_mean_of_the_participants_only():
             for done in toy.federation.engine.done
         )
         assert torch.allclose(value.double(), mean, rtol=0, atol=1e-7)
+
+
+class Early(Method):
+    """A server that looks at uploads one by one and notes how many clients had trained by then."""
+
+    def __init__(self, trained, wanted):
+        super().__init__()
+        self.trained, self.wanted, self.seen = trained, wanted, []
+
+    def aggregate(self, server, uploads, ctx):
+        for client in itertools.islice(uploads, self.wanted):
+            assert uploads[client]["samples"] == len(LABELS[client])
+            self.seen.append(len(self.trained))
+        return server
+
+
+class Lazy(Serial):
+    """Notes each client as it has trained, in the order of their ids."""
+
+    def __init__(self, worker, trained):
+        super().__init__(worker)
+        self.trained = trained
+
+    def run(self, jobs):
+        for job in sorted(jobs, key=lambda job: job.ctx.client):
+            done = self.worker.run(job)
+            self.trained.append(done.client)
+            yield done
+
+
+@pytest.mark.parametrize("wanted", [0, 3, 5])
+def test_the_server_has_each_upload_as_soon_as_it_is_there(wanted):
+    trained = []
+    toy = world(Early(trained, wanted), LABELS, engine=lambda worker: Lazy(worker, trained))
+    report = toy.federation.step()
+    assert toy.method.seen == [1, 2, 3, 4, 5][:wanted]
+    assert trained == [0, 1, 2, 3, 4]  # all of them, whatever the server asked for
+    assert report.samples == sum(map(len, LABELS))
+    assert report.bytes_up > 0
+
+
+def test_a_server_that_asks_for_a_stranger_hears_so():
+    class Asks(Method):
+        def aggregate(self, server, uploads, ctx):
+            uploads[99]
+            return server
+
+    with pytest.raises(KeyError, match="99"):
+        world(Asks(), LABELS).federation.step()
 
 
 # -- clients with different nets ---------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def test_a_recording_that_spoils_its_own_constants_is_not_used():
     recorder, seen = Recorder(0.0, longest_seconds=1e9, after=1), []
 
     def pure(given):
-        view = torch.ones_like(given).view(-1)
-        view += given  # not seen as a write into what `ones_like` made
+        view = torch.ones_like(given).view(3, 1)
+        view += given.view(3, 1)  # not seen as a write into what `ones_like` made
         seen.append(1)
         return Taken([Objective(view.sum(), {})], [])
 

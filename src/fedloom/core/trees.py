@@ -6,7 +6,9 @@ tensors (batch-norm counters) are never averaged: the first tree's value is kept
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -14,9 +16,10 @@ from torch import Tensor
 
 Tree: TypeAlias = dict[str, Tensor]
 
-# Numbers that are summed at once: enough for torch's threads to share, few enough for the cache. Entries of fewer than
-# _FEW are summed together.
-_BLOCK, _FEW = 65_536, 16_384
+# Numbers that are summed at once: few enough for the cache, enough for memory to be read in a row. Entries of fewer
+# than _FEW are summed together, and _TOGETHER trees in each pass over the sums.
+_BLOCK, _FEW, _TOGETHER = 262_144, 16_384, 16
+_USABLE = "need one for each tree, >= 0, with a positive sum"
 
 
 def clone(tree: Tree) -> Tree:
@@ -29,27 +32,31 @@ def select(tree: Tree, names: Collection[str]) -> Tree:
     return {name: value for name, value in tree.items() if name in names}
 
 
-def weighted_mean(trees: Sequence[Tree], weights: Sequence[float]) -> Tree:
-    """sum_k (weights_k / sum(weights)) * trees_k for every floating tensor; integer tensors from the first tree.
+def weighted_mean(trees: Iterable[Tree], weights: Iterable[float]) -> Tree:
+    """sum_k weights_k trees_k / sum_k weights_k for every floating tensor; integer tensors from the first tree.
 
     All trees have the same names and shapes; at least one weight is positive. Sums in float64, in the given
-    order, then cast to the entry's own dtype.
+    order, then cast to the entry's own dtype. Trees and weights may come one by one, and are summed as they come.
     Raises `ValueError` for no tree, differing names or shapes, or weights that are negative or sum to zero.
     """
-    if not trees:
+    pairs = itertools.zip_longest(trees, weights)
+    first, sums, seen = Tree(), list[_Sum](), list[float]()
+    while group := list(itertools.islice(pairs, _TOGETHER)):
+        seen += [weight for _, weight in group if weight is not None]
+        if any(tree is None or weight is None or weight < 0 for tree, weight in group):
+            raise ValueError(f"weights {seen}: {_USABLE}")
+        first = first or group[0][0]
+        sums = sums or _sums_like(first)
+        for tree, _ in group:
+            _check_alike(first, tree)
+        counted = [(tree, weight) for tree, weight in group if weight > 0]
+        for one in sums:
+            one.add([tree for tree, _ in counted], [weight for _, weight in counted])
+    if not seen:
         raise ValueError("weighted_mean of no trees: at least one client must have sent weights")
-    total = float(sum(weights))
-    if len(weights) != len(trees) or min(weights) < 0 or not total > 0:
-        raise ValueError(f"weights {list(weights)} for {len(trees)} trees: need one each, >= 0, with a positive sum")
-    first = trees[0]
-    for tree in trees[1:]:
-        if tree.keys() != first.keys():
-            raise ValueError(f"trees differ in names: {sorted(tree.keys() ^ first.keys())}")
-        for name, value in first.items():
-            if tree[name].shape != value.shape:
-                raise ValueError(f"trees differ in shape: {name} {tuple(value.shape)}, {tuple(tree[name].shape)}")
-    pairs = [(tree, weight / total) for tree, weight in zip(trees, weights, strict=True) if weight > 0]
-    return _weighted_sums([tree for tree, _ in pairs], [weight for _, weight in pairs])
+    if not sum(seen) > 0:
+        raise ValueError(f"weights {seen}: {_USABLE}")
+    return _in_order(first, sums, float(sum(seen)))
 
 
 def combine(trees: Sequence[Tree], coefficients: Sequence[float]) -> Tree:
@@ -57,40 +64,56 @@ def combine(trees: Sequence[Tree], coefficients: Sequence[float]) -> Tree:
 
     For steps and extrapolations; a mean of clients is `weighted_mean`. Sums in float64, cast to the entry's dtype.
     """
-    return _weighted_sums(trees, coefficients)
+    sums = _sums_like(trees[0])
+    for one in sums:
+        one.add(trees, coefficients)
+    return _in_order(trees[0], sums, 1.0)
 
 
-def _weighted_sums(trees: Sequence[Tree], weights: Sequence[float]) -> Tree:
-    """sum of weight * tree in float64, in the order given, in the entries' own dtypes; integers from the first."""
-    sums: Tree = {}
-    few: dict[torch.dtype, list[str]] = {}
-    for name, value in trees[0].items():
-        sums[name] = value.clone(memory_format=torch.contiguous_format)
-        if value.numel() < _FEW and value.is_floating_point():
-            few.setdefault(value.dtype, []).append(name)
-        elif value.is_floating_point():
-            _weighted_sum([tree[name].reshape(-1) for tree in trees], weights, sums[name].view(-1))
-    for names in few.values():
-        flat = [torch.cat([tree[name].reshape(-1) for name in names]) for tree in trees]
-        _weighted_sum(flat, weights, flat[0])
-        for name, part in zip(names, torch.split(flat[0], [sums[name].numel() for name in names]), strict=True):
-            sums[name].view(-1).copy_(part)
-    return sums
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """The running sum of some entries of one dtype, one after another: `total` [n] in float64."""
+
+    names: list[str]
+    total: Tensor
+
+    def add(self, trees: Sequence[Tree], weights: Sequence[float]) -> None:
+        """Add weight * tree, tree after tree, in blocks that stay in the cache."""
+        entries = [[tree[name].reshape(-1) for name in self.names] for tree in trees]
+        flat = [own[0] if len(own) == 1 else torch.cat(own) for own in entries]
+        for start in range(0, self.total.numel(), _BLOCK):
+            block = self.total[start : start + _BLOCK]
+            for tensor, weight in zip(flat, weights, strict=True):
+                block.add_(tensor[start : start + _BLOCK], alpha=weight)
 
 
-def _weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float], into: Tensor) -> None:
-    """sum of weight * tensor, all of them [n], into the last argument, which may be one of them.
+def _sums_like(tree: Tree) -> list[_Sum]:
+    """Sums that begin at zero: one for each large floating entry, small ones of one dtype together."""
+    groups: dict[str | torch.dtype, list[str]] = {}
+    for name, value in tree.items():
+        if value.is_floating_point():
+            groups.setdefault(value.dtype if value.numel() < _FEW else name, []).append(name)
+    sizes = [(names, sum(tree[name].numel() for name in names)) for names in groups.values()]
+    return [_Sum(names, torch.zeros(size, dtype=torch.float64, device=tree[names[0]].device)) for names, size in sizes]
 
-    Taken in blocks that stay in the cache: half the time of adding float32 to float64 tensors whole, the same bits.
-    """
-    total = torch.empty(min(_BLOCK, into.numel()), dtype=torch.float64, device=into.device)
-    block = torch.empty_like(total)
-    for start in range(0, into.numel(), _BLOCK):
-        end = min(start + _BLOCK, into.numel())
-        sums, addend = total[: end - start].zero_(), block[: end - start]
-        for tensor, weight in zip(tensors, weights, strict=True):
-            sums.add_(addend.copy_(tensor[start:end]), alpha=weight)
-        into[start:end] = sums
+
+def _in_order(first: Tree, sums: Sequence[_Sum], over: float) -> Tree:
+    """The sums, divided, as entries like those of the first tree, of which integers are copies."""
+    found: Tree = {}
+    for one in sums:
+        parts = torch.split(one.total.div_(over), [first[name].numel() for name in one.names])
+        for name, part in zip(one.names, parts, strict=True):
+            found[name] = part.to(first[name].dtype, copy=True).view(first[name].shape)
+    plain = torch.contiguous_format
+    return {name: found[name] if name in found else value.clone(memory_format=plain) for name, value in first.items()}
+
+
+def _check_alike(first: Tree, tree: Tree) -> None:
+    if tree.keys() != first.keys():
+        raise ValueError(f"trees differ in names: {sorted(tree.keys() ^ first.keys())}")
+    for name, value in first.items():
+        if tree[name].shape != value.shape:
+            raise ValueError(f"trees differ in shape: {name} {tuple(value.shape)}, {tuple(tree[name].shape)}")
 
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:

@@ -231,18 +231,19 @@ class Worker:
             rest = 0
         return whole + bool(rest)
 
-    def shuffled(self, job: Job, draws: Draws) -> list[Tensor]:
-        """One epoch's batches as indices."""
-        return list(torch.split(self._order(job, draws), self.local.batch_size)[: self.batches(job)])
-
-    def _order(self, job: Job, draws: Draws) -> Tensor:
+    def order(self, job: Job, draws: Draws) -> Tensor:
+        """One epoch's samples, batch after batch."""
         order = torch.from_numpy(draws.order.permutation(len(job.indices)))
         return job.indices[order[: self.batches(job) * self.local.batch_size]].to(self.device)
 
+    def together(self, draws: Draws) -> int:
+        """Batches that are gathered at once."""
+        return 1 if draws.augment else max(1, _BLOCK // (self.local.batch_size * self.data.x[0].numel()))
+
     def epoch(self, job: Job, draws: Draws) -> Iterator[Block]:
         """One epoch's batches, gathered several at a time if they are small."""
-        size, order = self.local.batch_size, self._order(job, draws)
-        together = size * (1 if draws.augment else max(1, _BLOCK // (size * self.data.x[0].numel())))
+        size, order = self.local.batch_size, self.order(job, draws)
+        together = size * self.together(draws)
         for first in range(0, len(order), together):
             rows = order[first : first + together]
             yield Block(self.gathered(rows, draws), self.data.y[rows], size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedloom.core.records import Record, wire_size
 from fedloom.data.scenario import Scenario
@@ -18,6 +20,8 @@ from fedloom.engine.serial import Engine
 from fedloom.engine.states import States
 from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Task
 from fedloom.nets.groups import group_of
+
+_REMEMBERED = 4096  # clients whose class counts are kept
 
 
 @dataclass(slots=True)
@@ -68,6 +72,7 @@ class Federation:
         self.round = 0
         self.server: Record = method.server_init(self.server_context())
         self.states = States() if states is None else states
+        self._class_counts = functools.lru_cache(_REMEMBERED)(self._counted)
 
     def task_of(self, client: int) -> Task:
         """The facts of the run for one client."""
@@ -88,10 +93,13 @@ class Federation:
 
     def client_context(self, client: int, round_: int) -> ClientContext:
         """The facts of one client."""
-        indices = self.scenario.train.tensor(client)
-        task = self.task_of(client)
-        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=task.num_classes)
-        return ClientContext(task, round_, client, len(indices), counts)
+        counts = self._class_counts(client)
+        return ClientContext(self.task_of(client), round_, client, len(self.scenario.train[client]), counts)
+
+    def _counted(self, client: int) -> Tensor:
+        """Samples of each class [C]."""
+        labels = self.scenario.train_set.y[self.scenario.train.tensor(client)]
+        return torch.bincount(labels, minlength=self.task_of(client).num_classes)
 
     def state_of(self, facts: ClientContext) -> Record:
         """The client's state; a client without one (new, or lost) starts from `client_init`."""
@@ -109,21 +117,20 @@ class Federation:
         began = time.perf_counter()
         now, ctx = self.round + 1, ServerContext(self.tasks[0], self.round + 1)
         chosen = self.participants(now)
-        seconds, bytes_down = Seconds(), 0
+        seconds, down = Seconds(), _Sizes()
 
         def made(client: int) -> Job:
-            nonlocal bytes_down
             job = self.job(client, now, probe=now in pulls.PROBED)
-            bytes_down += wire_size(job.payload) if job.payload else 0
+            down.add(job.payload)
             return job
 
         largest_first = sorted(chosen, key=lambda client: -len(self.scenario.train[client]))
-        done: dict[int, Done] = {d.client: d for d in self.engine.run(_Jobs(largest_first, made))}
-        aggregating = time.perf_counter()
-        uploads = {client: done[client].payload for client in chosen}
+        uploads = _Uploads(self.engine.run(_Jobs(largest_first, made)), chosen)
         findings: list[Finding] = []
+        server = self.engine.keep(self.method.aggregate(self.server, uploads, ctx)) if chosen else self.server
+        done, aggregating = uploads.all(), uploads.last_at
         if uploads:
-            self.server = self.engine.keep(self.method.aggregate(self.server, uploads, ctx))
+            self.server = server
             findings = self.method.degeneracies(self.server, uploads, ctx)
             measured = pulls.pulls([done[client].norms for client in chosen])
             findings = findings + self._diverged([done[client] for client in chosen])
@@ -140,8 +147,8 @@ class Federation:
         return RoundReport(
             round=now,
             participants=tuple(chosen),
-            bytes_up=sum(wire_size(p) for p in uploads.values() if p),
-            bytes_down=bytes_down,
+            bytes_up=uploads.sizes.total,
+            bytes_down=down.total,
             terms=_mean_terms([done[client] for client in chosen]),
             steps=sum(d.steps for d in done.values()),
             samples=sum(d.samples for d in done.values()),
@@ -156,6 +163,56 @@ class Federation:
             return []
         message = f"diverged: in round {self.round + 1} the losses of {lost} of {len(done)} participants are not finite"
         return [Finding(f"{self.method.name()}.diverged", message, float(lost))]
+
+
+class _Sizes:
+    """Bytes on the wire of the payloads of a round. What several clients get is measured once."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._last: tuple[Record, int] = ({}, 0)
+
+    def add(self, payload: Record) -> None:
+        """Count a payload; an empty one is not sent."""
+        known, size = self._last
+        if payload.keys() != known.keys() or any(payload[name] is not known[name] for name in known):
+            size = wire_size(payload) if payload else 0
+        self._last = payload, size
+        self.total += size
+
+
+class _Uploads(Mapping[int, Record]):
+    """What the clients of a round send, in the order of their ids, each as soon as it is there: the server sums the
+    first while others still train."""
+
+    def __init__(self, arriving: Iterator[Done], clients: Sequence[int]) -> None:
+        self._arriving, self._clients = arriving, clients
+        self._done: dict[int, Done] = {}
+        self.sizes, self.last_at = _Sizes(), time.perf_counter()
+
+    def __getitem__(self, client: int) -> Record:
+        if client not in self._done and client in self._clients:
+            self._wait_for(client)
+        return self._done[client].payload
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def all(self) -> dict[int, Done]:
+        """What all clients left, once the last of them has ended."""
+        self._wait_for(None)
+        return self._done
+
+    def _wait_for(self, client: int | None) -> None:
+        for done in self._arriving:
+            self._done[done.client] = done
+            self.last_at = time.perf_counter()
+            self.sizes.add(done.payload)
+            if done.client == client:
+                return
 
 
 @dataclass(frozen=True, slots=True)

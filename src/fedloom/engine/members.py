@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, PASS_BATCH, Draws, Job, Worker
@@ -17,8 +17,6 @@ from fedloom.methods.phases import Batch, Consts, Phase, Statistic
 from fedloom.nets.functional import Functional
 from fedloom.nets.masked import masked_copy
 from fedloom.nets.net import Net
-
-Parts: TypeAlias = list[Tensor]
 
 
 @dataclass(slots=True)
@@ -38,9 +36,10 @@ class Member:
 
 
 class StackedNet:
-    """A net without weights of its own, which looks at a batch's mask."""
+    """A net without weights of its own, which looks at a batch's mask. linear: whether only linear layers have any."""
 
     def __init__(self, net: Net) -> None:
+        self.linear = all(isinstance(module, nn.Linear) for module in net.modules() if _has_entries(module))
         copied, self._rows = masked_copy(net)
         self.parameters = [name for name, _ in net.named_parameters()]
         self._net = Functional(copied)
@@ -60,11 +59,11 @@ class StackedNet:
             self._rows.mask = None
 
 
-def batch_of(worker: Worker, parts: Parts, draws: Sequence[Draws] | None = None) -> Batch:
+def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | None = None) -> Batch:
     """One batch of every client, [K, B, ...], padded to the longest with rows that do not count."""
     data, longest = worker.data, max(len(part) for part in parts)
     short = any(len(part) < longest for part in parts)
-    padded = [_padded(part, longest) for part in parts] if short else parts
+    padded = [_padded(part, longest) for part in parts] if short else list(parts)
     rows = torch.stack(padded)
     if draws is None or draws[0].augment is None:
         x = data.gather(rows.flatten())
@@ -123,16 +122,26 @@ def passed(
 
 
 def stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:
+    """Trees as one of [K, ...]: what they have in common without a copy (`is_common`)."""
     first, count = trees[0], len(trees)
     stacked = {}
     for name, value in first.items():
         common = all(tree[name].data_ptr() == value.data_ptr() for tree in trees)
         stacked[name] = (
-            value.to(device).expand(count, *value.shape).clone(memory_format=torch.contiguous_format)
+            value.to(device).expand(count, *value.shape)
             if common
             else torch.stack([tree[name] for tree in trees]).to(device)
         )
     return stacked
+
+
+def is_common(stacked: Tensor) -> bool:
+    """Whether the rows of a stack are all the same memory."""
+    return stacked.stride(0) == 0
+
+
+def _has_entries(module: nn.Module) -> bool:
+    return any(True for _ in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
 
 
 def _padded(rows: Tensor, length: int) -> Tensor:

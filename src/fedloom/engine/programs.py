@@ -18,9 +18,10 @@ from torch.fx.node import map_arg
 from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
 Program: TypeAlias = Callable[..., Sequence[Tensor]]
-_ATEN = torch.ops.aten
+ATEN = torch.ops.aten
 # Operators that ask nothing of their input but its shape, dtype and device.
-_SHAPED = (_ATEN.ones_like.default, _ATEN.zeros_like.default, _ATEN.new_zeros.default)
+_SHAPED = (ATEN.ones_like.default, ATEN.zeros_like.default, ATEN.new_zeros.default)
+_RESHAPED = (ATEN.view.default, ATEN._unsafe_view.default, ATEN.expand.default)
 
 
 def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> Program:
@@ -32,7 +33,7 @@ def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) ->
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second: most runs never come here
 
     graph = make_fx(function)(*inputs)
-    _simplified(graph)
+    simplified(graph)
     _masks_scripted(graph)
     graph.recompile()
 
@@ -53,17 +54,74 @@ def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) ->
     return run
 
 
-def _simplified(graph: GraphModule) -> None:
+def functional(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], written: Sequence[int]) -> GraphModule:
+    """`function` as a graph that writes into nothing: it returns, after the results, what would be in the inputs at
+    `written`. Raises whatever tracing raises.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(function)(*inputs)
+
+    def pure(*tensors: Tensor) -> list[Tensor]:
+        copied = [tensor.clone() if place in written else tensor for place, tensor in enumerate(tensors)]
+        return [*traced(*copied), *(copied[place] for place in written)]
+
+    graph = make_fx(torch.func.functionalize(pure, remove="mutations"))(*inputs)
+    for node in graph.graph.nodes:
+        if node.target is ATEN.clone.default and node.args[0].op == "placeholder":  # nobody writes into it any more
+            node.replace_all_uses_with(node.args[0])
+    _one_by_one(graph)
+    simplified(graph)
+    return graph
+
+
+def _one_by_one(graph: GraphModule) -> None:
+    """Operators on lists of tensors as operators on each of them: `torch.vmap` knows those."""
+    for node in list(graph.graph.nodes):
+        if not isinstance(node.target, torch._ops.OpOverload) or "_foreach_" not in node.target.__name__:
+            continue
+        target, named = _of_one(node.target), dict(node.kwargs)
+        given = node.args
+        if len(given) > sum(not argument.kwarg_only for argument in target._schema.arguments):
+            *given, named["value"] = node.args  # of addcmul and addcdiv
+        for taken in list(node.users):  # each takes one of the results
+            own = [value[taken.args[1]] if isinstance(value, list) else value for value in given]
+            with graph.graph.inserting_before(taken):
+                one = graph.graph.call_function(target, tuple(own), named)
+            one.meta = dict(taken.meta)
+            taken.replace_all_uses_with(one)
+
+
+def _of_one(several: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The operator that does to one tensor what `several` does to each of a list."""
+    name, _, overload = several.__name__.partition(".")
+    packet = getattr(ATEN, name.removeprefix("_foreach_"))
+    overload = {"List": "Tensor"}.get(overload, overload)
+    found: torch._ops.OpOverload = getattr(packet, overload if overload in packet.overloads() else "default")
+    return found
+
+
+def simplified(graph: GraphModule) -> None:
+    """Leave out what changes nothing: detachments, transposes of transposes, views of the same shape, constants."""
     nodes = graph.graph.nodes
     for node in list(nodes):
-        if node.target is _ATEN.detach.default:  # nothing of this is differentiated again
+        if node.target is ATEN.detach.default:  # nothing of this is differentiated again
             node.replace_all_uses_with(node.args[0])
-        if node.target is _ATEN.t.default and node.args[0].target is _ATEN.t.default:
+        if node.target is ATEN.t.default and node.args[0].target is ATEN.t.default:
             node.replace_all_uses_with(node.args[0].args[0])
+        if node.target in _RESHAPED and shape(node) is not None and shape(node) == shape(node.args[0]):
+            node.replace_all_uses_with(node.args[0])
     _folded(graph)
     for node in reversed(list(nodes)):
         if node.op in ("call_function", "get_attr") and not node.users and not node.is_impure():
             graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def shape(node: Any) -> tuple[int, ...] | None:
+    """Of the tensor that a node stands for; None if it stands for something else."""
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
 def _masks_scripted(graph: GraphModule) -> None:

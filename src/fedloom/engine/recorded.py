@@ -80,10 +80,9 @@ class Recorder:
     ) -> Taken:
         """`step()`, or its recording: `pure(*inputs)` computes the same from tensors alone, changing them as it does.
 
-        A recording holds for inputs of one layout: operators on others may be others. key: what else it depends on;
-        steps: how many of them it is.
+        A recording holds for inputs of one layout. key: what else it depends on; steps: how many of them it is.
         """
-        key = (key, tuple([(tensor.shape, tensor.stride()) for tensor in inputs]))
+        key = (key, layouts(inputs))
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= REMEMBERED:  # weights that change every round make a new key each
@@ -143,6 +142,11 @@ def _recorded(pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Recordin
     except Exception:  # whatever stands in the way of a recording, the step itself still runs and tells its own errors
         return None
     return recording
+
+
+def layouts(inputs: Sequence[Tensor]) -> Hashable:
+    """Shapes and memory orders: operators on others may be others."""
+    return tuple([(tensor.shape, tensor.stride()) for tensor in inputs])
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """One training phase of a stack of clients, under `torch.vmap`.
 
-Rows of a stack are its members, the largest first: those who still have batches are always the first rows.
+Rows of a stack are its members, the largest first: those who still have batches are always the first rows. What all
+members have in common is stacked without a copy, until somebody writes into it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.constants import Stacked, placed
 from fedloom.engine.keys import phase_key
-from fedloom.engine.members import Member, Parts, StackedNet, batch_of, dims, first_rows, passed, put_rows
+from fedloom.engine.members import Member, StackedNet, batch_of, dims, first_rows, is_common, passed, put_rows
 from fedloom.engine.optim import Optimizer
 from fedloom.engine.pulls import gradient_norms
-from fedloom.engine.recorded import Recorder, Taken
-from fedloom.engine.steps import moves, objective
+from fedloom.engine.recorded import Recorder, Taken, layouts
+from fedloom.engine.schedule import Run, Schedule
+from fedloom.engine.stack_blocks import Blocks, StackedBlock
+from fedloom.engine.steps import Pure, moves, objective
 from fedloom.methods.phases import Batch, Objective, Train
 
 
@@ -29,16 +32,18 @@ class Training:
         self,
         worker: Worker,
         recorder: Recorder,
+        blocks: Blocks,
         net: StackedNet,
         phase: Train,
         members: list[Member],
         tree: Tree,
     ) -> None:
-        self.worker, self.recorder, self.net = worker, recorder, net
-        self.phase, self.members, self.tree = phase, members, tree
+        self.worker, self.recorder, self.blocks, self.net = worker, recorder, blocks, net
+        self.phase, self.members, self.tree = phase, members, dict(tree)
         ctx = members[0].job.ctx
-        self.classes = ctx.task.num_classes
+        self.classes, self.size = ctx.task.num_classes, worker.local.batch_size
         self.moving = [name for name in self.net.parameters if moves(name, phase, ctx)]
+        self.written = [name for name in tree if name in self.moving or name not in self.net.parameters]
         self.consts = Stacked.of([member.consts for member in members]).on(worker.device)
         self.optimizer = Optimizer(phase.optimizer or worker.local.optimizer, [])
         self.key = (id(self.net), phase_key(phase), self.consts.shape, tuple(self.moving))
@@ -48,29 +53,75 @@ class Training:
     def run(self) -> Tree:
         """The weights after the phase."""
         phase, members, worker = self.phase, self.members, self.worker
-        parts = [
-            [part for _ in range(phase.epochs) for part in worker.shuffled(member.job, member.draws)]
-            for member in members
-        ]
-        steps = [len(own) for own in parts]
-        parameters: Tree = {}
-        for step in range(steps[0]):
-            active = sum(count > step for count in steps)
-            if phase.refresh and step % (steps[0] // phase.epochs) == 0:
+        schedule = Schedule(worker, phase, members)
+        for now in schedule:
+            if phase.refresh and schedule.opens(now):
                 passed(worker, self.net, phase.refresh, members, self.tree)
                 self.consts = Stacked.of([member.consts for member in members]).on(worker.device)
-            if len(parameters) == 0 or active < len(next(iter(parameters.values()))):
-                parameters = self._narrowed(active)
             self.net.train()
-            draws = [member.draws for member in members[:active]]
-            batch = batch_of(worker, [own[step] for own in parts[:active]], draws)
-            last_epoch = [step >= count - count // phase.epochs for count in steps[:active]]
-            ends = [step == count - 1 for count in steps[:active]]
-            gradients = self._step(batch, parameters, last_epoch, ends)
-            if step == 0:
-                parameters = self._relaid(parameters, gradients)
-        self._settle(parts)
+            batch = batch_of(worker, now.samples, [member.draws for member in members[: now.active]])
+            outs = self._together(batch, now) or self._one_by_one(batch, now)
+            for step, out, own in zip(range(now.first, now.last), outs, self._batches(batch), strict=True):
+                self._tally(out, own, schedule.last_epoch(step, now.active))
+        self._settle(schedule)
         return self.tree
+
+    def _batches(self, batch: Batch) -> list[Batch]:
+        """The batches of a run, one after another."""
+        if batch.y.shape[1] <= self.size:
+            return [batch]
+        given = [torch.split(tensor, self.size, dim=1) for tensor in batch if tensor is not None]
+        return [Batch(*parts) for parts in zip(*given, strict=True)]
+
+    # -- steps as one graph --------------------------------------------------------------------------------------
+    def _together(self, batch: Batch, now: Run) -> list[Objective] | None:
+        """The steps of a run as one graph; None if there is none.
+
+        Steps of few members, and steps that depend on their number, as Adam's do, would make too many graphs.
+        """
+        optimizer, shared, steps = self.optimizer, self.consts.tensors(), now.last - now.first
+        if not (self.net.linear and self.worker.record) or optimizer.spec.name != "sgd":
+            return None
+        in_all = self.members[0].job.ctx.task.rounds * len(self.members) * now.of
+        if now.active < len(self.members) or steps < 2 or in_all < self.blocks.least:
+            return None
+        self._narrowed(now.active)
+        weights = [value[0] if is_common(value) else value for value in self.tree.values()]
+        own = [*optimizer.state, *self.consts.stacked]
+        common = [*map(is_common, self.tree.values()), *(False for _ in own), *(True for _ in shared), False, False]
+        inputs = [*weights, *own, *shared, batch.x, batch.y]
+        key = (self.key, self.consts.kinds(), optimizer.key, tuple(common), layouts(inputs))
+        made = optimizer.remaking()
+        pure = Pure(self.net.call, list(self.tree), self.moving, self.phase, self.consts, made, self.size)
+        places = [place for place, name in enumerate(self.tree) if name in self.written]
+        block = self.blocks.get(key, lambda: StackedBlock(pure, places, len(optimizer.state), common, inputs))
+        if block is None:
+            return None
+        inputs += [self._room(like, last=now.last == now.of) for like in block.rooms]
+        taken = self.recorder.take(key, self.phase, lambda: block(*inputs), block, inputs, steps=steps)
+        left = iter(taken.tensors)
+        self.tree |= {name: next(left) for name in self.written}
+        optimizer.advance(steps, list(left))
+        return taken.objectives
+
+    def _room(self, like: Tensor, *, last: bool) -> Tensor:
+        """Memory for weights: of the last steps of all, where the clients' payloads are wanted."""
+        wanted = self.worker.room if last and self.phase is self.members[0].phases[-1] else None
+        return wanted(like) if wanted else torch.empty_like(like, device=self.worker.device)
+
+    # -- steps one by one ----------------------------------------------------------------------------------------
+    def _one_by_one(self, batch: Batch, now: Run) -> list[Objective]:
+        """The steps of a run."""
+        for name in self.written:
+            self._own(name)
+        batches = (Batch(one.x.contiguous(), *one[1:]) for one in self._batches(batch))
+        return [self._step(one, self._narrowed(now.active), now.probed) for one in batches]
+
+    def _own(self, name: str) -> Tensor:
+        """An entry of which every member has its own."""
+        if is_common(self.tree[name]):
+            self.tree[name] = self.tree[name].clone(memory_format=torch.contiguous_format)
+        return self.tree[name]
 
     def _narrowed(self, active: int) -> Tree:
         """The parameters of the first `active` members that this phase moves, as leaves over the same memory."""
@@ -78,32 +129,26 @@ class Training:
         self.optimizer.narrow(list(parameters.values()))
         return parameters
 
-    def _relaid(self, parameters: Tree, gradients: Sequence[Tensor]) -> Tree:
+    def _relaid(self, gradients: Sequence[Tensor]) -> None:
         """The parameters in the memory order of their gradients, in which updates are several times faster."""
-        moved = False
         for name, gradient in zip(self.moving, gradients, strict=True):
-            if gradient.stride() != parameters[name].stride():
+            if gradient.stride() != self.tree[name].stride() and gradient.shape == self.tree[name].shape:
                 self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
-                moved = True
-        return self._narrowed(len(gradients[0])) if moved else parameters
 
-    def _step(self, batch: Batch, parameters: Tree, last_epoch: list[bool], ends: list[bool]) -> Sequence[Tensor]:
-        """One step of the members that still have batches; returns their gradients."""
-        active, phase = len(ends), self.phase
+    def _step(self, batch: Batch, parameters: Tree, probed: Sequence[bool]) -> Objective:
+        """One step of all members that still have batches."""
+        phase, active, first = self.phase, len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
         own = self.consts.first(active)
-        probed = any(self.members[row].job.probe for row, over in enumerate(ends) if over) and self.optimizer.steps
         if probed:
-            ((_, terms, taps),), gradients = self._taken(entries, self.consts, own, batch, keep_graph=True)
-            self._probe(terms, parameters, ends)
+            (out,), gradients = self._differentiated(entries, self.consts, own, batch, keep_graph=True)
+            self._probe(out.terms, list(parameters.values()), probed)
         else:
             inputs = [*entries.values(), *own, *self.consts.tensors(), *(t for t in batch if t is not None)]
             key = (self.key, self.consts.kinds())
-            ((_, terms, taps),), gradients = self.recorder.take(
-                key, phase, lambda: self._taken(entries, self.consts, own, batch), self._pure, inputs
+            (out,), gradients = self.recorder.take(
+                key, phase, lambda: self._differentiated(entries, self.consts, own, batch), self._pure, inputs
             )
-        if any(last_epoch):
-            self._tally(terms, taps, batch, last_epoch)
         if phase.grad_map is not None:
             mapped = self._mapped(phase.grad_map, dict(zip(self.moving, gradients, strict=True)), parameters)
             gradients = tuple(mapped[name] for name in self.moving)
@@ -112,9 +157,11 @@ class Training:
             with torch.no_grad():
                 projected = self._mapped(phase.project, parameters)
                 torch._foreach_copy_(self.optimizer.parameters, [projected[name] for name in self.moving])
-        return gradients
+        if first:
+            self._relaid(gradients)
+        return out
 
-    def _taken(
+    def _differentiated(
         self, entries: Tree, consts: Stacked, own: list[Tensor], batch: Batch, *, keep_graph: bool = False
     ) -> Taken:
         """One step of all members up to their gradients; totals [K], terms [K], taps [K, B, ...]."""
@@ -132,13 +179,13 @@ class Training:
         )
 
     def _pure(self, *tensors: Tensor) -> Taken:
-        """`_taken` from tensors alone: the net's entries, the members' constants, the shared ones, the batch."""
+        """`_differentiated` from tensors alone: the net's entries, constants of members and of all, the batch."""
         names, own, given = list(self.tree), len(self.consts.stacked), iter(tensors)
         entries = {name: next(given) for name in names}
         entries |= {name: entries[name].detach().requires_grad_() for name in self.moving}
         leaves = [next(given) for _ in range(own)]
         consts = self.consts.with_tensors(given)
-        return self._taken(entries, consts, leaves, Batch(*given))
+        return self._differentiated(entries, consts, leaves, Batch(*given))
 
     def _mapped(self, function: Callable[..., Tree], *trees: Tree) -> Tree:
         """A map of trees and constants, member by member."""
@@ -150,11 +197,12 @@ class Training:
         mapped: Tree = torch.vmap(one)(own, *trees)
         return mapped
 
-    def _tally(
-        self, terms: Mapping[str, Tensor], taps: Mapping[str, Tensor], batch: Batch, last_epoch: list[bool]
-    ) -> None:
+    def _tally(self, out: Objective, batch: Batch, last_epoch: list[bool]) -> None:
+        """What is kept of a step, of the members in their last epoch."""
+        if not any(last_epoch):
+            return
         counted = None if all(last_epoch) else torch.tensor(last_epoch, device=batch.y.device)
-        fresh = {name: term.detach() for name, term in terms.items()}
+        fresh = {name: term.detach() for name, term in out.terms.items()}
         if counted is not None:
             fresh = {name: torch.where(counted, term, 0.0) for name, term in fresh.items()}
         if not self.terms:
@@ -174,24 +222,24 @@ class Training:
                 for name, statistic in statistics.items()
             }
 
-        tapped = {str(s.of): taps[str(s.of)].detach() for s in statistics.values()}
+        tapped = {str(s.of): out.taps[str(s.of)].detach() for s in statistics.values()}
         in_dims = (0, 0, dims(batch))
         put_rows(self.sums, torch.vmap(added, in_dims=in_dims)(first_rows(self.sums, len(last_epoch)), tapped, batch))
 
-    def _probe(self, terms: Mapping[str, Tensor], parameters: Tree, ends: list[bool]) -> None:
+    def _probe(self, terms: Mapping[str, Tensor], parameters: Sequence[Tensor], probed: Sequence[bool]) -> None:
         """Gradient norms of the terms, of the members whose last step it is."""
-        norms = gradient_norms(terms, list(parameters.values()), stacked=True)
-        for row, over in enumerate(ends):
-            if over:
+        norms = gradient_norms(terms, parameters, stacked=True)
+        for row, wanted in enumerate(probed):
+            if wanted:
                 self.members[row].norms |= {name: float(norm[row]) for name, norm in norms.items()}
 
-    def _settle(self, parts: list[Parts]) -> None:
+    def _settle(self, schedule: Schedule) -> None:
         """What the phase leaves beside the weights, member by member."""
         named = {name: totals.tolist() for name, totals in self.terms.items()}
-        for row, (member, own) in enumerate(zip(self.members, parts, strict=True)):
-            member.steps += len(own)
-            member.samples += sum(len(part) for part in own)
-            means = {name: totals[row] / (len(own) // self.phase.epochs) for name, totals in named.items()}
+        for row, (member, steps) in enumerate(zip(self.members, schedule.steps, strict=True)):
+            member.steps += steps
+            member.samples += schedule.samples[row]
+            means = {name: totals[row] / (steps // self.phase.epochs) for name, totals in named.items()}
             member.terms = means or member.terms
             if not self.phase.collect:
                 continue

@@ -18,6 +18,7 @@ from fedloom.engine.constants import shape_of
 from fedloom.engine.keys import phase_key
 from fedloom.engine.members import Member, StackedNet, passed, stacked_trees
 from fedloom.engine.recorded import SAVED_STACKED_SECONDS, Recorder
+from fedloom.engine.stack_blocks import Blocks
 from fedloom.engine.stack_training import Training
 from fedloom.methods.method import Finding, Work
 from fedloom.methods.phases import Collect, Train
@@ -40,6 +41,7 @@ class Stacks:
         self.worker, self.width = worker, width
         after, longest = worker.recorder.after_seconds, worker.longest_recorded
         self.recorder = Recorder(after, longest, saved_seconds=SAVED_STACKED_SECONDS)
+        self.blocks = Blocks()
         self.notes: list[Finding] = []
         self._nets = [StackedNet(live.net) for live in worker.lives]
 
@@ -103,7 +105,7 @@ class Stacks:
                 if isinstance(phase, Collect):
                     passed(self.worker, net, phase.statistics, members, tree, keep=True)
                 else:
-                    tree = Training(self.worker, self.recorder, net, phase, members, tree).run()
+                    tree = Training(self.worker, self.recorder, self.blocks, net, phase, members, tree).run()
             tree = {name: value.to(CPU) for name, value in tree.items()}
         except Exception as error:
             others = ", ".join(str(member.job.ctx.client) for member in members)

@@ -24,11 +24,15 @@ from fedloom.nets.net import Net
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Batches of `size` that were gathered together, the last one perhaps shorter: x [n, ...], y [n]."""
+    """Batches of `size` that were gathered together, the last one perhaps shorter: x [n, ...], y [n].
+
+    mask: as `Batch.mask`, of all batches.
+    """
 
     x: Tensor
     y: Tensor
     size: int
+    mask: Tensor | None = None
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -36,8 +40,8 @@ class Block:
 
     def batches(self) -> list[Batch]:
         """The batches, where they lie: sums may depend on where in memory that is."""
-        parts = zip(torch.split(self.x, self.size), torch.split(self.y, self.size), strict=True)
-        return [Batch(x, y) for x, y in parts]
+        given = [torch.split(tensor, self.size) for tensor in (self.x, self.y, self.mask) if tensor is not None]
+        return [Batch(*parts) for parts in zip(*given, strict=True)]
 
     def singles(self) -> list[Block]:
         """Each batch as a block."""
@@ -67,6 +71,67 @@ def update(phase: Train, gradients: Sequence[Tensor], moving: Tree, consts: Cons
             torch._foreach_copy_(optimizer.parameters, [projected[name] for name in moving])
 
 
+@dataclass(frozen=True, slots=True)
+class Pure:
+    """The steps of a block of batches of `size` as a function of tensors alone: the net's entries by name, the
+    optimiser's state, constants (the client's own, then the shared ones), inputs, labels and, if there is one, their
+    mask. Entries and state are changed as the steps do.
+
+    call: runs a function of the net, a batch and more with the entries given.
+    """
+
+    call: Callable[..., Any]
+    entries: Sequence[str]
+    moving: Sequence[str]
+    phase: Train
+    consts: Stacked
+    made: Remaking
+    size: int
+
+    def __call__(self, *tensors: Tensor) -> Taken:
+        given = iter(tensors)
+        tree = {name: next(given) for name in self.entries}
+        moving = {name: tree[name].detach() for name in self.moving}
+        optimizer = self.made(list(moving.values()), given)
+        own = [next(given) for _ in self.consts.stacked]
+        consts = self.consts.with_tensors(given).of_one(own)
+
+        def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
+            parameters = {name: value.detach().requires_grad_() for name, value in moving.items()}
+            one: tuple[Objective, Sequence[Tensor]]
+            leaves = list(parameters.values())
+            one = self.call(differentiated, tree | parameters, batch, consts, self.phase, leaves)
+            return one
+
+        block = Block(next(given), next(given), self.size, next(given, None))
+        return all_steps(take, self.phase, moving, consts, optimizer, block)
+
+
+def differentiated(
+    net: Net, batch: Batch, consts: Consts, phase: Train, parameters: Sequence[Tensor], *, keep: bool = False
+) -> tuple[Objective, Sequence[Tensor]]:
+    """One step's objective and the gradients of its total. keep: whether its graph can be asked again."""
+    out = objective(net, batch, consts, phase)
+    return out, torch.autograd.grad(out.total, parameters, materialize_grads=True, retain_graph=keep or None)
+
+
+def all_steps(
+    take: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
+    phase: Train,
+    moving: Tree,
+    consts: Consts,
+    optimizer: Optimizer,
+    block: Block,
+) -> Taken:
+    """All steps of a block. Beside the objectives: the optimiser's state, if it began here."""
+    objectives, began = [], not optimizer.state
+    for batch in block.batches():
+        out, gradients = take(batch)
+        update(phase, gradients, moving, consts, optimizer)
+        objectives.append(detached(out))
+    return Taken(objectives, optimizer.state if began else [])
+
+
 class Steps:
     """The steps of one epoch on a live net. Those of a block come as one recording where that pays."""
 
@@ -93,13 +158,13 @@ class Steps:
             return self._eager(block).objectives
         optimizer = self._optimizer
         key = (self._key, optimizer.key, block.size)
-        inputs = [*self._live.tree.values(), *self._consts.tensors(), *optimizer.state, block.x, block.y]
+        inputs = [*self._live.tree.values(), *optimizer.state, *self._consts.tensors(), block.x, block.y]
         before, made = optimizer.steps, optimizer.remaking()
         taken = self._recorder.take(
             key,
             self._phase,
             lambda: self._eager(block),
-            lambda *tensors: self._pure(made, block.size, tensors),
+            lambda *tensors: self._pure(made, block.size)(*tensors),
             inputs,
             steps=len(block),
         )
@@ -110,56 +175,22 @@ class Steps:
     def probed(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
         """One step, and the norms of its terms' gradients."""
         parameters = list(self._moving.values())
-        out, gradients = self._differentiated(self._live.net, self._plain, batch, parameters, keep=True)
+        out, gradients = differentiated(self._live.net, batch, self._plain, self._phase, parameters, keep=True)
         norms = gradient_norms(out.terms, parameters)
         update(self._phase, gradients, self._moving, self._plain, self._optimizer)
         return detached(out), norms
+
+    def _pure(self, made: Remaking, size: int) -> Pure:
+        call = Functional(self._live.net).call
+        return Pure(call, list(self._live.tree), list(self._moving), self._phase, self._consts, made, size)
 
     def _eager(self, block: Block) -> Taken:
         net, parameters = self._live.net, list(self._moving.values())
 
         def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
-            return self._differentiated(net, self._plain, batch, parameters)
+            return differentiated(net, batch, self._plain, self._phase, parameters)
 
-        return self._all(take, self._moving, self._plain, self._optimizer, block)
-
-    def _pure(self, made: Remaking, size: int, tensors: Sequence[Tensor]) -> Taken:
-        """The same from tensors alone: the net's entries, the constants', the optimiser's, inputs and labels."""
-        given, net = iter(tensors), Functional(self._live.net)
-        tree = {name: next(given) for name in self._live.tree}
-        consts = self._consts.with_tensors(given).of_one(())
-        moving = {name: tree[name].detach() for name in self._moving}
-        optimizer = made(list(moving.values()), given)
-
-        def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
-            parameters = {name: value.detach().requires_grad_() for name, value in moving.items()}
-            one: tuple[Objective, Sequence[Tensor]]
-            one = net.call(self._differentiated, tree | parameters, consts, batch, list(parameters.values()))
-            return one
-
-        return self._all(take, moving, consts, optimizer, Block(next(given), next(given), size))
-
-    def _differentiated(
-        self, net: Net, consts: Consts, batch: Batch, parameters: Sequence[Tensor], *, keep: bool = False
-    ) -> tuple[Objective, Sequence[Tensor]]:
-        out = objective(net, batch, consts, self._phase)
-        return out, torch.autograd.grad(out.total, parameters, materialize_grads=True, retain_graph=keep or None)
-
-    def _all(
-        self,
-        take: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
-        moving: Tree,
-        consts: Consts,
-        optimizer: Optimizer,
-        block: Block,
-    ) -> Taken:
-        """All steps of a block. Beside the objectives: the optimiser's state, if it began here."""
-        objectives, began = [], not optimizer.state
-        for batch in block.batches():
-            out, gradients = take(batch)
-            update(self._phase, gradients, moving, consts, optimizer)
-            objectives.append(detached(out))
-        return Taken(objectives, optimizer.state if began else [])
+        return all_steps(take, self._phase, self._moving, self._plain, self._optimizer, block)
 
 
 def detached(out: Objective) -> Objective:

@@ -289,8 +289,8 @@ class Method:
 
     def average(self, uploads: Uploads, by: Literal["samples", "uniform"] = "samples") -> Tree:
         """Mean of the uploaded weights, weighted by samples (McMahan et al. 2017, Algorithm 1) or all alike."""
-        trees = [cast(Tree, upload["model"]) for upload in uploads.values()]
-        return weighted_mean(trees, [cast(int, u["samples"]) if by == "samples" else 1 for u in uploads.values()])
+        trees = (cast(Tree, upload["model"]) for upload in uploads.values())
+        return weighted_mean(trees, (cast(int, u["samples"]) if by == "samples" else 1 for u in uploads.values()))
 
     # 7. predictors ------------------------------------------------------------------------------------------
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
