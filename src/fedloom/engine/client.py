@@ -6,10 +6,10 @@ import copy
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -89,6 +89,18 @@ class Draws:
     augment: np.random.Generator | None
 
 
+class Room(Protocol):
+    """Memory for what clients leave, which others can read as it is."""
+
+    def empty_like(self, tensor: Tensor) -> Tensor:
+        """Room for one tensor."""
+        ...
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in here."""
+        ...
+
+
 class Worker:
     """Runs clients one after another on live nets, one for each architecture. Holds no state between clients.
 
@@ -116,7 +128,7 @@ class Worker:
             part.in_bfloat16 = bfloat16
         self.record = record
         self.recorder = Recorder(longest_seconds=self.longest_recorded)
-        self.room: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
+        self.room: Room | None = None  # for the weights that clients leave
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
 
@@ -162,9 +174,8 @@ class Worker:
                     collected |= results
                     consts |= results
             stage = "end"
-            payload, state = self.method.end(
-                Work(live.weights(self.room), placed(collected, CPU), steps), job.state, ctx
-            )
+            tree = live.weights(self.room.empty_like if self.room else None)
+            payload, state = self.method.end(Work(tree, placed(collected, CPU), steps), job.state, ctx)
         except Exception as error:
             raise ClientError(ctx.client, ctx.round, stage, error) from error
         return Done(ctx.client, payload, state, terms, steps, samples, time.perf_counter() - started, measured)

@@ -16,12 +16,12 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -43,8 +43,7 @@ class WorkerLost(RuntimeError):
     """A worker process died, or was ended because its client took too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
+class _Order(NamedTuple):
     """A job as it crosses: tensors are places in the parent's arena, the task is known over there."""
 
     round: int
@@ -56,6 +55,19 @@ class _Order:
     payload: Packed
     state: Packed
     probe: bool
+
+
+class _Left(NamedTuple):
+    """What a client leaves, as it crosses: a `Done` with places in the worker's arena for tensors."""
+
+    client: int
+    payload: Packed
+    state: Packed
+    terms: Mapping[str, float]
+    steps: int
+    samples: int
+    seconds: float
+    norms: Mapping[str, float]
 
 
 @dataclass(slots=True)
@@ -228,11 +240,9 @@ class Processes:
         answer = hand.pipe.recv()
         if isinstance(answer, ClientError):
             raise answer
-        packed, hand.results.used = answer
-        return [
-            replace(done, payload=unpack(payload, hand.results), state=unpack(state, hand.results))
-            for done, payload, state in packed
-        ]
+        lefts, hand.results.used = answer
+        arena = hand.results
+        return [Done(client, unpack(sent, arena), unpack(kept, arena), *rest) for client, sent, kept, *rest in lefts]
 
     def _replaced(self, hand: _Hand, lost: dict[int, int], waiting: _Waiting) -> _Hand:
         """A new worker for one that died, and its jobs again: several one by one, to know which of them it is."""
@@ -293,7 +303,7 @@ def _serve(
     torch.set_num_threads(1)
     keep_freed()
     worker = worker.twin()  # spawned processes would share the parent's nets
-    worker.room = results.empty_like
+    worker.room = results
     engine: Engine = Serial(worker) if width == 1 else Batched(worker, width)
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
@@ -321,8 +331,11 @@ def _answer(jobs: list[Job], engine: Engine, results: Arena) -> Any:
     except ClientError as error:
         return _portable(error)
     pack = Packer(results).pack
-    packed = [(replace(done, payload={}, state={}), pack(done.payload), pack(done.state)) for done in finished]
-    return packed, results.used
+    lefts = [
+        _Left(d.client, pack(d.payload), pack(d.state), d.terms, d.steps, d.samples, d.seconds, d.norms)
+        for d in finished
+    ]
+    return lefts, results.used
 
 
 def _portable(error: ClientError) -> ClientError:

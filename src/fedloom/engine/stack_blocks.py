@@ -22,7 +22,7 @@ from fedloom.methods.phases import Objective
 
 # Of the largest number in a tensor: what the deferred steps may be off the plain ones, in the trial on one client.
 _TOLERANCE = 1e-5
-LEAST = 10_000  # steps of single clients in a run; to trace a block takes a second or two
+LEAST = 5_000  # steps of single clients in a run; to trace a block takes a second or two
 _LARGE = 1 << 14  # numbers of one client's weight
 
 

@@ -107,7 +107,7 @@ class Training:
     def _room(self, like: Tensor, *, last: bool) -> Tensor:
         """Memory for weights: of the last steps of all, where the clients' payloads are wanted."""
         wanted = self.worker.room if last and self.phase is self.members[0].phases[-1] else None
-        return wanted(like) if wanted else torch.empty_like(like, device=self.worker.device)
+        return wanted.empty_like(like) if wanted else torch.empty_like(like, device=self.worker.device)
 
     # -- steps one by one ----------------------------------------------------------------------------------------
     def _one_by_one(self, batch: Batch, now: Run) -> list[Objective]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Hashable, Sequence
 
 import torch
+from torch import Tensor
 
 from fedloom.core.errors import ClientError
 from fedloom.core.trees import Tree
@@ -106,13 +107,18 @@ class Stacks:
                     passed(self.worker, net, phase.statistics, members, tree, keep=True)
                 else:
                     tree = Training(self.worker, self.recorder, self.blocks, net, phase, members, tree).run()
-            tree = {name: value.to(CPU) for name, value in tree.items()}
+            tree = {name: self._at_hand(value) for name, value in tree.items()}
         except Exception as error:
             others = ", ".join(str(member.job.ctx.client) for member in members)
             error.add_note(f"clients {others} were trained together")
             raise ClientError(ctx.client, ctx.round, stage, error) from error
         taken = (time.perf_counter() - started) / max(1, sum(member.samples for member in members))
         return [self._ended(member, row, tree, taken * member.samples) for row, member in enumerate(members)]
+
+    def _at_hand(self, stacked: Tensor) -> Tensor:
+        """An entry on the CPU, and where others can read it if there is such a place: once for all clients."""
+        room = self.worker.room
+        return stacked.to(CPU) if room is None or room.holds(stacked) else room.empty_like(stacked).copy_(stacked)
 
     def _ended(self, member: Member, row: int, tree: Tree, seconds: float) -> Done:
         job, ctx = member.job, member.job.ctx
