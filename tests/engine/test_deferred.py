@@ -113,6 +113,19 @@ def test_products_of_all_batches_with_the_first_weight_are_one():
     assert [user.target for user in transposed.users] == [ATEN.mm.default]
 
 
+def test_products_of_the_batches_with_one_another_are_one():
+    """Of five batches of four: the last sixteen rows with the first sixteen."""
+    _, changed, inputs = graphs((100, 80), 5)
+    names, run = [], torch.fx.Interpreter(changed)
+    run.call_function = lambda target, args, kwargs: (
+        names.append((target, *(tuple(a.shape) for a in args if isinstance(a, torch.Tensor))))
+        or torch.fx.Interpreter.call_function(run, target, args, kwargs)
+    )
+    run.run(*inputs)
+    assert names.count((ATEN.mm.default, (16, 100), (100, 16))) == 1
+    assert not any(name[0] is ATEN.mm.default and name[1] == (4, 100) for name in names)
+
+
 def test_a_sum_with_a_product_of_stacks_is_one_operator():
     from torch.fx.experimental.proxy_tensor import make_fx
 

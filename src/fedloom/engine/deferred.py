@@ -178,8 +178,8 @@ def _products(weight: Node, after: Node | None) -> list[tuple[Node, bool]] | Non
 
 
 def _products_merged(graph: GraphModule) -> None:
-    """Products of all parts of an input with the same matrix, as one product."""
-    groups: dict[tuple[Node, Node, bool], list[tuple[Node, _Part]]] = {}
+    """Products of parts of an input with the same matrix, or with first rows of that input, as one product each."""
+    groups: dict[tuple[Node, Node | None, bool], list[_Product]] = {}
     for node in graph.graph.nodes:
         place = _place(node)
         if place is None or node.kwargs:
@@ -189,22 +189,49 @@ def _products_merged(graph: GraphModule) -> None:
             continue
         transposed = right.target is ATEN.t.default
         matrix = right.args[0] if transposed else right
-        groups.setdefault((part.whole, matrix, transposed), []).append((node, part))
-    for (whole, matrix, transposed), products in groups.items():
+        first = _first_rows(matrix, part.whole) if transposed else None
+        key = (part.whole, matrix if first is None else None, transposed)
+        groups.setdefault(key, []).append(_Product(node, part, matrix, first))
+    for (_, _, transposed), products in groups.items():
         if len(products) > 1:
-            _merge(graph, whole, matrix, products, transposed=transposed)
+            _merge(graph, products, transposed=transposed)
 
 
-def _merge(
-    graph: GraphModule, whole: Node, matrix: Node, products: list[tuple[Node, _Part]], *, transposed: bool
-) -> None:
-    call = graph.graph.call_function
-    with graph.graph.inserting_before(products[0][0]):
-        flat = call(ATEN.view.default, (whole, [_sized(whole)[0], *products[0][1].rest]))
-        product = call(ATEN.mm.default, (flat, call(ATEN.t.default, (matrix,)) if transposed else matrix))
-    for node, part in products:
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product of a part of an input with `matrix`, which is the `first` rows of that input if that is a number."""
+
+    node: Node
+    part: _Part
+    matrix: Node
+    first: int | None
+
+
+def _first_rows(matrix: Node, whole: Node) -> int | None:
+    """How many first rows of `whole`, flattened, a node is; None if it is something else."""
+    if matrix.target is not ATEN.slice.Tensor or matrix.args[1:3] != (0, 0):
+        return None
+    flat = cast(Node, matrix.args[0])
+    return cast(int, matrix.args[3]) if flat.target is ATEN.view.default and flat.args[0] is whole else None
+
+
+def _merge(graph: GraphModule, products: list[_Product], *, transposed: bool) -> None:
+    call, whole, rest = graph.graph.call_function, products[0].part.whole, products[0].part.rest
+    start = min(product.part.start for product in products)
+    end = max(product.part.start + product.part.rows for product in products)
+    with graph.graph.inserting_before(products[0].node):
+        flat = call(ATEN.view.default, (whole, [_sized(whole)[0], *rest]))
+        matrix = products[0].matrix
+        if products[0].first is not None:
+            matrix = call(ATEN.slice.Tensor, (flat, 0, 0, max(product.first or 0 for product in products)))
+        right = call(ATEN.t.default, (matrix,)) if transposed else matrix
+        joint = call(ATEN.mm.default, (call(ATEN.slice.Tensor, (flat, 0, start, end)), right))
+    for product in products:
+        node, own = product.node, product.part.start - start
         with graph.graph.inserting_before(node):
-            rows = call(ATEN.slice.Tensor, (product, 0, part.start, part.start + part.rows))
+            rows = call(ATEN.slice.Tensor, (joint, 0, own, own + product.part.rows))
+            if product.first is not None:
+                rows = call(ATEN.slice.Tensor, (rows, 1, 0, product.first))
             if node.target is ATEN.addmm.default:
                 rows = call(ATEN.add.Tensor, (rows, node.args[0]))
         _in_place_of(node, rows)
