@@ -135,7 +135,8 @@ def _samples_a_round(workload: Workload) -> float:
 def peer(python: str, script: str, workload: str, rounds: int) -> Figures:
     """One command of a peer; its own JSON, and the seconds of the whole command."""
     began = time.perf_counter()
-    command = [python, str(HERE / "contestants" / script), workload, str(rounds)]
+    script, *style = script.split()
+    command = [python, str(HERE / "contestants" / script), workload, str(rounds), *style]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
@@ -257,6 +258,8 @@ def main() -> None:
         scripts = {}
         if arguments.peers:
             scripts |= {"flower": (arguments.peers, "with_flower.py"), "pfl": (arguments.peers, "with_pfl.py")}
+            if name == "cnn":
+                scripts["flower, quickstart"] = (arguments.peers, "with_flower.py quickstart")
         if arguments.fedjax and name in ("mlp", "logistic"):
             scripts["fedjax"] = (arguments.fedjax, "with_fedjax.py")
         if scripts:

@@ -1,7 +1,8 @@
-"""Flower's simulation (Ray), FedAvg: `python with_flower.py WORKLOAD ROUNDS`, one JSON object on standard output.
+"""Flower's simulation (Ray), FedAvg: `python with_flower.py WORKLOAD ROUNDS [quickstart]`, one JSON object on standard
+output.
 
 Given its best here: two actors of one core on two cores, tensors in memory loaded once per actor, no transforms, no
-evaluation.
+evaluation. quickstart: the same actors, and clients as in Flower's PyTorch quickstart (`quickstart.py`).
 """
 
 from __future__ import annotations
@@ -37,12 +38,16 @@ from contestants.workloads import NO_OP, WORKLOADS
 
 
 @functools.cache
-def trainer(name: str):
+def trainer(name: str, style: str):
     torch.set_num_threads(1)
+    if style == "quickstart":
+        from contestants.quickstart import quickstart
+
+        return quickstart(WORKLOADS[name])
     return with_loaders((WORKLOADS | NO_OP)[name])
 
 
-def client_app(workload: str) -> ClientApp:
+def client_app(workload: str, style: str) -> ClientApp:
     app = ClientApp()
 
     @app.train()
@@ -51,7 +56,7 @@ def client_app(workload: str) -> ClientApp:
 
         client = int(context.node_config["partition-id"])
         received = message.content["arrays"].to_torch_state_dict()
-        weights, samples = with_flower.trainer(workload)(client, received)
+        weights, samples = with_flower.trainer(workload, style)(client, received)
         content = RecordDict({"arrays": ArrayRecord(weights), "metrics": MetricRecord({"num-examples": samples})})
         return Message(content=content, reply_to=message)
 
@@ -80,10 +85,14 @@ class Timed(FedAvg):
         return result
 
 
-def main(name: str, rounds: int) -> None:
+def main(name: str, rounds: int, style: str = "") -> None:
     workload = (WORKLOADS | NO_OP)[name]
     scenario = workload.scenario()
     net = workload.net(scenario)
+    if style == "quickstart":
+        from contestants.quickstart import Net
+
+        net = Net()
     share = workload.sampled / scenario.clients
     strategy = Timed(
         fraction_train=share, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=scenario.clients
@@ -95,7 +104,7 @@ def main(name: str, rounds: int) -> None:
         strategy.start(grid=grid, initial_arrays=ArrayRecord(net.state_dict()), num_rounds=rounds)
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2}}
-    run_simulation(server, client_app(name), num_supernodes=scenario.clients, backend_config=resources)
+    run_simulation(server, client_app(name, style), num_supernodes=scenario.clients, backend_config=resources)
     seconds = [end - begin for begin, end in strategy.times]
     first = strategy.times[0][1] - BEGAN
     counts = {"rounds": seconds, "samples": strategy.samples}
@@ -103,4 +112,4 @@ def main(name: str, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
