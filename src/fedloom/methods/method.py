@@ -284,7 +284,10 @@ class Method:
 
     # 6. aggregate -------------------------------------------------------------------------------------------
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        """Next server state from any non-empty set of uploads, in the order of client ids."""
+        """Next server state from any non-empty set of uploads, in the order of client ids.
+
+        Others may still train: an upload is waited for when it is asked for.
+        """
         return {"model": self.average(uploads)}
 
     def average(self, uploads: Uploads, by: Literal["samples", "uniform"] = "samples") -> Tree:
