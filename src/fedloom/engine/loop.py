@@ -126,9 +126,9 @@ class Federation:
 
         largest_first = sorted(chosen, key=lambda client: -len(self.scenario.train[client]))
         uploads = _Uploads(self.engine.run(_Jobs(largest_first, made)), chosen)
-        findings: list[Finding] = []
+        findings, asked = list[Finding](), time.perf_counter()
         server = self.engine.keep(self.method.aggregate(self.server, uploads, ctx)) if chosen else self.server
-        done, aggregating = uploads.all(), uploads.last_at
+        done = uploads.all()
         if uploads:
             self.server = server
             findings = self.method.degeneracies(self.server, uploads, ctx)
@@ -141,9 +141,9 @@ class Federation:
                 self.states[client] = self.engine.keep(done[client].state)
         self.round = now
         finished = time.perf_counter()
-        seconds.train = min(sum(d.seconds for d in done.values()), aggregating - began)  # side by side: wall-clock
-        seconds.aggregate = finished - aggregating
-        seconds.move = max(0.0, aggregating - began - seconds.train)
+        seconds.train = min(sum(d.seconds for d in done.values()), uploads.waited)  # side by side: wall-clock
+        seconds.aggregate = finished - asked - uploads.waited
+        seconds.move = max(0.0, finished - began - seconds.train - seconds.aggregate)
         return RoundReport(
             round=now,
             participants=tuple(chosen),
@@ -183,15 +183,15 @@ class _Sizes:
 
 class _Uploads(Mapping[int, Record]):
     """What the clients of a round send, in the order of their ids, each as soon as it is there: the server sums the
-    first while others still train."""
+    first while others still train. `waited`: seconds that it had to wait."""
 
     def __init__(self, arriving: Iterator[Done], clients: Sequence[int]) -> None:
         self._arriving, self._clients = arriving, clients
         self._done: dict[int, Done] = {}
-        self.sizes, self.last_at = _Sizes(), time.perf_counter()
+        self.sizes, self.waited = _Sizes(), 0.0
 
     def __getitem__(self, client: int) -> Record:
-        if client not in self._done and client in self._clients:
+        if client not in self._done:
             self._wait_for(client)
         return self._done[client].payload
 
@@ -207,12 +207,13 @@ class _Uploads(Mapping[int, Record]):
         return self._done
 
     def _wait_for(self, client: int | None) -> None:
+        began = time.perf_counter()
         for done in self._arriving:
             self._done[done.client] = done
-            self.last_at = time.perf_counter()
             self.sizes.add(done.payload)
             if done.client == client:
-                return
+                break
+        self.waited += time.perf_counter() - began
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,11 @@ from fedloom.nets.net import Net
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Batches of `size` that were gathered together, the last one perhaps shorter: x [n, ...], y [n].
-
-    mask: as `Batch.mask`, of all batches.
-    """
+    """Batches of `size` that were gathered together, the last one perhaps shorter: x [n, ...], y [n]."""
 
     x: Tensor
     y: Tensor
     size: int
-    mask: Tensor | None = None
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -40,8 +36,8 @@ class Block:
 
     def batches(self) -> list[Batch]:
         """The batches, where they lie: sums may depend on where in memory that is."""
-        given = [torch.split(tensor, self.size) for tensor in (self.x, self.y, self.mask) if tensor is not None]
-        return [Batch(*parts) for parts in zip(*given, strict=True)]
+        parts = zip(torch.split(self.x, self.size), torch.split(self.y, self.size), strict=True)
+        return [Batch(x, y) for x, y in parts]
 
     def singles(self) -> list[Block]:
         """Each batch as a block."""
@@ -74,8 +70,8 @@ def update(phase: Train, gradients: Sequence[Tensor], moving: Tree, consts: Cons
 @dataclass(frozen=True, slots=True)
 class Pure:
     """The steps of a block of batches of `size` as a function of tensors alone: the net's entries by name, the
-    optimiser's state, constants (the client's own, then the shared ones), inputs, labels and, if there is one, their
-    mask. Entries and state are changed as the steps do.
+    optimiser's state, constants (the client's own, then the shared ones), inputs, labels. Entries and state are changed
+    as the steps do.
 
     call: runs a function of the net, a batch and more with the entries given.
     """
@@ -103,8 +99,7 @@ class Pure:
             one = self.call(differentiated, tree | parameters, batch, consts, self.phase, leaves)
             return one
 
-        block = Block(next(given), next(given), self.size, next(given, None))
-        return all_steps(take, self.phase, moving, consts, optimizer, block)
+        return all_steps(take, self.phase, moving, consts, optimizer, Block(next(given), next(given), self.size))
 
 
 def differentiated(
