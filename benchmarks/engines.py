@@ -37,6 +37,7 @@ from contestants import with_fedloom, with_torch
 from contestants.workloads import LR, WORKLOADS, Workload
 from fedloom.core.files import write_atomic
 from fedloom.engine import Federation
+from fedloom.engine.serial import Engine
 from fedloom.study.environment import describe
 
 HERE = Path(__file__).parent
@@ -49,6 +50,11 @@ ENGINES: dict[str, dict[str, Any]] = {
     "batched": {"name": "batched", "workers": 1},
     "batched, 2 processes": {"name": "batched", "workers": 2},
 }
+NATIVE: dict[str, dict[str, Any]] = {
+    "serial, native kernels": {"name": "serial", "kernels": "native"},
+    "2 processes, native kernels": {"name": "processes", "workers": 2, "kernels": "native"},
+}
+CONVOLUTIONAL = ("cnn", "fashion")
 Figures = dict[str, Any]
 
 
@@ -95,14 +101,21 @@ def auto_takes(workload: Workload) -> str:
     """The engine that auto chooses of all."""
     made = with_fedloom.federation(workload, name="auto", same_bits=False)
     made.engine.close()
-    return {"processes": "2 processes", "batched": "batched, 2 processes"}.get(made.engine.name, made.engine.name)
+    return called(made.engine)
+
+
+def called(engine: Engine) -> str:
+    """An engine's name in `ENGINES` and `NATIVE`."""
+    name = {"processes": "2 processes", "batched": "batched, 2 processes"}.get(engine.name, engine.name)
+    return f"{name}, native kernels" if engine.native else name
 
 
 def measured(name: str) -> Figures:
     """The in-process contestants of one workload."""
     workload = WORKLOADS[name]
     auto = auto_takes(workload)
-    federations = {engine: warmed(with_fedloom.federation(workload, **choice)) for engine, choice in ENGINES.items()}
+    choices = ENGINES | (NATIVE if name in CONVOLUTIONAL else {})
+    federations = {engine: warmed(with_fedloom.federation(workload, **choice)) for engine, choice in choices.items()}
     contestants = {engine: with_fedloom.rounds(made) for engine, made in federations.items()}
     contestants["plain loop"] = with_torch.rounds(workload)
     if name == "fashion":
@@ -113,7 +126,7 @@ def measured(name: str) -> Figures:
         for made in federations.values():
             made.engine.close()
     per_round = _samples_a_round(workload)
-    serial, best = taken["serial"], min(ENGINES, key=lambda engine: median(taken[engine]))
+    serial, best = taken["serial"], min(choices, key=lambda engine: median(taken[engine]))
     figures: Figures = {
         "seconds_a_round": {who: summary([s * per_round for s in seconds]) for who, seconds in taken.items()},
         "fastest": best,
@@ -122,6 +135,9 @@ def measured(name: str) -> Figures:
         "serial / plain loop": ratio(serial, taken["plain loop"]),
         "serial / 2 processes": ratio(serial, taken["2 processes"]),
     }
+    if name in CONVOLUTIONAL:
+        for torchs, native in zip(("serial", "2 processes"), NATIVE, strict=True):
+            figures[f"{torchs} / {native}"] = ratio(taken[torchs], taken[native])
     if "centralised" in taken:
         figures["serial / centralised, a sample"] = ratio(serial, taken["centralised"])
     return figures
@@ -163,7 +179,7 @@ def beside_peers(name: str, scripts: Mapping[str, tuple[str, str]]) -> Figures:
                 pairs = list(zip(found["rounds"], found["samples"], strict=True))[-PEER_ROUNDS:]
                 taken[who] += [seconds / samples * per_round for seconds, samples in pairs]
                 starts[who].append(round(found["to_first_round"], 2))
-        engine = made.engine.name
+        engine = called(made.engine)
     finally:
         made.engine.close()
     figures: Figures = {

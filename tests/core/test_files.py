@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core import files
-from fedloom.core.files import write_atomic
+from fedloom.core.files import cache_dir, write_atomic
 
 
 def test_writes_bytes_and_text_and_makes_missing_folders(tmp_path):
@@ -69,3 +69,13 @@ def test_data_is_flushed_to_disk_before_the_old_file_is_replaced(tmp_path, monke
     )
     write_atomic(path, "12345")
     assert seen == [(5, "old")]
+
+
+def test_the_cache_is_the_users_own_or_the_platforms(monkeypatch):
+    monkeypatch.setenv("FEDLOOM_CACHE", "/somewhere")
+    assert cache_dir() == Path("/somewhere")
+    monkeypatch.delenv("FEDLOOM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_dir() == Path("/xdg/fedloom")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_dir() == Path.home() / ".cache" / "fedloom"

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import torch
 
 from fedloom.core.errors import DataError
 from fedloom.data import cache
-from fedloom.data.cache import cache_dir, cached, checksum
+from fedloom.data.cache import cached, checksum
 
 VALUES = np.arange(12, dtype=np.int64).reshape(3, 4)
 
@@ -254,16 +253,6 @@ def test_a_killed_builder_blocks_nobody(source_file, tmp_path, folder):
     child.wait()
     assert (cached("toy", {}, [source_file], Build()).arrays["x"] == VALUES).all()
     assert len([path for path in folder.iterdir() if path.is_dir()]) == 1
-
-
-def test_the_folder_is_the_users_own_or_the_platforms(monkeypatch):
-    monkeypatch.setenv("FEDLOOM_CACHE", "/somewhere")
-    assert cache_dir() == Path("/somewhere")
-    monkeypatch.delenv("FEDLOOM_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache_dir() == Path("/xdg/fedloom")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_dir() == Path.home() / ".cache" / "fedloom"
 
 
 def test_checksums_see_shape_and_dtype_and_sample_large_arrays(monkeypatch):

@@ -41,3 +41,11 @@ def test_a_net_may_keep_the_plain_order():
 
     net = Plain()
     assert not Live(net).tree["flat.weight"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_nets_with_native_kernels_keep_the_plain_order_whatever_they_had():
+    net = Volumes()
+    Live(net)
+    net.native = True
+    Live(net)
+    assert net.flat.weight.is_contiguous()

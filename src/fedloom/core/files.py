@@ -1,10 +1,17 @@
-"""Writing to disk so that a reader never sees half a file."""
+"""Where caches are, and writing to disk so that a reader never sees half a file."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
+
+
+def cache_dir() -> Path:
+    """What can be made again is kept here: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache)."""
+    if own := os.environ.get("FEDLOOM_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedloom"
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 
 from fedloom._version import __version__
 from fedloom.core.errors import DataError
+from fedloom.core.files import cache_dir
 
 _FORMAT = 1
 _WAIT_SECONDS = 1800.0
@@ -65,14 +66,6 @@ class Writer:
         except OSError as error:
             raise _unwritable(self.folder, error) from None
         self.checksums[name] = checksum(array)
-
-
-def cache_dir() -> Path:
-    """Where entries live: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache)."""
-    own = os.environ.get("FEDLOOM_CACHE")
-    return (
-        Path(own).expanduser() if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedloom"
-    )
 
 
 def cached(label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[Writer], Any]) -> Entry:

@@ -28,6 +28,10 @@ class Batched:
     def __init__(self, worker: Worker, width: int = WIDTH) -> None:
         self.stacks = Stacks(worker, width)
 
+    @property
+    def native(self) -> bool:
+        return self.stacks.worker.native
+
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""
         return iter(self.stacks.run(list(jobs)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,7 +27,9 @@ _LONG_SECONDS = 10.0  # a run of more has its steps recorded in the trial as the
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
     """What a run asks for. workers: processes, None for one per core; client_seconds: longest time for one client;
-    width: clients in a stack; same_bits: whether `auto` keeps to engines with the bits of the serial one.
+    width: clients in a stack; same_bits: whether `auto` keeps to the bits of the serial engine with torch's kernels;
+    kernels: torch's; native, the project's own for small convolutions (not in stacks); or auto, torch's unless `auto`
+    chooses the engine, may change bits, and finds the others faster.
     """
 
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
@@ -35,6 +37,7 @@ class EngineChoice:
     client_seconds: float | None = None
     width: int = WIDTH
     same_bits: bool = True
+    kernels: Literal["auto", "torch", "native"] = "auto"
 
 
 def cores() -> int:
@@ -53,9 +56,11 @@ class Equipped:
 def equip(federation: Federation, worker: Worker, choice: EngineChoice) -> Equipped:
     """Give the federation, made with a serial engine, the engine chosen.
 
-    Raises `ConfigError` for the batched engine if it cannot run this.
+    Raises `ConfigError` for the batched engine if it cannot run this, and for native kernels if they cannot.
     """
     keep_freed()
+    if choice.kernels == "native":
+        worker = _native(worker, choice)
     wanted = 1 if worker.device.type != "cpu" else min(choice.workers or cores(), federation.sampled)
     if choice.name == "auto":
         return _tried(federation, worker, choice, wanted)
@@ -78,36 +83,80 @@ def _made(name: str, federation: Federation, worker: Worker, choice: EngineChoic
 
 def _tried(federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Equipped:
     """The fastest engine in a small round of which nothing is kept."""
-    names = ["serial", *(["processes"] if workers > 1 else [])]
-    if not choice.same_bits and obstacle(worker) is None:
-        names.append("batched")
-    trial = _Trial(federation, worker, workers * (choice.width if "batched" in names else 2), 2 * workers)
-    if len(names) == 1 or not trial.clients:
+    candidates = list(_candidates(worker, choice, workers))
+    stacked = any(candidate.name == "batched" for candidate in candidates)
+    trial = _Trial(federation, worker, workers * (choice.width if stacked else 2), 2 * workers)
+    if len(candidates) == 1 or not trial.clients:
         return Equipped()
-    long = "batched" in names and trial.seconds_in_all / workers > _LONG_SECONDS
-    seconds: dict[str, float] = {}
+    long = not choice.same_bits and trial.seconds_in_all / workers > _LONG_SECONDS
+    seconds: dict[_Candidate, float] = {}
     failures = []
-    for name in names:
-        engine = _made(name, federation, worker, choice, workers)
+    for candidate in candidates:
+        engine = _made(candidate.name, federation, candidate.worker, choice, workers)
         try:
-            seconds[name] = trial.seconds(engine, hurried=long)
+            seconds[candidate] = trial.seconds(engine, hurried=long)
         except ClientError as error:
-            if name != "batched":
+            if candidate.reference:
                 raise
-            failures.append(f"; batched cannot run this: {error}")
-        if seconds and name == min(seconds, key=lambda tried: seconds[tried]):
+            failures.append(f"; {candidate.words(workers)} cannot run this: {error}")
+        if seconds and candidate is min(seconds, key=lambda tried: seconds[tried]):
             federation.engine.close()
             federation.engine = engine
         else:
             engine.close()
-    told = ", ".join(f"{taken:.3f} s {_words(name, workers)}" for name, taken in seconds.items())
+    told = ", ".join(f"{taken:.3f} s {candidate.words(workers)}" for candidate, taken in seconds.items())
     return Equipped(f"a trial of {len(trial.clients)} clients took {told}" + "".join(failures))
 
 
-def _words(name: str, workers: int) -> str:
-    """How an engine works, in a sentence."""
-    split = "in one process" if workers == 1 or name == "serial" else f"in {workers}"
-    return f"stacked {split}" if name == "batched" else split
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """An engine to try. reference: whether it has the serial engine's bits, and so must run whatever that runs."""
+
+    name: str
+    worker: Worker
+    reference: bool = True
+
+    def words(self, workers: int) -> str:
+        """How it works, in a sentence."""
+        split = "in one process" if workers == 1 or self.name == "serial" else f"in {workers}"
+        kernels = " with native kernels" if self.worker.native else ""
+        return f"stacked {split}" if self.name == "batched" else split + kernels
+
+
+def _candidates(worker: Worker, choice: EngineChoice, workers: int) -> Iterator[_Candidate]:
+    """All that may be taken, the serial engine first."""
+    names = ["serial", *(["processes"] if workers > 1 else [])]
+    yield from (_Candidate(name, worker) for name in names)
+    if choice.same_bits:
+        return
+    if choice.kernels == "auto" and native_obstacle(worker) is None:
+        native = worker.twin(native=True)
+        yield from (_Candidate(name, native, reference=False) for name in names)
+    if not worker.native and obstacle(worker) is None:
+        yield _Candidate("batched", worker, reference=False)
+
+
+def _native(worker: Worker, choice: EngineChoice) -> Worker:
+    """The worker with native kernels. Raises `ConfigError` if they cannot be used."""
+    why = "stacks are computed by torch" if choice.name == "batched" else native_obstacle(worker)
+    if why:
+        raise ConfigError(f"engine.kernels: native cannot be used: {why}; leave it out, or take torch")
+    return worker.twin(native=True)
+
+
+def native_obstacle(worker: Worker) -> str | None:
+    """Why native kernels cannot be used here, or would change nothing; None if they can and do."""
+    from fedloom.nets.kernels import compiler, suited
+
+    if worker.device.type != "cpu":
+        return f"they run on the CPU, and the device is {worker.device}"
+    if worker.lives[0].net.in_bfloat16:
+        return "they compute in float32, and precision is bfloat16"
+    if not any(suited(live.net) for live in worker.lives):
+        return "no net has a convolution of so few channels that they are faster"
+    if compiler() is None:
+        return "there is no C++ compiler (c++, g++, clang++ or $CXX), and they are compiled when first used"
+    return None
 
 
 class _Trial:

@@ -105,7 +105,7 @@ class Worker:
     """Runs clients one after another on live nets, one for each architecture. Holds no state between clients.
 
     Nets and data lie on `device`; what jobs bring, and what clients leave, on the CPU. bfloat16: as `Net.in_bfloat16`.
-    record: whether steps that come often are recorded (`engine/recorded.py`).
+    native: as `Net.native`. record: whether steps that come often are recorded (`engine/recorded.py`).
 
     Raises `ConfigError` for an augmentation that does not fit the data.
     """
@@ -119,24 +119,38 @@ class Worker:
         device: torch.device = CPU,
         *,
         bfloat16: bool = False,
+        native: bool = False,
         record: bool = True,
     ) -> None:
         local.augment.check(data)
         self.method, self.data, self.local, self.device = method, data.to(device), local, device
-        self.lives = [Live(net.to(device)) for net in nets]
         for part in (module for net in nets for module in net.modules() if isinstance(module, Net)):
-            part.in_bfloat16 = bfloat16
+            part.in_bfloat16, part.native = bfloat16, native
+        self.lives = [Live(net.to(device)) for net in nets]
         self.record = record
         self.recorder = Recorder(longest_seconds=self.longest_recorded)
         self.room: Room | None = None  # for the weights that clients leave
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
 
-    def twin(self) -> Worker:
-        """A worker with nets of its own, on the same data."""
+    def twin(self, *, native: bool | None = None) -> Worker:
+        """A worker with nets of its own, on the same data. native: whether they are; None: if these are."""
         nets = [copy.deepcopy(live.net) for live in self.lives]
-        half = nets[0].in_bfloat16
-        return Worker(self.method, nets, self.data, self.local, self.device, bfloat16=half, record=self.record)
+        return Worker(
+            self.method,
+            nets,
+            self.data,
+            self.local,
+            self.device,
+            bfloat16=nets[0].in_bfloat16,
+            native=self.native if native is None else native,
+            record=self.record,
+        )
+
+    @property
+    def native(self) -> bool:
+        """Whether its nets take native kernels."""
+        return self.lives[0].net.native
 
     @property
     def longest_recorded(self) -> float:

@@ -129,6 +129,10 @@ class Processes:
         for _ in range(workers):
             self._hands.append(self._hire())
 
+    @property
+    def native(self) -> bool:
+        return self._worker.native
+
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job as they finish. Raises `ClientError` at the first failure."""
         self._packer.clear()

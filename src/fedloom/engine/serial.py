@@ -23,6 +23,11 @@ class Engine(Protocol):
 
     name: str
 
+    @property
+    def native(self) -> bool:
+        """Whether clients train with native kernels (`Net.native`)."""
+        ...
+
     def run(self, jobs: Jobs) -> Iterator[Done]: ...
 
     def keep(self, record: Record) -> Record:
@@ -49,6 +54,10 @@ class Serial:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
+
+    @property
+    def native(self) -> bool:
+        return self.worker.native
 
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""

@@ -16,11 +16,11 @@ class Live:
 
     def __init__(self, net: Net) -> None:
         self.net = net
-        if net.channels_last:
-            for parameter in net.parameters():
-                if parameter.dim() == 4:  # of two-dimensional convolutions; the order does not exist for others
-                    # `contiguous` leaves weights of one channel alone, and convolutions then compute in plain order
-                    parameter.data = parameter.data.clone(memory_format=torch.channels_last)
+        order = torch.channels_last if net.channels_last and not net.native else torch.contiguous_format
+        for parameter in net.parameters():
+            if parameter.dim() == 4:  # of two-dimensional convolutions; channels last does not exist for others
+                # `contiguous` leaves weights of one channel alone, and convolutions then compute in plain order
+                parameter.data = parameter.data.clone(memory_format=order)
         self.tree = tree_of(net)
         self.parameters = dict(net.named_parameters())
 

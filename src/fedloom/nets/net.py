@@ -30,6 +30,9 @@ class Net(nn.Module):
     `in_bfloat16`: while it trains, convolutions and linear layers below the head take their inputs and weights in that
     dtype; the weights themselves, what leaves `features` and `maps`, and everything after it stay float32.
 
+    `native`: while it trains, `features` and `maps` take the project's own kernels where they are faster than torch's
+    (`fedloom.nets.kernels`). Engines keep such a net's weights in plain order.
+
     Some papers cut the same net earlier: `classifier_block` names the submodules, in order, of what they call the
     classifier; `maps(x)` [B, f] is its input. Here it is the head alone.
     """
@@ -38,11 +41,12 @@ class Net(nn.Module):
     classifier_block: ClassVar[tuple[str, ...]] = ("head",)
     channels_last: ClassVar[bool] = True
     in_bfloat16 = False
+    native = False
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         for name in cls.__dict__.keys() & {"features", "maps"}:
-            setattr(cls, name, _at_precision(cls.__dict__[name]))
+            setattr(cls, name, _as_asked(cls.__dict__[name]))
 
     def features(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> z [B, d]. Every net defines its own."""
@@ -69,15 +73,20 @@ class Net(nn.Module):
         return tag_roles(self, "head")
 
 
-def _at_precision(part: Callable[[Net, Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
-    """A net's own `features` or `maps`, in bfloat16 if the net says so."""
+def _as_asked(part: Callable[[Net, Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
+    """A net's own `features` or `maps`, in bfloat16 or by the project's kernels if the net says so."""
 
     @functools.wraps(part)
     def computed(self: Net, x: Tensor) -> Tensor:
-        if not (self.in_bfloat16 and self.training):
-            return part(self, x)
-        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
-            return part(self, x).float()
+        if self.training and self.in_bfloat16:
+            with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+                return part(self, x).float()
+        if self.training and self.native:
+            from fedloom.nets.kernels import Native  # few runs ask for them
+
+            with Native():
+                return part(self, x)
+        return part(self, x)
 
     return computed
 

@@ -283,7 +283,7 @@ class _Run:
         return saved.sha256
 
     def _finish(self, digest: str) -> Result:
-        config, evaluation = self.config, self.config.evaluation
+        config, evaluation, engine = self.config, self.config.evaluation, self.federation.engine
         by = accuracies(self.rows, evaluation.last_k)
         seconds = {name: round(total(self.rows, f"seconds_{name}"), 3) for name in SECONDS}
         chosen = by[evaluation.select]
@@ -315,7 +315,7 @@ class _Run:
             "samples_per_second": round(total(self.rows, "samples") / max(seconds["train"], 1e-9), 1),
             "seconds": seconds,
             "peak_memory_mb": peak_memory_mb(),
-            "engine": self.federation.engine.name,
+            "engine": engine.name + (", native kernels" if engine.native else ""),
             "engine_reason": self.equipped.reason,
             "degenerate": [self.findings[c].message if c in self.findings else c for c in sorted(codes)],
             "fingerprint": config.fingerprint(),

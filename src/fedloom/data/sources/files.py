@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from fedloom.core.errors import DataError
-from fedloom.data.cache import cache_dir
+from fedloom.core.files import cache_dir
 
 _DAMAGE = (
     OSError,

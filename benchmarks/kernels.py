@@ -1,0 +1,93 @@
+"""Where the project's kernels are faster than torch's: `python benchmarks/kernels.py [convolutions|poolings]`.
+
+One convolution or pooling, forward and backward, one thread, torch in both memory orders and the project's kernels in
+turns; medians in microseconds. `taken`: whether a net with native kernels takes them (`fedloom.nets.kernels.native`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, max_pool2d
+
+from fedloom.engine.memory import keep_freed
+from fedloom.nets.kernels.native import gains
+from fedloom.nets.kernels.operators import convolution, max_pool2
+
+BATCH, SECONDS = 32, 1.0
+ORDERS = {"plain": torch.contiguous_format, "channels last": torch.channels_last}
+IN_OUT = "1-6 3-6 6-16 1-10 10-20 3-16 8-16 16-16 12-24 16-32 3-32 1-32 8-32 32-32 1-64 3-64 4-64 12-48"
+# Side of the image, of the kernel, padding.
+SIDES = [(28, 5, 0), (12, 5, 0), (32, 3, 1), (14, 3, 1), (8, 3, 1)]
+
+Work: TypeAlias = Callable[[], object]
+
+
+def trained(function: Callable[..., Tensor], inputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Work:
+    """Forward and backward, with a gradient of the output in its own memory order."""
+    g = torch.randn_like(function(*inputs))
+    return lambda: torch.autograd.grad(function(*inputs), wanted, g)
+
+
+def in_turns(works: dict[str, Work]) -> dict[str, float]:
+    """Median microseconds of each, after two turns that warm up."""
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    turn, until = 0, time.perf_counter() + SECONDS
+    while time.perf_counter() < until or turn < 5:
+        for name, work in works.items():
+            began = time.perf_counter()
+            work()
+            if turn > 1:
+                taken[name].append((time.perf_counter() - began) * 1e6)
+        turn += 1
+    return {name: median(times) for name, times in taken.items()}
+
+
+def told(title: str, taken: dict[str, float], chosen: bool) -> None:
+    best = min(taken[name] for name in ORDERS)
+    figures = "".join(f"{microseconds:12.0f}" for microseconds in taken.values())
+    print(f"{title:34s}{figures}  {best / taken['native']:5.2f} x  {'taken' if chosen else ''}", flush=True)
+
+
+def convolutions() -> None:
+    for side, kernel, padding in SIDES:
+        for c_in, c_out in (map(int, pair.split("-")) for pair in IN_OUT.split()):
+            x, weight = torch.randn(BATCH, c_in, side, side), torch.randn(c_out, c_in, kernel, kernel)
+            works: dict[str, Work] = {}
+            for name, order in (ORDERS | {"native": torch.contiguous_format}).items():
+                leaves = [x.clone(memory_format=order), weight.clone(memory_format=order), torch.randn(c_out)]
+                wanted = [leaf.requires_grad_() for leaf in leaves[c_in <= 3 :]]  # a first layer's images need none
+                function: Callable[..., Tensor] = convolution if name == "native" else conv2d
+                works[name] = trained(partial(function, padding=(padding, padding)), leaves, wanted)
+            title = f"{c_in} -> {c_out}, {side}x{side}, {kernel}x{kernel}, padding {padding}"
+            told(title, in_turns(works), gains(c_in, c_out))
+
+
+def poolings() -> None:
+    for channels, side in ((6, 28), (16, 10), (10, 24), (32, 28), (64, 14)):
+        x = torch.randn(BATCH, channels, side, side)
+        ordered = {name: x.clone(memory_format=order).requires_grad_() for name, order in ORDERS.items()}
+        works = {name: trained(lambda x: max_pool2d(x, 2), [own], [own]) for name, own in ordered.items()}
+        own = x.clone().requires_grad_()
+        works["native"] = trained(max_pool2, [own], [own])
+        told(f"2x2 maxima, {channels} of {side}x{side}", in_turns(works), True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    keep_freed()
+    print(f"{f'batches of {BATCH}':34s}{'plain':>12s}{'channels last':>14s}{'native':>10s}  torch's best / native")
+    for work in (convolutions, poolings):
+        if len(sys.argv) < 2 or sys.argv[1] == work.__name__:
+            work()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""C++ sources of this folder as libraries for the processor at hand: compiled once for each geometry, then kept."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from fedloom.core.errors import FedloomError
+from fedloom.core.files import cache_dir
+
+HERE = Path(__file__).parent
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared")
+
+
+class KernelError(FedloomError):
+    """Kernels were asked for that cannot be compiled here."""
+
+
+@cache
+def compiler() -> str | None:
+    """The C++ compiler's path: $CXX, else c++, g++ or clang++; None if there is none."""
+    names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def library(source: str, **macros: int) -> ctypes.CDLL:
+    """`source`, a file of this folder without its ending, compiled with `macros`.
+
+    Raises `KernelError` if it cannot be compiled here, or kept where only this user may write.
+    """
+    folder = cache_dir() / "kernels"
+    built = folder / f"{source}-{_digest(source, tuple(sorted(macros.items())))}.so"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _others_may_write(folder):
+            raise KernelError(
+                f"cache folder {folder}: others may write there, and what lies in it is run; set FEDLOOM_CACHE to a "
+                "folder of your own"
+            )
+        if not built.exists():
+            _compile(source, macros, built)
+    except OSError as error:
+        raise KernelError(
+            f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
+        ) from None
+    return ctypes.CDLL(str(built))
+
+
+def _others_may_write(folder: Path) -> bool:
+    told = folder.stat()
+    return os.name == "posix" and (told.st_uid != os.getuid() or bool(told.st_mode & 0o022))
+
+
+def _compile(source: str, macros: dict[str, int], to: Path) -> None:
+    if (found := compiler()) is None:
+        raise KernelError(
+            "engine.kernels = native needs a C++ compiler, and there is none; install g++ or clang++, name one in "
+            "$CXX, or take engine.kernels: torch"
+        )
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix="compiling-") as folder:
+        made = Path(folder) / to.name
+        given = [f"-D{name}={value}" for name, value in macros.items()]
+        command = [found, *FLAGS, *given, "-o", str(made), str(HERE / f"{source}.cpp")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise KernelError(f"{found} could not compile {source}.cpp with {macros}:\n{done.stderr.strip()}")
+        made.replace(to)  # whole or not at all: another process may compile the same
+
+
+@cache
+def _digest(source: str, macros: tuple[tuple[str, int], ...]) -> str:
+    """Of everything that the library's code depends on. A home folder may be shared by machines of several kinds."""
+    texts = [path.read_bytes() for path in (HERE / f"{source}.cpp", HERE / "vectors.h")]
+    told = repr((macros, FLAGS, _version(), _processor())).encode()
+    return hashlib.sha256(b"\0".join([*texts, told])).hexdigest()[:24]
+
+
+@cache
+def _version() -> str:
+    """The compiler and its version: another one may sum in another order."""
+    found = compiler()
+    return subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+
+
+@cache
+def _processor() -> str:
+    """What this processor can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    told = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return "\n".join(sorted(told))
