@@ -37,7 +37,7 @@ def test_a_tensor_comes_out_as_it_was_put_in(tensor):
 def test_a_record_comes_out_as_it_was_packed():
     arena, original = Arena(), record()
     packed = Packer(arena).pack(original)
-    assert same_bits(unpack(packed, arena), original)
+    assert same_bits(unpack(packed, arena.view), original)
 
 
 def test_what_records_share_is_put_in_once():
@@ -61,7 +61,7 @@ def test_memory_is_used_again_after_clear():
 
 def test_lasting_copies_what_lies_in_an_arena_and_nothing_else():
     arena, own = Arena(), torch.ones(3)
-    inside = unpack(Packer(arena).pack(record()), arena)
+    inside = unpack(Packer(arena).pack(record()), arena.view)
     kept = lasting(inside | {"own": own}, [arena])
     assert kept["own"] is own
     tensors = [*kept["model"].values(), kept["table"].values, kept["table"].held, kept["counts"]]

@@ -259,7 +259,7 @@ class Worker:
     def order(self, job: Job, draws: Draws) -> Tensor:
         """One epoch's samples, batch after batch."""
         order = torch.from_numpy(draws.order.permutation(len(job.indices)))
-        return job.indices[order[: self.batches(job) * self.local.batch_size]].to(self.device)
+        return job.indices.index_select(0, order[: self.batches(job) * self.local.batch_size]).to(self.device)
 
     def together(self, draws: Draws) -> int:
         """Batches that are gathered at once."""

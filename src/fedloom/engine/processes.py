@@ -7,6 +7,7 @@ function of its job. Workers end with their parent, however that ends, and leave
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -16,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, SpawnContext
@@ -24,6 +25,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, NoReturn
 
 import torch
+from torch import Tensor
 
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
@@ -245,8 +247,8 @@ class Processes:
         if isinstance(answer, ClientError):
             raise answer
         lefts, hand.results.used = answer
-        arena = hand.results
-        return [Done(client, unpack(sent, arena), unpack(kept, arena), *rest) for client, sent, kept, *rest in lefts]
+        view = hand.results.view
+        return [Done(client, unpack(sent, view), unpack(kept, view), *rest) for client, sent, kept, *rest in lefts]
 
     def _replaced(self, hand: _Hand, lost: dict[int, int], waiting: _Waiting) -> _Hand:
         """A new worker for one that died, and its jobs again: several one by one, to know which of them it is."""
@@ -317,16 +319,16 @@ def _serve(
             if fresh:
                 results.clear()
             if given:
-                pipe.send(_answer([_job(order, tasks, orders) for order in given], engine, results))
+                view = functools.cache(orders.view)  # of what clients have in common, once
+                pipe.send(_answer([_job(order, tasks, view) for order in given], engine, results))
     except (EOFError, OSError, KeyboardInterrupt):
         _leave()
 
 
-def _job(order: _Order, tasks: list[Task], orders: Arena) -> Job:
-    counts = orders.view(order.class_counts)
-    ctx = ClientContext(tasks[order.group], order.round, order.client, order.samples, counts)
-    payload, state = unpack(order.payload, orders), unpack(order.state, orders)
-    return Job(ctx, payload, state, orders.view(order.indices), order.probe)
+def _job(order: _Order, tasks: list[Task], view: Callable[[Place], Tensor]) -> Job:
+    ctx = ClientContext(tasks[order.group], order.round, order.client, order.samples, view(order.class_counts))
+    payload, state = unpack(order.payload, view), unpack(order.state, view)
+    return Job(ctx, payload, state, view(order.indices), order.probe)
 
 
 def _answer(jobs: list[Job], engine: Engine, results: Arena) -> Any:
