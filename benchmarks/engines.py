@@ -54,7 +54,10 @@ NATIVE: dict[str, dict[str, Any]] = {
     "serial, native kernels": {"name": "serial", "kernels": "native"},
     "2 processes, native kernels": {"name": "processes", "workers": 2, "kernels": "native"},
 }
-CONVOLUTIONAL = ("cnn", "fashion")
+NATIVE_STACKS: dict[str, dict[str, Any]] = {
+    "batched, 2 processes, native kernels": {"name": "batched", "workers": 2, "kernels": "native"},
+}
+GAINING = {"cnn": NATIVE, "fashion": NATIVE, "mlp": NATIVE_STACKS}  # from native kernels
 Figures = dict[str, Any]
 
 
@@ -114,7 +117,8 @@ def measured(name: str) -> Figures:
     """The in-process contestants of one workload."""
     workload = WORKLOADS[name]
     auto = auto_takes(workload)
-    choices = ENGINES | (NATIVE if name in CONVOLUTIONAL else {})
+    natives = GAINING.get(name, {})
+    choices = ENGINES | natives
     federations = {engine: warmed(with_fedloom.federation(workload, **choice)) for engine, choice in choices.items()}
     contestants = {engine: with_fedloom.rounds(made) for engine, made in federations.items()}
     contestants["plain loop"] = with_torch.rounds(workload)
@@ -135,9 +139,9 @@ def measured(name: str) -> Figures:
         "serial / plain loop": ratio(serial, taken["plain loop"]),
         "serial / 2 processes": ratio(serial, taken["2 processes"]),
     }
-    if name in CONVOLUTIONAL:
-        for torchs, native in zip(("serial", "2 processes"), NATIVE, strict=True):
-            figures[f"{torchs} / {native}"] = ratio(taken[torchs], taken[native])
+    for native in natives:
+        plain = native.removesuffix(", native kernels")
+        figures[f"{plain} / {native}"] = ratio(taken[plain], taken[native])
     if "centralised" in taken:
         figures["serial / centralised, a sample"] = ratio(serial, taken["centralised"])
     return figures

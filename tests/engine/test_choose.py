@@ -131,6 +131,34 @@ def test_auto_takes_them_where_it_may_and_they_are_faster(faster, monkeypatch):
 
 
 @needs_compiler
+def test_stacks_of_linear_nets_take_them_where_auto_may(monkeypatch):
+    monkeypatch.setattr(choose._Trial, "seconds", lambda _, engine, *, hurried: 2.0 - engine.native)
+    toy = images(net="mlp-128")
+    equipped = equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, same_bits=False))
+    assert (toy.federation.engine.name, toy.federation.engine.native) == ("batched", True)
+    assert equipped.reason.endswith("took 2.000 s in one process, 1.000 s stacked in one process with native kernels")
+
+
+@needs_compiler
+def test_stacks_of_convolutions_beside_linear_nets_are_torchs():
+    stacked = images(net="lenet5")
+    stacked.federation.engine = Batched(stacked.worker.twin(native=True))
+    stacked.federation.step()
+    plain = trained(images(net="lenet5"), TORCH, count=1)
+    assert furthest(stacked.federation.server["model"], plain.server["model"]) < 1e-5
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["batched", "auto"])
+def test_stacks_of_linear_nets_take_them_where_they_are_named(name):
+    toy = images(net="mlp-128")
+    equip(toy.federation, toy.worker, EngineChoice(name, workers=1, same_bits=False, kernels="native"))
+    assert toy.federation.engine.native
+    with pytest.raises(ConfigError, match="no net has a convolution"):
+        equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, kernels="native"))
+
+
+@needs_compiler
 @pytest.mark.parametrize("choice", [EngineChoice("auto", workers=1), EngineChoice("auto", workers=2)])
 def test_auto_keeps_to_torchs_bits_unless_told(choice):
     toy = images()

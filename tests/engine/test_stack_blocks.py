@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from fedloom.engine.batched import Batched
-from fedloom.engine.stack_blocks import Blocks
+from fedloom.engine.serial import Serial
+from fedloom.engine.stack_blocks import Blocks, has_large_updates
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.phases import OptimizerSpec
+from fedloom.nets.kernels import compiler
+from fedloom.nets.kernels.operators import update
 from support import Tiny, TinyBN, configured, near, world
 
 ALIKE = [[0, 1, 2, 0, 1, 1, 0, 3], [1, 1, 2, 3, 3, 0, 1, 2], [0, 1, 2, 3, 0, 1, 2, 3]]
@@ -108,6 +111,37 @@ def test_weights_are_written_where_the_worker_says():
     assert len(room.given) == 4
     assert not any(tensor.isnan().any() for tensor in room.given)
     assert all(room.holds(tensor) for one in done for tensor in one.payload["model"].values())
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("name", ["fedavg", "fedsc", "fedssa", "local"])
+@pytest.mark.parametrize("hurried", [False, True], ids=["replayed", "compiled"])
+def test_large_updates_by_native_kernels(name, hurried):
+    def trained(engine):
+        toy = world(configured(name), ALIKE, net="mlp-128", shape=(1, 28, 28), batch_size=3, epochs=2)
+        engine = toy.federation.engine = engine(toy.worker)
+        if isinstance(engine, Batched):
+            engine.stacks.blocks.least = 0
+        engine.hurry(hurried)
+        for _ in range(3):
+            toy.federation.step()
+        return toy.federation, engine
+
+    native, engine = trained(lambda worker: Batched(worker.twin(native=True)))
+    graphs = [graph for graph in engine.stacks.blocks._made.values() if graph is not None]
+    assert any(node.target is update() for graph in graphs for node in graph._graph.graph.nodes)
+    serial, _ = trained(Serial)
+    assert near(native.server, serial.server, 1e-5)
+    states = zip(native.states.values(), serial.states.values(), strict=True)
+    assert all(near(one, other, 1e-5) for one, other in states)
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "large"),
+    [("mlp-128", (1, 28, 28), True), ("logistic", (1, 28, 28), False), ("lenet5", (1, 28, 28), False)],
+)
+def test_nets_with_large_updates(net, shape, large):
+    assert has_large_updates(world(configured("fedavg"), ALIKE, net=net, shape=shape).net) == large
 
 
 class Looks(FedAvg):

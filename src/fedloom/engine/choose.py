@@ -16,6 +16,7 @@ from fedloom.engine.loop import Federation
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes import Processes
 from fedloom.engine.serial import Engine, Serial
+from fedloom.engine.stack_blocks import has_large_updates
 from fedloom.engine.stacks import obstacle
 from fedloom.methods.method import ServerContext
 
@@ -28,8 +29,8 @@ _LONG_SECONDS = 10.0  # a run of more has its steps recorded in the trial as the
 class EngineChoice:
     """What a run asks for. workers: processes, None for one per core; client_seconds: longest time for one client;
     width: clients in a stack; same_bits: whether `auto` keeps to the bits of the serial engine with torch's kernels;
-    kernels: torch's; native, the project's own for small convolutions (not in stacks); or auto, torch's unless `auto`
-    chooses the engine, may change bits, and finds the others faster.
+    kernels: torch's; native, the project's own for small convolutions and for stacks of linear nets; or auto, torch's
+    unless `auto` chooses the engine, may change bits, and finds the others faster.
     """
 
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
@@ -120,7 +121,7 @@ class _Candidate:
         """How it works, in a sentence."""
         split = "in one process" if workers == 1 or self.name == "serial" else f"in {workers}"
         kernels = " with native kernels" if self.worker.native else ""
-        return f"stacked {split}" if self.name == "batched" else split + kernels
+        return ("stacked " if self.name == "batched" else "") + split + kernels
 
 
 def _candidates(worker: Worker, choice: EngineChoice, workers: int) -> Iterator[_Candidate]:
@@ -129,30 +130,35 @@ def _candidates(worker: Worker, choice: EngineChoice, workers: int) -> Iterator[
     yield from (_Candidate(name, worker) for name in names)
     if choice.same_bits:
         return
-    if choice.kernels == "auto" and native_obstacle(worker) is None:
-        native = worker.twin(native=True)
+    native = worker.twin(native=True) if choice.kernels == "auto" else worker
+    if choice.kernels == "auto" and native_obstacle(worker, "serial") is None:
         yield from (_Candidate(name, native, reference=False) for name in names)
-    if not worker.native and obstacle(worker) is None:
-        yield _Candidate("batched", worker, reference=False)
+    gains = native_obstacle(worker, "batched") is None
+    if obstacle(worker) is None and (gains or not worker.native):
+        yield _Candidate("batched", native if gains else worker, reference=False)
 
 
 def _native(worker: Worker, choice: EngineChoice) -> Worker:
-    """The worker with native kernels. Raises `ConfigError` if they cannot be used."""
-    why = "stacks are computed by torch" if choice.name == "batched" else native_obstacle(worker)
-    if why:
-        raise ConfigError(f"engine.kernels: native cannot be used: {why}; leave it out, or take torch")
+    """The worker with native kernels. Raises `ConfigError` if they can be used in no engine that may be taken."""
+    names = ["serial", *([] if choice.same_bits else ["batched"])] if choice.name == "auto" else [choice.name]
+    reasons = [native_obstacle(worker, name) for name in names]
+    if None not in reasons:
+        raise ConfigError(f"engine.kernels: native cannot be used: {reasons[0]}; leave it out, or take torch")
     return worker.twin(native=True)
 
 
-def native_obstacle(worker: Worker) -> str | None:
-    """Why native kernels cannot be used here, or would change nothing; None if they can and do."""
+def native_obstacle(worker: Worker, engine: str) -> str | None:
+    """Why native kernels cannot be used in an engine, or would change nothing; None if they can and do."""
     from fedloom.nets.kernels import compiler, suited
 
+    nets = [live.net for live in worker.lives]
     if worker.device.type != "cpu":
         return f"they run on the CPU, and the device is {worker.device}"
-    if worker.lives[0].net.in_bfloat16:
+    if nets[0].in_bfloat16:
         return "they compute in float32, and precision is bfloat16"
-    if not any(suited(live.net) for live in worker.lives):
+    if engine == "batched" and not any(map(has_large_updates, nets)):
+        return "stacks are computed by torch, but for large weights of nets with nothing but linear layers"
+    if engine != "batched" and not any(map(suited, nets)):
         return "no net has a convolution of so few channels that they are faster"
     if compiler() is None:
         return "there is no C++ compiler (c++, g++, clang++ or $CXX), and they are compiled when first used"

@@ -35,12 +35,20 @@ class Member:
     samples: int = 0
 
 
+def is_linear(net: Net) -> bool:
+    """Whether only linear layers have weights."""
+    return all(isinstance(module, nn.Linear) for module in net.modules() if _has_entries(module))
+
+
 class StackedNet:
     """A net without weights of its own, which looks at a batch's mask. linear: whether only linear layers have any."""
 
     def __init__(self, net: Net) -> None:
-        self.linear = all(isinstance(module, nn.Linear) for module in net.modules() if _has_entries(module))
+        self.linear = is_linear(net)
         copied, self._rows = masked_copy(net)
+        for module in copied.modules():
+            if isinstance(module, Net):
+                module.native = False  # native kernels know one client's tensors
         self.parameters = [name for name, _ in net.named_parameters()]
         self._net = Functional(copied)
 

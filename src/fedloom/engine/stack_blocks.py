@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fedloom.engine.deferred import deferred, fused
+from fedloom.engine.members import is_linear
 from fedloom.engine.programs import ATEN, functional, simplified
 from fedloom.engine.recorded import MOST, Taken
 from fedloom.engine.steps import Pure
 from fedloom.methods.phases import Objective
+from fedloom.nets.net import Net
 
 # Of the largest number in a tensor: what the deferred steps may be off the plain ones, in the trial on one client.
 _TOLERANCE = 1e-5
@@ -56,14 +58,21 @@ class StackedBlock:
     """
 
     def __init__(
-        self, pure: Pure, changed: Sequence[int], states: int, common: Sequence[bool], inputs: Sequence[Tensor]
+        self,
+        pure: Pure,
+        changed: Sequence[int],
+        states: int,
+        common: Sequence[bool],
+        inputs: Sequence[Tensor],
+        *,
+        native: bool = False,
     ) -> None:
         self._pure, self._common = pure, list(common)
         first = len(pure.entries)
         self._written = [*changed, *range(first, first + states)]
         self._names: list[tuple[list[str], list[str]]] = []
         self._graph = self._traced(inputs)
-        self.rooms = _given_room(self._graph, len(self._written))
+        self.rooms = _given_room(self._graph, len(self._written), native=native)
 
     def __call__(self, *tensors: Tensor) -> Taken:
         with torch.no_grad():
@@ -101,8 +110,18 @@ class StackedBlock:
         return [tensor for group in [*named, taken.tensors] for tensor in group]
 
 
-def _given_room(graph: GraphModule, results: int) -> list[Tensor]:
+def has_large_updates(net: Net) -> bool:
+    """Whether stacks of this net may end in large updates of weights, for which there is a native kernel."""
+    from fedloom.nets.kernels.operators import LEAST_SIDE
+
+    weights = [p for p in net.parameters() if p.dim() == 2 and min(p.shape) >= LEAST_SIDE]
+    return is_linear(net) and any(weight.numel() >= _LARGE for weight in weights)
+
+
+def _given_room(graph: GraphModule, results: int, *, native: bool) -> list[Tensor]:
     """Have large updates of stacks among the last results written into memory that is handed in: tensors like these."""
+    if native:
+        from fedloom.nets.kernels.operators import LEAST_SIDE, update  # few runs ask for them
     rooms: list[Tensor] = []
     *_, last = (node for node in graph.graph.nodes if node.op == "placeholder")
     outputs: Any = graph.graph.output_node().args[0]
@@ -113,8 +132,12 @@ def _given_room(graph: GraphModule, results: int) -> list[Tensor]:
             continue
         with graph.graph.inserting_after(last):
             last = graph.graph.placeholder(f"room{len(rooms)}")
-        node.target, node.kwargs = ATEN.baddbmm.out, {**node.kwargs, "out": last}
         like = node.meta["val"]
+        if native and like.dtype == torch.float32 and min(like.shape[1:]) >= LEAST_SIDE:
+            factors = [float(node.kwargs.get(name, 1.0)) for name in ("beta", "alpha")]
+            node.target, node.args, node.kwargs = update(), (*node.args, last, *factors), {}
+        else:
+            node.target, node.kwargs = ATEN.baddbmm.out, {**node.kwargs, "out": last}
         rooms.append(torch.empty(like.shape, dtype=like.dtype, device="meta"))
     graph.recompile()
     return rooms

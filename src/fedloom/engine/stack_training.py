@@ -94,7 +94,9 @@ class Training:
         made = optimizer.remaking()
         pure = Pure(self.net.call, list(self.tree), self.moving, self.phase, self.consts, made, self.size)
         places = [place for place, name in enumerate(self.tree) if name in self.written]
-        block = self.blocks.get(key, lambda: StackedBlock(pure, places, len(optimizer.state), common, inputs))
+        block = self.blocks.get(
+            key, lambda: StackedBlock(pure, places, len(optimizer.state), common, inputs, native=self.worker.native)
+        )
         if block is None:
             return None
         inputs += [self._room(like, last=now.last == now.of) for like in block.rooms]
