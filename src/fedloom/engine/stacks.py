@@ -113,17 +113,21 @@ class Stacks:
             error.add_note(f"clients {others} were trained together")
             raise ClientError(ctx.client, ctx.round, stage, error) from error
         taken = (time.perf_counter() - started) / max(1, sum(member.samples for member in members))
-        return [self._ended(member, row, tree, taken * member.samples) for row, member in enumerate(members)]
+        rows = {name: value.unbind() for name, value in tree.items()}
+        return [
+            self._ended(member, {name: own[row] for name, own in rows.items()}, taken * member.samples)
+            for row, member in enumerate(members)
+        ]
 
     def _at_hand(self, stacked: Tensor) -> Tensor:
         """An entry on the CPU, and where others can read it if there is such a place: once for all clients."""
         room = self.worker.room
         return stacked.to(CPU) if room is None or room.holds(stacked) else room.empty_like(stacked).copy_(stacked)
 
-    def _ended(self, member: Member, row: int, tree: Tree, seconds: float) -> Done:
+    def _ended(self, member: Member, tree: Tree, seconds: float) -> Done:
         job, ctx = member.job, member.job.ctx
         try:
-            work = Work({name: value[row] for name, value in tree.items()}, member.collected, member.steps)
+            work = Work(tree, member.collected, member.steps)
             payload, state = self.worker.method.end(work, job.state, ctx)
         except Exception as error:
             raise ClientError(ctx.client, ctx.round, "end", error) from error

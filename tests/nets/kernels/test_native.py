@@ -63,6 +63,7 @@ def test_convolutions_that_are_torchs(named):
         (torch.randn(1, 16, 8, 8), torch.randn(4, 16, 3, 3)),
         (torch.randn(1, 3, 8, 8), torch.randn(96, 3, 3, 3)),
         (torch.randn(1, 1, 70, 8), torch.randn(2, 1, 3, 3)),
+        (torch.randn(1, 1, 20, 20), torch.randn(2, 1, 9, 9)),
     ],
 )
 def test_tensors_that_are_torchs(x, weight):

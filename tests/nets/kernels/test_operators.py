@@ -92,6 +92,17 @@ def test_a_sample_depends_on_no_other():
         assert torch.equal(gx[k : k + 1], gradient)
 
 
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_a_batch_depends_on_none_before(geometry):
+    """Not even on one of infinities, after which a client has diverged, and the next one has not."""
+    x, weight, bias, g, padding = given(geometry, 1)
+    before = with_gradients(lambda *leaves: convolution(*leaves, padding), (x, weight, bias), g)
+    many, inputs = 40, [torch.full((40, *x.shape[1:]), math.inf), weight, bias]
+    with_gradients(lambda *leaves: convolution(*leaves, padding), inputs, g.expand(many, -1, -1, -1))
+    after = with_gradients(lambda *leaves: convolution(*leaves, padding), (x, weight, bias), g)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
 def test_an_empty_batch():
     _, weight, bias, _, padding = given(GEOMETRIES[0], 1)
     leaf = weight.clone().requires_grad_()

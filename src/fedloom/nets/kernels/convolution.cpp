@@ -24,21 +24,19 @@ constexpr int block_of(int channels, int largest) {
   return best;
 }
 
-float *rows_copied(float *to, int to_pitch, const float *from, int from_pitch, int rows, int width) {
+void rows_copied(float *to, int to_pitch, const float *from, int from_pitch, int rows, int width) {
   for (int row = 0; row < rows; row++) std::memcpy(to + row * to_pitch, from + row * from_pitch, sizeof(float) * width);
-  return to;
 }
 
-// The correlation of C_FROM planes, each FROM numbers, of which the first
-// and last ZEROS rows are zero, with kernels w [C_FROM, TAPS, C_TO], to C_TO planes of LENGTH
-// numbers, each kept in the next multiple of LANES.
+// The correlation of C_FROM planes, each FROM numbers, of which the first and last ZEROS rows are zero, with kernels
+// w [C_FROM, TAPS, C_TO], to C_TO planes of LENGTH numbers, each kept in the next multiple of LANES.
 template <int C_FROM, int FROM, int ZEROS, int C_TO, int LENGTH>
 struct Correlation {
   static constexpr int BLOCK = block_of(C_TO, 8), WIDE = SUMS / BLOCK;
   static constexpr int CHANNELS = up(C_TO, BLOCK), VECTORS = up(LENGTH, LANES) / LANES, TO = VECTORS * LANES;
   static constexpr int WEIGHTS = C_FROM * TAPS * CHANNELS;
 
-  // `last`: one behind the last row of taps that counts for these outputs, `first` the first.
+  // Rows of taps from `first` up to `last` meet numbers that are not zero.
   template <int N>
   static void tile(const float *from, const float *w, const float *bias, float *to, int first, int last) {
     Vector sums[BLOCK][N];
@@ -176,6 +174,8 @@ void weight_gradient(const float *g, const float *x, float *gw, float *gb, int n
   if (PAD_Y || PAD_X) std::memset(planes, 0, sizeof planes);
   for (int first = 0; first < n; first += Weights::TOGETHER) {
     const int samples = least(Weights::TOGETHER, n - first);
+    // Numbers behind the last plane meet zeros in g; what another batch has left there might be infinite.
+    std::memset(planes + samples * C_IN * IN, 0, sizeof(float) * SLACK);
     for (int s = 0; s < samples; s++) {
       put(x + std::size_t(first + s) * C_IN * HEIGHT * WIDTH, planes + s * C_IN * IN);
       const float *from = g + std::size_t(first + s) * C_OUT * ROWS * COLUMNS;

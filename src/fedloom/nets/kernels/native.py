@@ -15,8 +15,9 @@ from fedloom.nets.kernels.operators import convolution, max_pool2
 
 _Sides: TypeAlias = int | tuple[int, int]
 
-# Most channels in and out for which these kernels are faster, and the largest image (`benchmarks/kernels.py`).
-MOST_IN, MOST_OUT, LARGEST = 10, 64, 64
+# Most channels in and out for which these kernels are faster (`benchmarks/kernels.py`), the largest padded image and
+# the largest window: sums of a row of taps are kept in registers.
+MOST_IN, MOST_OUT, LARGEST, LARGEST_WINDOW = 10, 64, 64, 7
 
 
 def suited(net: nn.Module) -> bool:
@@ -58,8 +59,9 @@ def _conv2d(
         return None
     pads = pair(padding)
     sides = zip(input.shape[2:], weight.shape[2:], pads, strict=True)
-    if not all(kernel <= side + 2 * pad <= LARGEST and pad < kernel for side, kernel, pad in sides):
-        return None
+    for side, kernel, pad in sides:
+        if not (pad < kernel <= LARGEST_WINDOW and kernel <= side + 2 * pad <= LARGEST):
+            return None
     return convolution(input, weight, bias, pads)
 
 
