@@ -1,7 +1,7 @@
 """Where the time of a round goes, by cProfile: `python benchmarks/where.py [cnn fashion mlp]`.
 
-Seconds of four rounds by kind of work, for fedloom's serial engine with and without recorded steps, the plain loop, and
-a loop with DataLoaders. Forward, backward and update of recorded steps are one call.
+Seconds of four rounds by kind of work, for fedloom's serial engine with and without recorded steps and native kernels,
+the plain loop, and a loop with DataLoaders. Forward, backward and update of recorded steps are one call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from contestants import with_fedloom, with_torch
 from contestants.workloads import WORKLOADS, Workload
-from engines import warmed
+from engines import GAINING, NATIVE, warmed
 
 ROUNDS = 4
 KINDS = {
@@ -48,6 +48,8 @@ def with_loaders(workload: Workload) -> Callable[[], int]:
 def kind_of(file: str, name: str) -> str:
     if file.endswith("programs.py"):
         return "recorded steps"
+    if "kernels" in Path(file).parts:
+        return "native kernels"
     for kind, words in KINDS.items():
         if any(word in name for word in words):
             return kind
@@ -60,7 +62,7 @@ def profiled(work: Callable[[], int]) -> tuple[dict[str, float], int]:
         work()
     profile = cProfile.Profile()
     samples = sum(profile.runcall(work) for _ in range(ROUNDS))
-    seconds = dict.fromkeys(["recorded steps", *KINDS, "everything else"], 0.0)
+    seconds = dict.fromkeys(["recorded steps", "native kernels", *KINDS, "everything else"], 0.0)
     for (file, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         seconds[kind_of(file, name)] += own
     return seconds, samples
@@ -72,9 +74,17 @@ def main() -> None:
         workload = WORKLOADS[name]
         made, recording = (with_fedloom.federation(workload, name="serial") for _ in range(2))
         warmed(recording)
+        natives = {}
+        if GAINING.get(name) is NATIVE:
+            plain, recorded = (with_fedloom.federation(workload, name="serial", kernels="native") for _ in range(2))
+            natives = {
+                "fedloom, native kernels": with_fedloom.rounds(plain),
+                "fedloom, native kernels, recorded": with_fedloom.rounds(warmed(recorded)),
+            }
         contestants = {
             "fedloom, serial": with_fedloom.rounds(made),
             "fedloom, recorded": with_fedloom.rounds(recording),
+            **natives,
             "plain loop": with_torch.rounds(workload),
             "loop with DataLoaders": with_loaders(workload),
         }
