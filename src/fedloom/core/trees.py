@@ -79,13 +79,12 @@ class _Sum:
 
     def add(self, trees: Sequence[Tree], weights: Sequence[float]) -> None:
         """Add weight * tree, tree after tree, in blocks that stay in the cache."""
-        flat: Sequence[Tensor] = [tree[name].reshape(-1) for tree in trees for name in self.names]
-        if len(self.names) > 1 and trees:
-            flat = torch.cat(list(flat)).to(torch.float64).view(len(trees), -1).unbind()
-        parts = [torch.split(tensor, _BLOCK) for tensor in flat]
-        for place, block in enumerate(torch.split(self.total, _BLOCK)):
-            for own, weight in zip(parts, weights, strict=True):
-                block.add_(own[place], alpha=weight)
+        entries = [[tree[name].reshape(-1) for name in self.names] for tree in trees]
+        flat = [own[0] if len(own) == 1 else torch.cat(own) for own in entries]
+        for start in range(0, self.total.numel(), _BLOCK):
+            block = self.total[start : start + _BLOCK]
+            for tensor, weight in zip(flat, weights, strict=True):
+                block.add_(tensor[start : start + _BLOCK], alpha=weight)
 
 
 def _sums_like(tree: Tree) -> list[_Sum]:

@@ -99,6 +99,9 @@ def test_poolings(pool, own):
 
 
 def test_errors_are_torchs():
+    for bias in (BIAS.double(), torch.randn(5)):
+        with Native(), pytest.raises(RuntimeError, match="bias"):
+            conv2d(IMAGES, WEIGHT, bias)
     with Native(), pytest.raises(RuntimeError, match="channels"):
         conv2d(torch.randn(2, 5, 8, 8), WEIGHT)
     with Native(), pytest.raises(RuntimeError, match="Kernel size can't be greater"):
