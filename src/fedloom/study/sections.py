@@ -103,13 +103,13 @@ class EngineConfig(Section):
     name: serial; processes, with the same bits; batched, stacks of `stack` clients in each process, whose numbers agree
     to about 1e-5; or auto, the fastest of them in a trial. same_bits: auto leaves out batched and native kernels, so
     that numbers do not depend on the machine's speed. kernels: torch; native, the project's own for convolutions of few
-    channels, with which a LeNet trains twice as fast, and for stacks of linear nets: they need a C++ compiler, and
-    numbers agree to about 1e-5; auto, torch unless a trial without `same_bits` finds the others faster. workers:
-    processes (one per core). client_seconds: longest time for one client, with more than one process (no limit).
-    state_budget_mb: MiB of client states that stay in memory, the others go to disk (no limit). device: where clients
-    are trained and tested: cpu, cuda or cuda:1. On cuda there are no processes, and auto without `same_bits: false` is
-    serial: ask for batched. record: false keeps steps from being recorded (the numbers are the same), for losses that
-    print or are stepped through.
+    channels, with which a LeNet trains twice as fast in long runs, and for stacks of linear nets: they need a C++
+    compiler, and their numbers agree to about 1e-5 a few steps on; auto, torch unless a trial without `same_bits` finds
+    the others faster. workers: processes (one per core). client_seconds: longest time for one client, with more than
+    one process (no limit). state_budget_mb: MiB of client states that stay in memory, the others go to disk (no limit).
+    device: where clients are trained and tested: cpu, cuda or cuda:1. On cuda there are no processes, and auto without
+    `same_bits: false` is serial: ask for batched. record: false keeps steps from being recorded (the numbers are the
+    same), for losses that print or are stepped through.
     """
 
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
