@@ -26,7 +26,7 @@ def suited(net: nn.Module) -> bool:
 
 
 def gains(c_in: int, c_out: int) -> bool:
-    """Whether the kernels are faster for so many channels, by up to 1.8 times, or about as fast."""
+    """Whether the kernels are faster for so many channels, or about as fast."""
     return c_in <= MOST_IN and c_out <= MOST_OUT
 
 

@@ -27,18 +27,18 @@ void put(float *to, Vector v, bool past) {
   store(to, v);
 }
 
-template <int WIDE>
+template <int VECTORS>
 void tile(const float *start, const float *left, const float *right, float *out, float beta, float alpha, bool past) {
-  Vector sums[BLOCK][WIDE] = {};
+  Vector sums[BLOCK][VECTORS] = {};
   for (int s = 0; s < S; s++) {
-    Vector x[WIDE];
-    UNROLLED(int v = 0; v < WIDE; v++) x[v] = loaded(right + s * N + v * LANES);
+    Vector x[VECTORS];
+    UNROLLED(int v = 0; v < VECTORS; v++) x[v] = loaded(right + s * N + v * LANES);
     UNROLLED(int m = 0; m < BLOCK; m++) {
       const Vector one = spread(left[s * M + m]);
-      UNROLLED(int v = 0; v < WIDE; v++) sums[m][v] += one * x[v];
+      UNROLLED(int v = 0; v < VECTORS; v++) sums[m][v] += one * x[v];
     }
   }
-  UNROLLED(int m = 0; m < BLOCK; m++) UNROLLED(int v = 0; v < WIDE; v++)
+  UNROLLED(int m = 0; m < BLOCK; m++) UNROLLED(int v = 0; v < VECTORS; v++)
       put(out + m * N + v * LANES, beta * loaded(start + m * N + v * LANES) + alpha * sums[m][v], past);
 }
 
