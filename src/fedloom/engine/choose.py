@@ -13,10 +13,10 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.engine.batched import WIDTH, Batched
 from fedloom.engine.client import Job, Worker
 from fedloom.engine.loop import Federation
+from fedloom.engine.members import is_linear
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes import Processes
 from fedloom.engine.serial import Engine, Serial
-from fedloom.engine.stack_blocks import has_large_updates
 from fedloom.engine.stacks import obstacle
 from fedloom.methods.method import ServerContext
 
@@ -156,8 +156,8 @@ def native_obstacle(worker: Worker, engine: str) -> str | None:
         return f"they run on the CPU, and the device is {worker.device}"
     if nets[0].in_bfloat16:
         return "they compute in float32, and precision is bfloat16"
-    if engine == "batched" and not any(map(has_large_updates, nets)):
-        return "stacks are computed by torch, but for large weights of nets with nothing but linear layers"
+    if engine == "batched" and not any(map(is_linear, nets)):
+        return "stacks are computed by torch, but for nets with nothing but linear layers"
     if engine != "batched" and not any(map(suited, nets)):
         return "no net has a convolution of so few channels that they are faster"
     if compiler() is None:

@@ -46,7 +46,6 @@ def deferred(graph: GraphModule) -> None:
     """Defer what can be deferred in a graph of operators that writes into nothing (`programs.functional`)."""
     for chain in _chains(graph):
         _Deferral(graph, chain).run()
-    _products_merged(graph)
 
 
 def fused(graph: GraphModule) -> None:
@@ -177,8 +176,10 @@ def _products(weight: Node, after: Node | None) -> list[tuple[Node, bool]] | Non
     return found
 
 
-def _products_merged(graph: GraphModule) -> None:
-    """Products of parts of an input with the same matrix, or with first rows of that input, as one product each."""
+def products_merged(graph: GraphModule) -> None:
+    """Products of parts of an input with the same matrix, or with first rows of that input, as one product each: fewer
+    calls, for some numbers that nobody asks for.
+    """
     groups: dict[tuple[Node, Node | None, bool], list[_Product]] = {}
     for node in graph.graph.nodes:
         place = _place(node)

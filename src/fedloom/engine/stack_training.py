@@ -100,7 +100,10 @@ class Training:
         if block is None:
             return None
         inputs += [self._room(like, last=now.last == now.of) for like in block.rooms]
-        taken = self.recorder.take(key, self.phase, lambda: block(*inputs), block, inputs, steps=steps)
+        if block.compiled:
+            taken = block(*inputs)
+        else:
+            taken = self.recorder.take(key, self.phase, lambda: block(*inputs), block, inputs, steps=steps)
         left = iter(taken.tensors)
         self.tree |= {name: next(left) for name in self.written}
         optimizer.advance(steps, list(left))

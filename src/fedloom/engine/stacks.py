@@ -19,7 +19,7 @@ from fedloom.engine.constants import shape_of
 from fedloom.engine.keys import phase_key
 from fedloom.engine.members import Member, StackedNet, passed, stacked_trees
 from fedloom.engine.recorded import SAVED_STACKED_SECONDS, Recorder
-from fedloom.engine.stack_blocks import Blocks
+from fedloom.engine.stack_blocks import LEAST, LEAST_NATIVE, Blocks
 from fedloom.engine.stack_training import Training
 from fedloom.methods.method import Finding, Work
 from fedloom.methods.phases import Collect, Train
@@ -42,7 +42,7 @@ class Stacks:
         self.worker, self.width = worker, width
         after, longest = worker.recorder.after_seconds, worker.longest_recorded
         self.recorder = Recorder(after, longest, saved_seconds=SAVED_STACKED_SECONDS)
-        self.blocks = Blocks()
+        self.blocks = Blocks(LEAST_NATIVE if worker.native else LEAST)
         self.notes: list[Finding] = []
         self._nets = [StackedNet(live.net) for live in worker.lives]
 

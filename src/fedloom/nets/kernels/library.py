@@ -11,12 +11,14 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from fedloom.core.errors import FedloomError
 from fedloom.core.files import cache_dir
 
+_Macros: TypeAlias = tuple[tuple[str, int], ...]
 HERE = Path(__file__).parent
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fopenmp-simd")
 
 
 class KernelError(FedloomError):
@@ -35,8 +37,17 @@ def library(source: str, **macros: int) -> ctypes.CDLL:
 
     Raises `KernelError` if it cannot be compiled here, or kept where only this user may write.
     """
+    return _library(source, (HERE / f"{source}.cpp").read_text(encoding="utf-8"), tuple(sorted(macros.items())))
+
+
+def library_of(text: str) -> ctypes.CDLL:
+    """A C++ text compiled, which may include this folder's headers. Raises `KernelError` as `library` does."""
+    return _library("text", text, ())
+
+
+def _library(name: str, text: str, macros: _Macros) -> ctypes.CDLL:
     folder = cache_dir() / "kernels"
-    built = folder / f"{source}-{_digest(source, tuple(sorted(macros.items())))}.so"
+    built = folder / f"{name}-{_digest(text, macros)}.so"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _others_may_write(folder):
@@ -45,7 +56,7 @@ def library(source: str, **macros: int) -> ctypes.CDLL:
                 "folder of your own"
             )
         if not built.exists():
-            _compile(source, macros, built)
+            _compile(name, text, macros, built)
     except OSError as error:
         raise KernelError(
             f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
@@ -58,28 +69,30 @@ def _others_may_write(folder: Path) -> bool:
     return os.name == "posix" and (told.st_uid != os.getuid() or bool(told.st_mode & 0o022))
 
 
-def _compile(source: str, macros: dict[str, int], to: Path) -> None:
+def _compile(name: str, text: str, macros: _Macros, to: Path) -> None:
     if (found := compiler()) is None:
         raise KernelError(
             "engine.kernels = native needs a C++ compiler, and there is none; install g++ or clang++, name one in "
             "$CXX, or take engine.kernels: torch"
         )
     with tempfile.TemporaryDirectory(dir=to.parent, prefix="compiling-") as folder:
-        made = Path(folder) / to.name
-        given = [f"-D{name}={value}" for name, value in macros.items()]
-        command = [found, *FLAGS, *given, "-o", str(made), str(HERE / f"{source}.cpp")]
+        source, made = Path(folder) / f"{name}.cpp", Path(folder) / to.name
+        source.write_text(text, encoding="utf-8")
+        given = [f"-D{macro}={value}" for macro, value in macros]
+        command = [found, *FLAGS, *given, f"-I{HERE}", "-o", str(made), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise KernelError(f"{found} could not compile {source}.cpp with {macros}:\n{done.stderr.strip()}")
+            told = f" with {dict(macros)}" if macros else ""
+            raise KernelError(f"{found} could not compile {name}.cpp{told}:\n{done.stderr.strip()}")
         made.replace(to)  # whole or not at all: another process may compile the same
 
 
 @cache
-def _digest(source: str, macros: tuple[tuple[str, int], ...]) -> str:
+def _digest(text: str, macros: _Macros) -> str:
     """Of everything that the library's code depends on. A home folder may be shared by machines of several kinds."""
-    texts = [path.read_bytes() for path in (HERE / f"{source}.cpp", HERE / "vectors.h")]
+    headers = [path.read_bytes() for path in sorted(HERE.glob("*.h"))]
     told = repr((macros, FLAGS, _version(), _processor())).encode()
-    return hashlib.sha256(b"\0".join([*texts, told])).hexdigest()[:24]
+    return hashlib.sha256(b"\0".join([text.encode(), *headers, told])).hexdigest()[:24]
 
 
 @cache

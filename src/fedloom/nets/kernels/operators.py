@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.autograd.function import once_differentiable
 
 from fedloom.nets.kernels.library import library
 
 _CALLS = torch.ops.fedloom
-LEAST_SIDE = 16  # of a weight that is updated
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
@@ -64,14 +62,6 @@ class _MaxPool2(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         result: Tensor = _CALLS.max_pool2_backward.default(g, *ctx.saved_tensors, *ctx.sides)
         return result
-
-
-def update() -> OpOverload:
-    """The operator (start, left [K, M, S], right [K, S, N], out [K, M, N], beta, alpha): beta start + alpha left right,
-    into `out`. start: as out, or [M, N] for all. Sides of at least `LEAST_SIDE`.
-    """
-    found: OpOverload = _CALLS.updated.default
-    return found
 
 
 # -- the operators -----------------------------------------------------------------------------------------------------
@@ -144,25 +134,6 @@ def _max_pool2_backward(g: Tensor, places: Tensor, height: int, width: int) -> T
     return gx
 
 
-@cache
-def _update(m: int, n: int, rank: int) -> ctypes.CDLL:
-    found = library("update", M=m, N=n, S=rank)
-    pointer = ctypes.c_void_p
-    found.updated.argtypes = [pointer, ctypes.c_ssize_t, *[pointer] * 3, ctypes.c_int, *[ctypes.c_float] * 2]
-    return found
-
-
-def _updated(start: Tensor, left: Tensor, right: Tensor, out: Tensor, beta: float, alpha: float) -> Tensor:
-    clients, m, rank = left.shape
-    n = right.shape[2]
-    common = start.dim() == 2 or start.stride(0) == 0 or len(start) == 1
-    start = (start if start.dim() == 2 else start[0] if common else start).contiguous()
-    left, right = left.transpose(1, 2).contiguous(), right.contiguous()
-    pointers = (left.data_ptr(), right.data_ptr(), out.data_ptr())
-    _update(m, n, rank).updated(start.data_ptr(), 0 if common else m * n, *pointers, clients, beta, alpha)
-    return out
-
-
 _KERNELS: dict[str, Callable[..., Any]] = {
     "convolution(Tensor x, Tensor weight, Tensor? bias, int pad_y, int pad_x) -> Tensor": _convolution,
     "convolution_input(Tensor g, Tensor weight, int pad_y, int pad_x) -> Tensor": _convolution_input,
@@ -171,7 +142,6 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     ),
     "max_pool2(Tensor x) -> (Tensor, Tensor)": _max_pool2,
     "max_pool2_backward(Tensor g, Tensor places, int height, int width) -> Tensor": _max_pool2_backward,
-    "updated(Tensor start, Tensor left, Tensor right, Tensor(a!) out, float beta, float alpha) -> Tensor(a!)": _updated,
 }
 # torch forgets the operators with this object.
 _OPERATORS = torch.library.Library("fedloom", "DEF")  # type: ignore[no-untyped-call]

@@ -2,6 +2,10 @@
 
 #pragma once
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 #include <cstddef>
 #include <cstring>
 
@@ -32,6 +36,11 @@ static inline void store(float *to, Vector v) { *reinterpret_cast<Unaligned *>(t
 static inline Vector spread(float number) { return Vector{} + number; }
 
 static inline float total(Vector v) {
+#if defined(__AVX512F__)
+  const auto half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  const auto quarter = __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+  return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+#endif
   float sum = 0;
   for (int lane = 0; lane < LANES; lane++) sum += v[lane];
   return sum;
