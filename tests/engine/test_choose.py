@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from fedloom.core import native
 from fedloom.core.errors import ConfigError
+from fedloom.core.native import compiler
 from fedloom.engine import choose
 from fedloom.engine.batched import Batched
 from fedloom.engine.choose import EngineChoice, equip
@@ -11,8 +13,6 @@ from fedloom.engine.client import Worker
 from fedloom.engine.recorded import Recorder
 from fedloom.engine.serial import Serial
 from fedloom.methods import METHODS
-from fedloom.nets import kernels
-from fedloom.nets.kernels import compiler
 from fedloom.study.config import parse
 from fedloom.study.run import run
 from support import configured, furthest, same_bits, world
@@ -101,7 +101,7 @@ def test_what_stands_in_their_way_is_told(change, choice, why):
 
 
 def test_no_compiler_is_told(monkeypatch):
-    monkeypatch.setattr(kernels, "compiler", lambda: None)
+    monkeypatch.setattr(native, "compiler", lambda: None)
     toy = images()
     with pytest.raises(ConfigError, match="there is no C\\+\\+ compiler"):
         equip(toy.federation, toy.worker, NATIVE)

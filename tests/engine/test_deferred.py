@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from fedloom.engine.deferred import deferred, fused
+from fedloom.engine.deferred import deferred, fused, products_merged
 from fedloom.engine.programs import ATEN, functional, shape, simplified
 
 LR, SIZE = 0.02, 4
@@ -41,6 +41,7 @@ def graphs(sizes, batches, **settings):
     inputs = [*weights, x, wanted]
     plain, changed = (functional(function, inputs, range(count)) for _ in range(2))
     deferred(changed)
+    products_merged(changed)
     simplified(changed)
     return plain, changed, inputs
 
@@ -100,6 +101,7 @@ def test_a_weight_that_is_looked_at_between_steps_is_made_then():
     inputs = [torch.randn(80, 100), torch.randn(12, 100)]
     plain, changed = (functional(function, inputs, [0]) for _ in range(2))
     deferred(changed)
+    products_merged(changed)
     simplified(changed)
     assert made(changed, 80, 100) == 3
     for before, after in zip(plain(*inputs), changed(*inputs), strict=True):

@@ -3,29 +3,38 @@
 import pytest
 import torch
 
+from fedloom.core.errors import ClientError
+from fedloom.core.native import KernelError, compiler
+from fedloom.engine import cpp
 from fedloom.engine.batched import Batched
-from fedloom.engine.serial import Serial
-from fedloom.engine.stack_blocks import Blocks, has_large_updates
+from fedloom.engine.stack_blocks import Blocks
+from fedloom.engine.stacks import Stacks
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.phases import OptimizerSpec
-from fedloom.nets.kernels import compiler
-from fedloom.nets.kernels.operators import update
 from support import Tiny, TinyBN, configured, near, world
 
 ALIKE = [[0, 1, 2, 0, 1, 1, 0, 3], [1, 1, 2, 3, 3, 0, 1, 2], [0, 1, 2, 3, 0, 1, 2, 3]]
+LOOKING_UP = {"fedsc", "fedskc"}  # once there is knowledge, losses take rows of tables by masks: torch's graphs do it
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 OPTIMIZERS = [OptimizerSpec(lr=0.1), OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=1e-3)]
 
 
-def blocks_of(method, *, labels=ALIKE, rounds=3, least=0, **settings):
+def blocks_of(method, *, labels=ALIKE, rounds=3, least=0, native=False, **settings):
     """A federation after some rounds in stacks, its graphs, and one after the same rounds client by client."""
     toys = [world(method, labels, batch_size=3, **settings) for _ in range(2)]
-    engine = toys[0].federation.engine = Batched(toys[0].worker)
+    engine = toys[0].federation.engine = Batched(toys[0].worker.twin(native=native))
     engine.stacks.blocks.least = least
     for toy in toys:
         for _ in range(rounds):
             toy.federation.step()
     return toys[0], list(engine.stacks.blocks._made.values()), toys[1]
+
+
+def assert_near(stacked, serial):
+    assert near(stacked.federation.server, serial.federation.server, 1e-5)
+    states = zip(stacked.federation.states.values(), serial.federation.states.values(), strict=True)
+    assert all(near(one, other, 1e-5) for one, other in states)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "momentum"])
@@ -34,9 +43,18 @@ def test_every_method_has_graphs_with_the_numbers_of_its_steps(name, optimizer):
     stacked, graphs, serial = blocks_of(configured(name), net=Tiny, optimizer=optimizer, epochs=2)
     assert graphs
     assert all(graph is not None for graph in graphs)
-    assert near(stacked.federation.server, serial.federation.server, 1e-5)
-    states = zip(stacked.federation.states.values(), serial.federation.states.values(), strict=True)
-    assert all(near(one, other, 1e-5) for one, other in states)
+    assert_near(stacked, serial)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", [*METHODS.names(), "fedprox+dw"])
+def test_every_methods_graphs_are_compiled_with_native_kernels(name):
+    optimizer = OPTIMIZERS[name in ("fedavg", "fedprox")]
+    stacked, graphs, serial = blocks_of(configured(name), native=True, rounds=2, optimizer=optimizer)
+    assert graphs
+    assert any(graph.compiled for graph in graphs)
+    assert all(graph.compiled for graph in graphs) or name in LOOKING_UP
+    assert_near(stacked, serial)
 
 
 @pytest.mark.parametrize(
@@ -102,46 +120,66 @@ class Room:
         return any(tensor.untyped_storage().data_ptr() == own.untyped_storage().data_ptr() for own in self.given)
 
 
-def test_weights_are_written_where_the_worker_says():
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_compiler)], ids=["torch", "native"])
+def test_weights_are_written_where_the_worker_says(native):
     toy = world(configured("fedavg"), ALIKE, batch_size=3, net=Wide)
-    room = toy.worker.room = Room()
-    stacks = Batched(toy.worker).stacks
+    worker = toy.worker.twin(native=native)
+    room = worker.room = Room()
+    stacks = Batched(worker).stacks
     stacks.blocks.least = 0
     done = stacks.run([toy.federation.job(client, 1) for client in range(3)])
+    assert [graph.compiled for graph in stacks.blocks._made.values()] == [native]
     assert len(room.given) == 4
     assert not any(tensor.isnan().any() for tensor in room.given)
     assert all(room.holds(tensor) for one in done for tensor in one.payload["model"].values())
 
 
-@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("name", ["fedavg", "fedsc", "fedssa", "local"])
-@pytest.mark.parametrize("hurried", [False, True], ids=["replayed", "compiled"])
-def test_large_updates_by_native_kernels(name, hurried):
-    def trained(engine):
-        toy = world(configured(name), ALIKE, net="mlp-128", shape=(1, 28, 28), batch_size=3, epochs=2)
-        engine = toy.federation.engine = engine(toy.worker)
-        if isinstance(engine, Batched):
-            engine.stacks.blocks.least = 0
-        engine.hurry(hurried)
-        for _ in range(3):
-            toy.federation.step()
-        return toy.federation, engine
+class Tanh(Tiny):
+    """With an operator for which there is no C++."""
 
-    native, engine = trained(lambda worker: Batched(worker.twin(native=True)))
-    graphs = [graph for graph in engine.stacks.blocks._made.values() if graph is not None]
-    assert any(node.target is update() for graph in graphs for node in graph._graph.graph.nodes)
-    serial, _ = trained(Serial)
-    assert near(native.server, serial.server, 1e-5)
-    states = zip(native.states.values(), serial.states.values(), strict=True)
-    assert all(near(one, other, 1e-5) for one, other in states)
+    def features(self, x):
+        return torch.tanh(super().features(x))
 
 
-@pytest.mark.parametrize(
-    ("net", "shape", "large"),
-    [("mlp-128", (1, 28, 28), True), ("logistic", (1, 28, 28), False), ("lenet5", (1, 28, 28), False)],
-)
-def test_nets_with_large_updates(net, shape, large):
-    assert has_large_updates(world(configured("fedavg"), ALIKE, net=net, shape=shape).net) == large
+@needs_compiler
+def test_what_has_no_cpp_is_torchs():
+    stacked, graphs, serial = blocks_of(configured("fedavg"), native=True, net=Tanh)
+    assert graphs
+    assert not any(graph.compiled for graph in graphs)
+    assert_near(stacked, serial)
+
+
+def test_what_cannot_be_compiled_is_told(monkeypatch):
+    """It was asked for: nothing slower is run in its place."""
+
+    def fails(*_):
+        raise KernelError("cache folder /nowhere: cannot be written")
+
+    monkeypatch.setattr(cpp, "Program", fails)
+    with pytest.raises(ClientError, match="cannot be written"):
+        blocks_of(configured("fedavg"), native=True)
+
+
+@needs_compiler
+def test_a_block_of_other_numbers_is_not_used(monkeypatch):
+    original = cpp.Program.__call__
+
+    def wrong(self, clients, inputs, results):
+        original(self, clients, inputs, results)
+        results[-1].add_(0.01)
+
+    monkeypatch.setattr(cpp.Program, "__call__", wrong)
+    stacked, graphs, serial = blocks_of(configured("fedavg"), native=True)
+    assert graphs == [None] * len(graphs) != []
+    assert_near(stacked, serial)
+
+
+@needs_compiler
+def test_to_compile_takes_longer_runs():
+    def worker(native):
+        return world(configured("fedavg"), ALIKE).worker.twin(native=native)
+
+    assert Stacks(worker(True), 4).blocks.least > Stacks(worker(False), 4).blocks.least
 
 
 class Looks(FedAvg):

@@ -18,6 +18,7 @@ from fedloom.engine.stacks import Stacks
 from fedloom.methods.method import Finding
 
 WIDTH = 32
+WIDTH_LINEAR = 64  # of nets with nothing but linear layers, whose batches need little memory: fewer stacks cost less
 
 
 class Batched:

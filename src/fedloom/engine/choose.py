@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedloom.core.errors import ClientError, ConfigError
-from fedloom.engine.batched import WIDTH, Batched
+from fedloom.engine.batched import WIDTH, WIDTH_LINEAR, Batched
 from fedloom.engine.client import Job, Worker
 from fedloom.engine.loop import Federation
 from fedloom.engine.members import is_linear
@@ -28,15 +28,15 @@ _LONG_SECONDS = 10.0  # a run of more has its steps recorded in the trial as the
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
     """What a run asks for. workers: processes, None for one per core; client_seconds: longest time for one client;
-    width: clients in a stack; same_bits: whether `auto` keeps to the bits of the serial engine with torch's kernels;
-    kernels: torch's; native, the project's own for small convolutions and for stacks of linear nets; or auto, torch's
-    unless `auto` chooses the engine, may change bits, and finds the others faster.
+    width: clients in a stack, None for what suits the nets; same_bits: whether `auto` keeps to the bits of the serial
+    engine with torch's kernels; kernels: torch's; native, the project's own for small convolutions and for stacks of
+    linear nets; or auto, torch's unless `auto` chooses the engine, may change bits, and finds the others faster.
     """
 
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
     workers: int | None = None
     client_seconds: float | None = None
-    width: int = WIDTH
+    width: int | None = None
     same_bits: bool = True
     kernels: Literal["auto", "torch", "native"] = "auto"
 
@@ -75,18 +75,24 @@ def equip(federation: Federation, worker: Worker, choice: EngineChoice) -> Equip
 def _made(name: str, federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Engine:
     if name == "serial":
         return Serial(worker)
-    width = choice.width if name == "batched" else 1
+    width = _width(worker, choice) if name == "batched" else 1
     if width > 1 and workers < 2:
         return Batched(worker, width)
     seconds = choice.client_seconds
     return Processes(worker, federation.tasks, workers=workers, client_seconds=seconds, width=width)
 
 
+def _width(worker: Worker, choice: EngineChoice) -> int:
+    """Clients in a stack, at most."""
+    linear = all(is_linear(live.net) for live in worker.lives)
+    return choice.width or (WIDTH_LINEAR if linear else WIDTH)
+
+
 def _tried(federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Equipped:
     """The fastest engine in a small round of which nothing is kept."""
     candidates = list(_candidates(worker, choice, workers))
     stacked = any(candidate.name == "batched" for candidate in candidates)
-    trial = _Trial(federation, worker, workers * (choice.width if stacked else 2), 2 * workers)
+    trial = _Trial(federation, worker, workers * (_width(worker, choice) if stacked else 2), 2 * workers)
     if len(candidates) == 1 or not trial.clients:
         return Equipped()
     long = not choice.same_bits and trial.seconds_in_all / workers > _LONG_SECONDS
@@ -149,7 +155,8 @@ def _native(worker: Worker, choice: EngineChoice) -> Worker:
 
 def native_obstacle(worker: Worker, engine: str) -> str | None:
     """Why native kernels cannot be used in an engine, or would change nothing; None if they can and do."""
-    from fedloom.nets.kernels import compiler, suited
+    from fedloom.core.native import compiler
+    from fedloom.nets.kernels import suited
 
     nets = [live.net for live in worker.lives]
     if worker.device.type != "cpu":

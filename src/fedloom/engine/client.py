@@ -251,14 +251,14 @@ class Worker:
 
     def batches(self, job: Job) -> int:
         """Number of batches in one epoch: the last, smaller one stays, unless it has one sample and that is too few."""
-        whole, rest = divmod(len(job.indices), self.local.batch_size)
+        whole, rest = divmod(job.indices.numel(), self.local.batch_size)
         if rest == 1 and self._skip_single[job.ctx.task.group]:
             rest = 0
         return whole + bool(rest)
 
     def order(self, job: Job, draws: Draws) -> Tensor:
         """One epoch's samples, batch after batch."""
-        order = torch.from_numpy(draws.order.permutation(len(job.indices)))
+        order = torch.from_numpy(draws.order.permutation(job.indices.numel()))
         return job.indices.index_select(0, order[: self.batches(job) * self.local.batch_size]).to(self.device)
 
     def together(self, draws: Draws) -> int:

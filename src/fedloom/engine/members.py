@@ -69,8 +69,8 @@ class StackedNet:
 
 def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | None = None) -> Batch:
     """One batch of every client, [K, B, ...], padded to the longest with rows that do not count."""
-    data, longest = worker.data, max(len(part) for part in parts)
-    short = any(len(part) < longest for part in parts)
+    data, longest = worker.data, max(part.numel() for part in parts)
+    short = any(part.numel() < longest for part in parts)
     padded = [_padded(part, longest) for part in parts] if short else list(parts)
     rows = torch.stack(padded)
     if draws is None or draws[0].augment is None:
@@ -81,7 +81,7 @@ def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | N
         x = torch.stack([_padded(images, longest) for images in own])
     mask = None
     if short:
-        lengths = torch.tensor([len(part) for part in parts])
+        lengths = torch.tensor([part.numel() for part in parts])
         mask = (torch.arange(longest) < lengths.unsqueeze(1)).to(worker.device)
     return Batch(x, data.y[rows], mask)
 

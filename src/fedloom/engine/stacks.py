@@ -55,7 +55,7 @@ class Stacks:
             key = self._key(member)
             alike.setdefault(key, []).append(member)
         for key, members in alike.items():
-            members.sort(key=lambda member: -len(member.job.indices))
+            members.sort(key=lambda member: -member.job.indices.numel())
             while members:
                 chunk, members = members[: self.width], members[self.width :]
                 if key is None or len(chunk) == 1:

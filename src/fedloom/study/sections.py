@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.augment import Augmentation
-from fedloom.engine.batched import WIDTH
 from fedloom.engine.choose import EngineChoice
 from fedloom.evaluation import EpisodeShape
 from fedloom.methods.phases import OptimizerSpec
@@ -100,23 +99,24 @@ class CheckpointConfig(Section):
 class EngineConfig(Section):
     """What runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`.
 
-    name: serial; processes, with the same bits; batched, stacks of `stack` clients in each process, whose numbers agree
-    to about 1e-5; or auto, the fastest of them in a trial. same_bits: auto leaves out batched and native kernels, so
-    that numbers do not depend on the machine's speed. kernels: torch; native, the project's own for convolutions of few
-    channels, with which a LeNet trains twice as fast in long runs, and for stacks of linear nets: they need a C++
-    compiler, and their numbers agree to about 1e-5 a few steps on; auto, torch unless a trial without `same_bits` finds
-    the others faster. workers: processes (one per core). client_seconds: longest time for one client, with more than
-    one process (no limit). state_budget_mb: MiB of client states that stay in memory, the others go to disk (no limit).
-    device: where clients are trained and tested: cpu, cuda or cuda:1. On cuda there are no processes, and auto without
-    `same_bits: false` is serial: ask for batched. record: false keeps steps from being recorded (the numbers are the
-    same), for losses that print or are stepped through.
+    name: serial; processes, with the same bits; batched, stacks of up to `stack` clients in each process (32, and 64 of
+    nets with nothing but linear layers), whose numbers agree to about 1e-5; or auto, the fastest of them in a trial.
+    same_bits: auto leaves out batched and native kernels, so that numbers do not depend on the machine's speed.
+    kernels: torch; native, the project's own for convolutions of few channels, with which a LeNet trains twice as fast
+    in long runs, and for stacks of linear nets: they need a C++ compiler, and their numbers agree to about 1e-5 a few
+    steps on; auto, torch unless a trial without `same_bits` finds the others faster. workers: processes (one per core).
+    client_seconds: longest time for one client, with more than one process (no limit). state_budget_mb: MiB of client
+    states that stay in memory, the others go to disk (no limit). device: where clients are trained and tested: cpu,
+    cuda or cuda:1. On cuda there are no processes, and auto without `same_bits: false` is serial: ask for batched.
+    record: false keeps steps from being recorded (the numbers are the same), for losses that print or are stepped
+    through.
     """
 
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
     same_bits: bool = True
     kernels: Literal["auto", "torch", "native"] = "auto"
     workers: int | None = Field(None, ge=1)
-    stack: int = Field(WIDTH, ge=2)
+    stack: int | None = Field(None, ge=2)
     client_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
     state_budget_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")

@@ -6,9 +6,10 @@ from torch import nn
 from torch.nn.functional import conv2d, max_pool2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedloom.core.native import compiler
 from fedloom.core.streams import Streams
 from fedloom.nets import build
-from fedloom.nets.kernels import Native, compiler, suited
+from fedloom.nets.kernels import Native, suited
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, max_pool2d
 
-from fedloom.nets.kernels import compiler, operators
+from fedloom.core.native import compiler
+from fedloom.nets.kernels import operators
 from fedloom.nets.kernels.operators import convolution, max_pool2
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
@@ -175,28 +176,3 @@ def test_convolutions_write_nothing_beyond_their_results(geometry):
     kernel.weight_gradient(g.data_ptr(), x.data_ptr(), gw.data_ptr(), gb.data_ptr(), 2)
     assert all((whole[outside] == 77).all() for _, outside, whole in results)
     assert torch.equal(y.view(g.shape), convolution(x, weight, bias, padding))
-
-
-@pytest.mark.parametrize("common", [True, False])
-@pytest.mark.parametrize(
-    ("m", "n", "rank", "clients"), [(128, 784, 60, 3), (16, 16, 1, 2), (17, 83, 5, 2), (100, 49, 20, 1)]
-)
-def test_updates_of_low_rank(m, n, rank, clients, common):
-    start = torch.randn(m, n) if common else torch.randn(clients, m, n)
-    left, right = torch.randn(clients, rank, m).transpose(1, 2), torch.randn(clients, rank, n)
-    inside, outside, whole = guarded(clients * m * n)
-    out = inside.view(clients, m, n)
-    returned = operators.update()(start, left, right, out, 0.5, -2.0)
-    assert returned.data_ptr() == out.data_ptr()
-    assert (whole[outside] == 77).all()
-    exact = 0.5 * start.double() - 2.0 * left.double() @ right.double()
-    assert_close([out], [exact])
-
-
-def test_updates_of_a_start_that_is_stretched():
-    start, left, right = torch.randn(1, 16, 32), torch.randn(2, 16, 3), torch.randn(2, 3, 32)
-    out, other = torch.empty(2, 16, 32), torch.empty(2, 16, 32)
-    operators.update()(start.expand(2, -1, -1), left, right, out, 1.0, 1.0)
-    operators.update()(start, left, right, other, 1.0, 1.0)
-    assert torch.equal(out, other)
-    assert_close([out], [start.double() + left.double() @ right.double()])

@@ -37,7 +37,7 @@ def _addmm(
 def _product(
     writer: Writer, node: Node, start: Array | None, a: Array, b: Array, beta: float = 1.0, alpha: float = 1.0
 ) -> Array:
-    """beta start + alpha a b (`nets/kernels/products.h`)."""
+    """beta start + alpha a b (`products.h`)."""
     (m, k), n = a.shape, b.shape[1]
     if 0 in (m, n, k):
         raise UntranslatableError("a product of nothing")
@@ -239,6 +239,11 @@ def _view(writer: Writer, _: Node, array: Array, shape: Sequence[int]) -> Array:
     return writer.in_plain_order(array).reshaped(shape)
 
 
+def _expand(_: Writer, __: Node, array: Array, shape: Sequence[int]) -> Array:
+    own = [1] * (len(shape) - len(array.shape)) + list(array.shape)
+    return array.stretched([had if size == -1 else size for size, had in zip(shape, own, strict=True)])
+
+
 def _transpose(_: Writer, __: Node, array: Array, one: int, other: int) -> Array:
     order = list(range(len(array.shape)))
     order[one], order[other] = order[other], order[one]
@@ -255,6 +260,7 @@ OPERATORS: dict[Any, Operator] = {
     ATEN.div.Tensor: _arithmetic("/"),
     ATEN.pow.Tensor_Scalar: _power,
     ATEN.neg.default: _elementwise("-{0}"),
+    ATEN.exp.default: _elementwise("std::exp({0})"),
     ATEN.relu.default: _elementwise("{0} < 0 ? 0.0f : {0}"),
     ATEN.threshold_backward.default: _threshold_backward,
     ATEN.sum.default: _reduced,
@@ -274,9 +280,10 @@ OPERATORS: dict[Any, Operator] = {
     ATEN.slice.Tensor: _slice,
     ATEN.view.default: _view,
     ATEN._unsafe_view.default: _view,
-    ATEN.expand.default: lambda writer, node, array, shape: array.stretched(shape),
+    ATEN.expand.default: _expand,
     ATEN.t.default: lambda writer, node, array: array.turned([1, 0]),
     ATEN.transpose.int: _transpose,
     ATEN.permute.default: lambda writer, node, array, order: array.turned(order),
+    ATEN.alias.default: lambda writer, node, array: array,
     ATEN.clone.default: lambda writer, node, array, **_: array,  # nobody writes into it
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.node import map_arg
 
+from fedloom.core.native import library_of
 from fedloom.engine.cpp.arrays import UntranslatableError
 from fedloom.engine.cpp.operators import OPERATORS
 from fedloom.engine.cpp.writer import Writer
-from fedloom.nets.kernels.library import library_of
 
 
 class Program:
@@ -28,7 +29,7 @@ class Program:
         writer = Writer(graph, inputs, common)
         results = _written(writer, graph)
         self.shapes = [array.shape for array in results]
-        self._function = library_of(writer.text(results)).block
+        self._function = library_of(writer.text(results), Path(__file__).parent).block
         self._function.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 3]
         self._scratch = torch.empty(writer.scratch)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedloom.nets.kernels.library import library
+from fedloom.core.native import library
 
 _CALLS = torch.ops.fedloom
+_HERE = Path(__file__).parent
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
@@ -70,7 +72,7 @@ class _MaxPool2(torch.autograd.Function):
 @cache
 def _compiled(*geometry: int) -> ctypes.CDLL:
     names = ("C_IN", "C_OUT", "HEIGHT", "WIDTH", "K_HEIGHT", "K_WIDTH", "PAD_Y", "PAD_X")
-    found = library("convolution", **dict(zip(names, geometry, strict=True)))
+    found = library(_HERE / "convolution.cpp", **dict(zip(names, geometry, strict=True)))
     found.forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int]
     found.input_gradient.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int]
     found.weight_gradient.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int]
@@ -112,7 +114,7 @@ def _convolution_weight(
 
 @cache
 def _pooling(height: int, width: int) -> ctypes.CDLL:
-    found = library("pooling", HEIGHT=height, WIDTH=width)
+    found = library(_HERE / "pooling.cpp", HEIGHT=height, WIDTH=width)
     for function in (found.forward, found.backward):
         function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_ssize_t]
     return found

@@ -1,4 +1,4 @@
-"""C++ sources of this folder as libraries for the processor at hand: compiled once for each geometry, then kept."""
+"""C++ sources as libraries for the processor at hand: compiled when they are first needed, then kept."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ def compiler() -> str | None:
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
-def library(source: str, **macros: int) -> ctypes.CDLL:
-    """`source`, a file of this folder without its ending, compiled with `macros`.
+def library(source: Path, **macros: int) -> ctypes.CDLL:
+    """A C++ file compiled with `macros`. It may include headers beside it, and those of this folder.
 
     Raises `KernelError` if it cannot be compiled here, or kept where only this user may write.
     """
-    return _library(source, (HERE / f"{source}.cpp").read_text(encoding="utf-8"), tuple(sorted(macros.items())))
+    text = source.read_text(encoding="utf-8")
+    return _library(source.stem, text, source.parent, tuple(sorted(macros.items())))
 
 
-def library_of(text: str) -> ctypes.CDLL:
-    """A C++ text compiled, which may include this folder's headers. Raises `KernelError` as `library` does."""
-    return _library("text", text, ())
+def library_of(text: str, folder: Path) -> ctypes.CDLL:
+    """A C++ text compiled as if it were a file in `folder`. Raises `KernelError` as `library` does."""
+    return _library("text", text, folder, ())
 
 
-def _library(name: str, text: str, macros: _Macros) -> ctypes.CDLL:
+def _library(name: str, text: str, beside: Path, macros: _Macros) -> ctypes.CDLL:
     folder = cache_dir() / "kernels"
-    built = folder / f"{name}-{_digest(text, macros)}.so"
+    built = folder / f"{name}-{_digest(text, beside, macros)}.so"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _others_may_write(folder):
@@ -56,7 +57,7 @@ def _library(name: str, text: str, macros: _Macros) -> ctypes.CDLL:
                 "folder of your own"
             )
         if not built.exists():
-            _compile(name, text, macros, built)
+            _compile(name, text, beside, macros, built)
     except OSError as error:
         raise KernelError(
             f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
@@ -69,7 +70,7 @@ def _others_may_write(folder: Path) -> bool:
     return os.name == "posix" and (told.st_uid != os.getuid() or bool(told.st_mode & 0o022))
 
 
-def _compile(name: str, text: str, macros: _Macros, to: Path) -> None:
+def _compile(name: str, text: str, beside: Path, macros: _Macros, to: Path) -> None:
     if (found := compiler()) is None:
         raise KernelError(
             "engine.kernels = native needs a C++ compiler, and there is none; install g++ or clang++, name one in "
@@ -79,7 +80,7 @@ def _compile(name: str, text: str, macros: _Macros, to: Path) -> None:
         source, made = Path(folder) / f"{name}.cpp", Path(folder) / to.name
         source.write_text(text, encoding="utf-8")
         given = [f"-D{macro}={value}" for macro, value in macros]
-        command = [found, *FLAGS, *given, f"-I{HERE}", "-o", str(made), str(source)]
+        command = [found, *FLAGS, *given, f"-I{beside}", f"-I{HERE}", "-o", str(made), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             told = f" with {dict(macros)}" if macros else ""
@@ -88,9 +89,9 @@ def _compile(name: str, text: str, macros: _Macros, to: Path) -> None:
 
 
 @cache
-def _digest(text: str, macros: _Macros) -> str:
+def _digest(text: str, beside: Path, macros: _Macros) -> str:
     """Of everything that the library's code depends on. A home folder may be shared by machines of several kinds."""
-    headers = [path.read_bytes() for path in sorted(HERE.glob("*.h"))]
+    headers = [path.read_bytes() for folder in (beside, HERE) for path in sorted(folder.glob("*.h"))]
     told = repr((macros, FLAGS, _version(), _processor())).encode()
     return hashlib.sha256(b"\0".join([text.encode(), *headers, told])).hexdigest()[:24]
 
