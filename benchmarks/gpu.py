@@ -13,7 +13,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -99,12 +99,30 @@ def seconds(work: Callable[[], Any], device: torch.device) -> float:
 
 
 def busy(work: Callable[[], Any], device: torch.device) -> float | None:
-    """The share of a call in which kernels run."""
+    """The share of a call in which kernels run: one or several, they may run side by side."""
     if device.type != "cuda":
         return None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
         taken = seconds(work, device)
-    return sum(event.self_device_time_total for event in profiled.key_averages()) / 1e6 / taken
+    spans = [event.time_range for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return union([(span.start, span.end) for span in spans]) / 1e6 / taken
+
+
+def union(spans: Sequence[tuple[float, float]]) -> float:
+    """How long at least one of some spans lasts."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def recordings(made: Federation) -> dict[str, int]:
+    """How many steps of stacks were recorded, and how many of them as branches, which were faster than stacked."""
+    if not isinstance(made.engine, Batched):
+        return {}
+    recorder = made.engine.stacks.recorder
+    return {"recorded": recorder.programs, "as branches": recorder.others}
 
 
 def main() -> None:
@@ -126,12 +144,15 @@ def main() -> None:
                 "round_s": median(taken),
                 "100 rounds, minutes": median(taken) * 100 / 60,
                 "busy": busy(made.step, device),
+                **recordings(made),
             }
             print(name, json.dumps(found[name]), flush=True)
     contestants: dict[str, Callable[[], Any]] = {"plain loop": plain_loop("lenet5", lenet, device, 32)}
-    for engine in ("serial", "batched"):
-        made = federation("fedavg", "lenet5", lenet, device, epochs=1, batch=32, engine=engine, half=False)
-        contestants[engine] = made.step
+    federations = {
+        engine: federation("fedavg", "lenet5", lenet, device, epochs=1, batch=32, engine=engine, half=False)
+        for engine in ("serial", "batched")
+    }
+    contestants |= {engine: made.step for engine, made in federations.items()}
     for work in contestants.values():
         for _ in range(3):
             seconds(work, device)
@@ -142,6 +163,7 @@ def main() -> None:
             "round_s": median(turn[name] for turn in turns),
             "plain loop / it": median(ratios),
             "busy": busy(work, device),
+            **(recordings(federations[name]) if name in federations else {}),
         }
         print(name, json.dumps(found[f"lenet5, {name}"]), flush=True)
     print(json.dumps(found, indent=1))

@@ -205,6 +205,25 @@ class Recording(Serial):
             yield self.done[-1]
 
 
+class Replays:
+    """Captures as a CUDA graph does: the same memory is read and written every time."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, run):
+        outputs = run()
+
+        def replay():
+            self.count += 1
+            with torch.enable_grad():  # a graph has its gradients in it
+                again = run()
+            for memory, fresh in zip(outputs, again, strict=True):
+                memory.copy_(fresh)
+
+        return replay, outputs
+
+
 def same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two records are equal byte for byte."""
     return to_bytes(dict(a)) == to_bytes(dict(b))

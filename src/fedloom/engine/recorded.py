@@ -3,7 +3,8 @@
 A step of a small net spends most of its time on modules, on autograd's graph and on Python. One that comes often has
 its operators, gradients and update included, recorded: as a program (`engine/programs.py`), on a GPU as a CUDA graph
 (`engine/captured.py`). A recording is used only if it gives the bits of the step it was made from, buffers included (on
-a GPU, where sums have no fixed order, its numbers); what cannot be recorded runs as before.
+a GPU, where sums have no fixed order, its numbers; there it may have been written in several ways, and the fastest is
+taken); what cannot be recorded runs as before.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ SAVED_SECONDS, SAVED_STACKED_SECONDS = 0.00025, 0.001
 LONGEST_SECONDS = 0.01
 REMEMBERED = 4096  # steps that are counted
 _CUDA_TOLERANCE = 1e-4
+_TRIALS = 20
 
 
 class Taken(NamedTuple):
@@ -53,7 +55,8 @@ class Recorder:
     """Takes steps, and records those that come often: `after` times, and until `saved_seconds` of each are together
     more than `after_seconds`.
 
-    `hurried`: those that come twice, in a trial of what will run for long.
+    `hurried`: those that come twice, in a trial of what will run for long. `programs`: recordings; `others`: those of
+    them that are another way of writing the step, on a GPU.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Recorder:
     ) -> None:
         self.after_seconds, self.longest_seconds = after_seconds, longest_seconds
         self.after, self.saved_seconds = after, saved_seconds
-        self.programs, self.hurried = 0, False
+        self.programs, self.others, self.hurried = 0, 0, False
         self._known: dict[Hashable, _Known] = {}
 
     def take(
@@ -77,10 +80,12 @@ class Recorder:
         inputs: Sequence[Tensor],
         *,
         steps: int = 1,
+        others: Sequence[Callable[..., Taken]] = (),
     ) -> Taken:
         """`step()`, or its recording: `pure(*inputs)` computes the same from tensors alone, changing them as it does.
 
-        A recording holds for inputs of one layout. key: what else it depends on; steps: how many of them it is.
+        A recording holds for inputs of one layout. key: what else it depends on; steps: how many of them it is; others:
+        other ways to write `pure`, that may be faster on a GPU.
         """
         key = (key, layouts(inputs))
         known = self._known.get(key)
@@ -99,21 +104,24 @@ class Recorder:
         if (often or (self.hurried and known.count > 1)) and not known.tried and self.programs < MOST:
             known.tried = True
             if known.shortest < self.longest_seconds:
-                self._record(known, pure, inputs)
+                self._record(known, [pure, *others], inputs)
         return taken
 
-    def _record(self, known: _Known, pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> None:
+    def _record(self, known: _Known, ways: Sequence[Callable[..., Taken]], inputs: Sequence[Tensor]) -> None:
         started = time.perf_counter()
-        known.program = _recorded(pure, inputs)
-        self.programs += known.program is not None
+        tried = [_recorded(way, ways[0], inputs) for way in (ways if _on_gpu(inputs) else ways[:1])]
+        made = [recording for recording in tried if recording is not None]
+        if made:
+            best = min(made, key=lambda recording: _seconds(recording, inputs)) if len(made) > 1 else made[0]
+            known.program, self.programs, self.others = best, self.programs + 1, self.others + best.other
         self.after_seconds = min(self.after_seconds, 2 * (time.perf_counter() - started))
 
 
 class _Recording:
-    """A recorded step, and how its outputs are named."""
+    """A recorded step, and how its outputs are named. other: whether it is another way of writing the step."""
 
-    def __init__(self, program: Program, like: Taken) -> None:
-        self._program = program
+    def __init__(self, program: Program, like: Taken, *, other: bool) -> None:
+        self._program, self.other = program, other
         self._names = [(list(out.terms), list(out.taps)) for out in like.objectives]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Taken:
@@ -126,13 +134,14 @@ class _Recording:
         return Taken(objectives, list(given))
 
 
-def _recorded(pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Recording | None:
-    """The recording of `pure`, or None if there is none with its bits: twice, for what the first time might spoil."""
+def _recorded(way: Callable[..., Taken], pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Recording | None:
+    """The recording of `way`, or None without `pure`'s bits: twice, for what the first time might spoil."""
     try:
         wanted = _copies(inputs)
         expected = pure(*wanted)
-        make = Captured if any(tensor.is_cuda for tensor in inputs) else compiled
-        recording = _Recording(make(lambda *tensors: _flat(pure(*tensors)), _copies(inputs)), expected)
+        make = Captured if _on_gpu(inputs) else compiled
+        made = make(lambda *tensors: _flat(way(*tensors)), _copies(inputs))
+        recording = _Recording(made, expected, other=way is not pure)
         for _ in range(2):
             changed = _copies(inputs)
             got = recording(changed)
@@ -144,13 +153,28 @@ def _recorded(pure: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Recordin
     return recording
 
 
+def _on_gpu(inputs: Sequence[Tensor]) -> bool:
+    return any(tensor.is_cuda for tensor in inputs)
+
+
+def _seconds(recording: _Recording, inputs: Sequence[Tensor]) -> float:
+    """What a call takes on a GPU."""
+    given = _copies(inputs)
+    torch.cuda.synchronize(given[0].device)
+    started = time.perf_counter()
+    for _ in range(_TRIALS):
+        recording(given)
+    torch.cuda.synchronize(given[0].device)
+    return (time.perf_counter() - started) / _TRIALS
+
+
 def layouts(inputs: Sequence[Tensor]) -> Hashable:
     """Shapes and memory orders: operators on others may be others."""
     return tuple([(tensor.shape, tensor.stride()) for tensor in inputs])
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    if a.is_cuda and a.is_floating_point():
+    if _on_gpu([a]) and a.is_floating_point():
         return torch.allclose(a, b, rtol=_CUDA_TOLERANCE, atol=_CUDA_TOLERANCE)
     return torch.equal(a, b)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.trees import Tree
+from fedloom.engine.branches import side_by_side
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.constants import Stacked, placed
 from fedloom.engine.keys import phase_key
@@ -21,7 +22,7 @@ from fedloom.engine.pulls import gradient_norms
 from fedloom.engine.recorded import Recorder, Taken, layouts
 from fedloom.engine.schedule import Run, Schedule
 from fedloom.engine.stack_blocks import Blocks, StackedBlock
-from fedloom.engine.steps import Pure, moves, objective
+from fedloom.engine.steps import Pure, differentiated, moves, objective
 from fedloom.methods.phases import Batch, Objective, Train
 
 
@@ -152,7 +153,12 @@ class Training:
             inputs = [*entries.values(), *own, *self.consts.tensors(), *(t for t in batch if t is not None)]
             key = (self.key, self.consts.kinds())
             (out,), gradients = self.recorder.take(
-                key, phase, lambda: self._differentiated(entries, self.consts, own, batch), self._pure, inputs
+                key,
+                phase,
+                lambda: self._differentiated(entries, self.consts, own, batch),
+                self._pure,
+                inputs,
+                others=[self._branched],
             )
         if phase.grad_map is not None:
             mapped = self._mapped(phase.grad_map, dict(zip(self.moving, gradients, strict=True)), parameters)
@@ -183,14 +189,42 @@ class Training:
             [out], torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
         )
 
+    def _apart(self, entries: Tree, consts: Stacked, own: list[Tensor], batch: Batch) -> Taken:
+        """`_differentiated`, every member by itself: on a GPU side by side, each on a stream of its own."""
+
+        def one(row: int) -> tuple[Objective, Sequence[Tensor]]:
+            tree = {name: value[row].detach() for name, value in entries.items()}
+            tree |= {name: tree[name].requires_grad_() for name in self.moving}
+            part = Batch(*(None if tensor is None else tensor[row] for tensor in batch))  # type: ignore[arg-type]
+            known = consts.of_one([tensor[row] for tensor in own])
+            taken: tuple[Objective, Sequence[Tensor]] = self.net.call(
+                differentiated, tree, part, known, self.phase, [tree[name] for name in self.moving]
+            )
+            return taken
+
+        outs, gradients = zip(*side_by_side(one, len(batch.y), self.worker.device), strict=True)
+        objectives = Objective(
+            torch.stack([out.total.detach() for out in outs]),
+            {name: torch.stack([out.terms[name].detach() for out in outs]) for name in outs[0].terms},
+            {name: torch.stack([out.taps[name].detach() for out in outs]) for name in outs[0].taps},
+        )
+        return Taken([objectives], [torch.stack(gradient) for gradient in zip(*gradients, strict=True)])
+
     def _pure(self, *tensors: Tensor) -> Taken:
         """`_differentiated` from tensors alone: the net's entries, constants of members and of all, the batch."""
+        return self._differentiated(*self._from(tensors))
+
+    def _branched(self, *tensors: Tensor) -> Taken:
+        """`_apart` from tensors alone."""
+        return self._apart(*self._from(tensors))
+
+    def _from(self, tensors: Sequence[Tensor]) -> tuple[Tree, Stacked, list[Tensor], Batch]:
         names, own, given = list(self.tree), len(self.consts.stacked), iter(tensors)
         entries = {name: next(given) for name in names}
         entries |= {name: entries[name].detach().requires_grad_() for name in self.moving}
         leaves = [next(given) for _ in range(own)]
         consts = self.consts.with_tensors(given)
-        return self._differentiated(entries, consts, leaves, Batch(*given))
+        return entries, consts, leaves, Batch(*given)
 
     def _mapped(self, function: Callable[..., Tree], *trees: Tree) -> Tree:
         """A map of trees and constants, member by member."""
