@@ -9,7 +9,8 @@ Work, and what it must show (ratios of rates, taken in turns in one run):
   (f) centralised     plain SGD on the same net as (c), one thread: the limit
   scale         1,000 registered clients against 1,000,000, 100 a round
 
-In-process contestants take turns round by round; peers with processes of their own take turns command by command.
+In-process contestants take turns round by round, three rounds a turn where rounds are short; peers with processes of
+their own take turns command by command.
 --peers: a Python that has flwr[simulation] 1.41 and pfl beside fedloom; --fedjax: one that has FedJAX (jax < 0.4.26).
 Fashion-MNIST is Debian's package.
 """
@@ -43,6 +44,7 @@ from fedloom.study.environment import describe
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"
 TURNS, PEER_TURNS, PEER_ROUNDS = 8, 2, 8
+MORE = {"mlp": 3, "logistic": 3}  # times as many rounds, where they are short
 WARM_UP_SECONDS = 8.0  # of every fedloom contestant: steps that come often are recorded first
 ENGINES: dict[str, dict[str, Any]] = {
     "serial": {"name": "serial"},
@@ -57,7 +59,7 @@ NATIVE: dict[str, dict[str, Any]] = {
 NATIVE_STACKS: dict[str, dict[str, Any]] = {
     "batched, 2 processes, native kernels": {"name": "batched", "workers": 2, "kernels": "native"},
 }
-GAINING = {"cnn": NATIVE, "fashion": NATIVE, "mlp": NATIVE_STACKS}  # from native kernels
+GAINING = {"cnn": NATIVE, "fashion": NATIVE, "mlp": NATIVE_STACKS, "logistic": NATIVE_STACKS}  # from native kernels
 Figures = dict[str, Any]
 
 
@@ -71,16 +73,19 @@ def summary(seconds: list[float]) -> Figures:
     }
 
 
-def in_turns(contestants: Mapping[str, Callable[[], int]], turns: int = TURNS) -> dict[str, list[float]]:
-    """Seconds a sample of every contestant in every turn, after one turn that warms up. Clients, and so samples, differ
-    from round to round: rates are compared."""
+def in_turns(
+    contestants: Mapping[str, Callable[[], int]], turns: int = TURNS, rounds: int = 1
+) -> dict[str, list[float]]:
+    """Seconds a sample of every contestant in every round, after one turn that warms up. Clients, and so samples,
+    differ from round to round: rates are compared."""
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(turns + 1):
         for name, work in contestants.items():
-            began = time.perf_counter()
-            samples = work()
-            if turn:
-                taken[name].append((time.perf_counter() - began) / samples)
+            for _ in range(rounds):
+                began = time.perf_counter()
+                samples = work()
+                if turn:
+                    taken[name].append((time.perf_counter() - began) / samples)
     return taken
 
 
@@ -125,7 +130,7 @@ def measured(name: str) -> Figures:
     if name == "fashion":
         contestants["centralised"] = with_torch.centralised(workload, 6000)
     try:
-        taken = in_turns(contestants)
+        taken = in_turns(contestants, rounds=MORE.get(name, 1))
     finally:
         for made in federations.values():
             made.engine.close()
@@ -167,20 +172,20 @@ def peer(python: str, script: str, workload: str, rounds: int) -> Figures:
 def beside_peers(name: str, scripts: Mapping[str, tuple[str, str]]) -> Figures:
     """fedloom's fastest engine and the peers, command after command: seconds of a round of average size."""
     workload = WORKLOADS[name]
-    per_round = _samples_a_round(workload)
+    per_round, rounds = _samples_a_round(workload), PEER_ROUNDS * MORE.get(name, 1)
     taken: dict[str, list[float]] = {who: [] for who in ("fedloom", *scripts)}
     starts: dict[str, list[float]] = {who: [] for who in scripts}
     made = with_fedloom.federation(workload, name="auto", same_bits=False)
     try:
         warmed(made)
         for _ in range(PEER_TURNS):
-            for _ in range(PEER_ROUNDS):
+            for _ in range(rounds):
                 began = time.perf_counter()
                 samples = made.step().samples
                 taken["fedloom"].append((time.perf_counter() - began) / samples * per_round)
             for who, (python, script) in scripts.items():
-                found = peer(python, script, name, PEER_ROUNDS + 1)
-                pairs = list(zip(found["rounds"], found["samples"], strict=True))[-PEER_ROUNDS:]
+                found = peer(python, script, name, rounds + 1)
+                pairs = list(zip(found["rounds"], found["samples"], strict=True))[-rounds:]
                 taken[who] += [seconds / samples * per_round for seconds, samples in pairs]
                 starts[who].append(round(found["to_first_round"], 2))
         engine = called(made.engine)
