@@ -2,10 +2,6 @@
 
 #pragma once
 
-#if defined(__AVX__)
-#include <immintrin.h>
-#endif
-
 #include <cstddef>
 #include <cstring>
 
@@ -22,6 +18,7 @@ constexpr int LANES = 4, SUMS = 12;
 
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float))));
 typedef float Unaligned __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+typedef float Quarter __attribute__((vector_size(4 * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 #define UNROLLED _Pragma("GCC unroll 32") for
 
@@ -36,14 +33,11 @@ static inline void store(float *to, Vector v) { *reinterpret_cast<Unaligned *>(t
 static inline Vector spread(float number) { return Vector{} + number; }
 
 static inline float total(Vector v) {
-#if defined(__AVX512F__)
-  const auto half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  const auto quarter = __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
-  return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
-#endif
-  float sum = 0;
-  for (int lane = 0; lane < LANES; lane++) sum += v[lane];
-  return sum;
+  float lanes[LANES];
+  store(lanes, v);
+  Quarter sum = {};
+  for (int lane = 0; lane < LANES; lane += 4) sum += *reinterpret_cast<const Quarter *>(lanes + lane);
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 constexpr int up(int number, int multiple) { return (number + multiple - 1) / multiple * multiple; }

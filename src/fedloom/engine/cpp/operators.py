@@ -59,12 +59,14 @@ def _product(
 
 
 # -- numbers at the same place -----------------------------------------------------------------------------------------
-def _elementwise(expression: str) -> Operator:
-    def written(writer: Writer, node: Node, *given: Array) -> Array:
-        shape = torch.broadcast_shapes(*(array.shape for array in given))  # type: ignore[no-untyped-call]
-        return writer.each(writer.new(node, shape), expression, *given)
+def _each(writer: Writer, node: Node, expression: str, *given: Array) -> Array:
+    """`expression` of {0}, {1}, ..., stretched as torch broadcasts."""
+    shape = torch.broadcast_shapes(*(array.shape for array in given))  # type: ignore[no-untyped-call]
+    return writer.each(writer.new(node, shape), expression, *given)
 
-    return written
+
+def _elementwise(expression: str) -> Operator:
+    return lambda writer, node, *given: _each(writer, node, expression, *given)
 
 
 def _arithmetic(sign: str) -> Operator:
@@ -72,9 +74,9 @@ def _arithmetic(sign: str) -> Operator:
 
     def written(writer: Writer, node: Node, a: Array, b: Array | float, *, alpha: float = 1.0) -> Array:
         if not isinstance(b, Array):
-            return _elementwise(f"{{0}} {sign} {literal(alpha * b)}")(writer, node, a)  # type: ignore[no-any-return]
+            return _each(writer, node, f"{{0}} {sign} {literal(alpha * b)}", a)
         scale = "" if alpha == 1 else f"{literal(alpha)} * "
-        return _elementwise(f"{{0}} {sign} {scale}{{1}}")(writer, node, a, b)  # type: ignore[no-any-return]
+        return _each(writer, node, f"{{0}} {sign} {scale}{{1}}", a, b)
 
     return written
 
@@ -82,11 +84,11 @@ def _arithmetic(sign: str) -> Operator:
 def _power(writer: Writer, node: Node, a: Array, exponent: float) -> Array:
     if exponent not in (1, 2):
         raise UntranslatableError(f"the power {exponent}")
-    return _elementwise(" * ".join(["{0}"] * int(exponent)))(writer, node, a)  # type: ignore[no-any-return]
+    return _each(writer, node, " * ".join(["{0}"] * int(exponent)), a)
 
 
 def _threshold_backward(writer: Writer, node: Node, g: Array, x: Array, least: float) -> Array:
-    return _elementwise(f"{{1}} <= {literal(least)} ? 0.0f : {{0}}")(writer, node, g, x)  # type: ignore[no-any-return]
+    return _each(writer, node, f"{{1}} <= {literal(least)} ? 0.0f : {{0}}", g, x)
 
 
 # -- sums --------------------------------------------------------------------------------------------------------------
