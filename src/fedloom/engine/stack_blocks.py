@@ -75,7 +75,7 @@ class StackedBlock:
         self._pure, first = pure, len(pure.entries)
         self._written = [*changed, *range(first, first + states)]
         self._names: list[tuple[list[str], list[str]]] = []
-        one = [tensor if shared else tensor[0] for tensor, shared in zip(inputs, common, strict=True)]
+        one = _first(inputs, common)
         graph = functional(self._flat, [tensor.clone() for tensor in one], self._written)
         with torch.no_grad():
             wanted = graph(*one)
@@ -106,6 +106,11 @@ class StackedBlock:
         return [tensor for group in [*named, taken.tensors] for tensor in group]
 
 
+def _first(inputs: Sequence[Tensor], common: Sequence[bool]) -> list[Tensor]:
+    """The first client's part of each input."""
+    return [tensor if shared else tensor[0] for tensor, shared in zip(inputs, common, strict=True)]
+
+
 def _check(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
     for one, other in zip(got, wanted, strict=True):
         if not one.is_floating_point() or not one.numel():
@@ -122,8 +127,7 @@ class _Compiled:
     def __init__(self, graph: GraphModule, common: Sequence[bool], inputs: Sequence[Tensor], results: int) -> None:
         from fedloom.engine.cpp import Program  # few runs ask for it
 
-        one = [tensor if shared else tensor[0] for tensor, shared in zip(inputs, common, strict=True)]
-        self._program, self._inputs = Program(graph, one, common), len(inputs)
+        self._program, self._inputs = Program(graph, _first(inputs, common), common), len(inputs)
         self._shapes = [(len(inputs[-1]), *shape) for shape in self._program.shapes]
         last = range(len(self._shapes) - results, len(self._shapes))
         self._large = [place for place in last if math.prod(self._program.shapes[place]) >= _LARGE]

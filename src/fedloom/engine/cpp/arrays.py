@@ -39,7 +39,7 @@ class Array:
 
     def at(self, *indices: str) -> str:
         """One number; indices are expressions, one for each side."""
-        terms = [f"{i} * {s}" if s != 1 else i for i, s in zip(indices, self.strides, strict=True) if s and i != "0"]
+        terms = [f"{i} * {s}" if s != 1 else i for i, s in zip(indices, self.strides, strict=True) if s]
         return f"{self.base}[{' + '.join([*terms, *([str(self.offset)] if self.offset or not terms else [])])}]"
 
     # -- other looks at the same numbers ---------------------------------------------------------------------------
@@ -60,12 +60,9 @@ class Array:
     def stretched(self, shape: Sequence[int]) -> Array:
         """Repeated to `shape`, as torch broadcasts. Raises `UntranslatableError` if it does not fit."""
         added = len(shape) - len(self.shape)
-        sides = zip(self.shape, self.strides, shape[added:], strict=True) if added >= 0 else iter([(2, 1, 1)])
-        strides = []
-        for own, stride, wanted in sides:
-            if own not in (1, wanted):
-                raise UntranslatableError(f"{self.shape} does not stretch to {tuple(shape)}")
-            strides.append(stride if own == wanted != 1 else 0)
+        if added < 0 or any(own not in (1, wanted) for own, wanted in zip(self.shape, shape[added:], strict=True)):
+            raise UntranslatableError(f"{self.shape} does not stretch to {tuple(shape)}")
+        strides = [0 if own == 1 else stride for own, stride in zip(self.shape, self.strides, strict=True)]
         return replace(self, shape=tuple(shape), strides=(*[0] * added, *strides))
 
     def reshaped(self, shape: Sequence[int]) -> Array:

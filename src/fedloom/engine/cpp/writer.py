@@ -59,6 +59,7 @@ class Writer:
 
     # -- what there is -----------------------------------------------------------------------------------------
     def input(self, number: int) -> Array:
+        """One client's part of an input."""
         return self._inputs[number]
 
     def constant(self, tensor: Tensor) -> Array:
