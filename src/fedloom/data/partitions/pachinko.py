@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from fedloom.data.cifar100 import coarse_labels
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.dealing import Shares, shuffled_classes
 from fedloom.data.partitions.partition import Dealt, Partition, partition, require_enough
+from fedloom.data.sources.cifar100_classes import coarse_labels
 from fedloom.data.views import Indices, Views
 
 

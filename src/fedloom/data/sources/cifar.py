@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.data.cifar100 import CLASSES
 from fedloom.data.sources.cached import Allocate, Normalise, Parsed, Part
+from fedloom.data.sources.cifar100_classes import CLASSES
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.image_folder import parse_class_folders
 from fedloom.data.sources.published import PublishedImages, holds, home_of

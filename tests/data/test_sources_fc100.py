@@ -7,9 +7,9 @@ import torch
 import fedloom
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import SOURCES
-from fedloom.data.cifar100 import CLASSES, SUPERCLASSES, coarse_labels
 from fedloom.data.dataset import Dataset
-from fedloom.data.fc100 import PARTS, fc100
+from fedloom.data.sources.cifar100_classes import CLASSES, SUPERCLASSES, coarse_labels
+from fedloom.data.sources.fc100 import PARTS, fc100
 from fedloom.data.sources.source import Splits
 
 # The official coarse label of each fine label, as the published files hold them.
