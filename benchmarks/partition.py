@@ -32,8 +32,8 @@ def measure(name: str, clients: int, samples: int, classes: int) -> None:
     from fedloom.core.streams import Streams
     from fedloom.data import PARTITIONS, make_scenario
     from fedloom.data.partitions import labels_only
-    from fedloom.data.skew import label_skew
     from fedloom.data.sources import Splits
+    from fedloom.data.statistics import label_skew
 
     labels = np.random.default_rng(0).integers(0, classes, samples)
     data = labels_only(labels, [str(c) for c in range(classes)])

@@ -258,3 +258,14 @@ def near(one, other, tolerance):
     one, other = leaves(one), leaves(other)
     assert one.keys() == other.keys()
     return all(torch.allclose(one[n].double(), other[n].double(), rtol=tolerance, atol=tolerance) for n in one)
+
+
+def two_domains(shift: float, n: int = 400) -> Dataset:
+    """Standard normal inputs [n, 1, 2, 2]; the second domain's are moved by `shift` standard deviations."""
+    domain = np.arange(n) % 2
+    x = (
+        np.random.default_rng(0).standard_normal((n // 2, 1, 2, 2)).repeat(2, axis=0)
+        + shift * domain[:, None, None, None]
+    )
+    y = torch.from_numpy(np.arange(n) // 2 % 4)
+    return Dataset(torch.from_numpy(x).float(), y, tuple("abcd"), domain=torch.from_numpy(domain), domains=("u", "v"))

@@ -11,12 +11,12 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
+from fedloom.data.client_splits import hold_out, matched_tests, split_three
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
 from fedloom.data.scenario import Scenario, TestRows
 from fedloom.data.skews.skew import Skew, streams_of
 from fedloom.data.sources.source import Splits
-from fedloom.data.splitting import hold_out, matched_tests, split_three
 from fedloom.data.views import Indices, Views, starts
 
 Tests = Literal["shares", "matched"]

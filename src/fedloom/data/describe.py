@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.data.scenario import Scenario
-from fedloom.data.shift import feature_shift
-from fedloom.data.skew import label_skew
+from fedloom.data.statistics import feature_shift, label_skew
 
 PICTURED_CLIENTS = 200
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from fedloom.core.errors import ConfigError
+from fedloom.data.client_splits import hold_out
 from fedloom.data.scenario import Scenario
 from fedloom.data.skews.ratio import per_client
 from fedloom.data.skews.skew import Skew, skew
-from fedloom.data.splitting import hold_out
 
 
 @skew("label-noise")

@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError
+from fedloom.data.client_splits import hold_out
 from fedloom.data.scenario import Scenario
 from fedloom.data.skews.skew import Skew, skew
-from fedloom.data.splitting import hold_out
 
 
 @skew("ratio")

@@ -17,8 +17,8 @@ from fedloom.data.sources.images import resized
 from fedloom.data.sources.npz import channels_first, read_npz
 from fedloom.data.sources.published import PublishedImages
 from fedloom.data.sources.source import source
-from fedloom.data.sources.splitting import prefix, stratified
 from fedloom.data.sources.text import utf8
+from fedloom.data.sources.train_test_split import prefix, stratified
 
 _TEST_SHARE = 0.2
 _TOP_TEN = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"

@@ -15,7 +15,7 @@ from fedloom.core.errors import DataError, FedloomError
 from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part
 from fedloom.data.sources.images import resized
 from fedloom.data.sources.source import SOURCES, Source, Splits, source
-from fedloom.data.sources.splitting import prefix, stratified
+from fedloom.data.sources.train_test_split import prefix, stratified
 
 _TEST_SHARE = 0.2
 Rows = tuple[np.ndarray, np.ndarray]

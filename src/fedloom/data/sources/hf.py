@@ -12,8 +12,8 @@ from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part, own_moments, validated
 from fedloom.data.sources.images import resized
 from fedloom.data.sources.source import Splits, source
-from fedloom.data.sources.splitting import stratified
 from fedloom.data.sources.text import encode, vocabulary
+from fedloom.data.sources.train_test_split import stratified
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

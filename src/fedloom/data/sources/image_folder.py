@@ -14,7 +14,7 @@ from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
 from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.images import decode_into, is_image
 from fedloom.data.sources.source import source
-from fedloom.data.sources.splitting import stratified
+from fedloom.data.sources.train_test_split import stratified
 
 Listed = list[tuple[str, int]]
 """File names with their labels."""

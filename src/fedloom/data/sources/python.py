@@ -12,7 +12,7 @@ from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import ImageSource, Normalise, Parsed, Part, own_moments, validated
 from fedloom.data.sources.npz import channels_first
 from fedloom.data.sources.source import Splits
-from fedloom.data.sources.splitting import stratified
+from fedloom.data.sources.train_test_split import stratified
 
 ArrayLike = Any
 """Anything that numpy takes, torch tensors included."""

@@ -1,10 +1,13 @@
-"""Skew figures against numbers worked out by hand."""
+"""Figures of label skew against numbers worked out by hand, and of feature shift against a shift that is known."""
 
 import numpy as np
 import pytest
+import torch
 
-from fedloom.data.skew import label_skew
+from fedloom.data.dataset import Dataset
+from fedloom.data.statistics import feature_shift, label_skew
 from fedloom.data.views import Views, starts
+from support import two_domains
 
 
 def skew_of(counts, **more):
@@ -55,3 +58,17 @@ def test_beyond_max_pairs_evenly_spaced_clients_stand_for_all():
     # positions 0, 2, 4 of five: shares (1,0), (1,0), (0,1), distances 0, 1, 1
     assert skew_of(counts, max_pairs=3).total_variation == pytest.approx(2 / 3)
     assert skew_of(counts).total_variation == pytest.approx(6 / 10)  # 3 * 2 of 10 pairs differ
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5, 2.0])
+def test_the_shift_is_in_standard_deviations(shift: float) -> None:
+    assert feature_shift(two_domains(shift)) == pytest.approx(shift, rel=0.1, abs=1e-6)
+
+
+def test_no_shift_without_domains_or_between_tokens() -> None:
+    data = two_domains(1.0)
+    assert feature_shift(Dataset(data.x, data.y, data.classes)) is None
+    tokens = Dataset(
+        torch.zeros(400, 5, dtype=torch.int64), data.y, data.classes, domain=data.domain, domains=data.domains
+    )
+    assert feature_shift(tokens) is None

@@ -1,4 +1,4 @@
-"""Splits for sets that come without an official one."""
+"""A training and a test part for sets that come without an official split."""
 
 from __future__ import annotations
 
