@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,23 +12,26 @@ from typing import Any, Literal
 
 import torch
 
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import RunFolderError
 from fedloom.core.streams import Streams
 from fedloom.data import Scenario, describe_scenario
-from fedloom.engine import PASS_BATCH, Federation, LocalTraining, RoundReport, Serial, Worker
+from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
 from fedloom.engine.choose import Equipped, equip
-from fedloom.engine.flops import flops_of
 from fedloom.engine.states import States
-from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
-from fedloom.methods.method import Task
+from fedloom.evaluation import Evaluator, FewShotEvaluator
+from fedloom.methods.method import Finding, Task
 from fedloom.methods.phases import Predictor
+from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.net import Net
 from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
-from fedloom.study.environment import describe, peak_memory_mb
+from fedloom.study.environment import describe
 from fedloom.study.folder import Row, RunFolder
-from fedloom.study.results import SECONDS, Result, accuracies, total
+from fedloom.study.results import Result
+from fedloom.study.rows import score_rows, system_row, training_rows
+from fedloom.study.summary import degenerate, summarise
 
 Existing = Literal["refuse", "resume", "fresh"]
 
@@ -111,46 +113,34 @@ class _Run:
         self.method = config.build_method()
         blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method.spec)
         nets = [blueprint.build(streams) for blueprint in blueprints]
-        tasks = [
-            Task.of(
-                net,
-                clients=scenario.clients,
-                num_classes=scenario.num_classes,
-                rounds=config.rounds,
-                local_epochs=config.local_epochs,
-                streams=streams,
-                group=group,
-                blueprint=blueprints[group],
-            )
-            for group, net in enumerate(nets)
-        ]
+        tasks = _tasks(config, scenario, blueprints, nets, streams)  # their weights stay where the nets are now
         local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
         device = config.engine.torch_device()
         half, record = config.precision == "bfloat16", config.engine.record
-        worker = Worker(self.method, nets, data, local, device, bfloat16=half, record=record)
+        self.worker = Worker(self.method, nets, data, local, device, bfloat16=half, record=record)
         self.federation = Federation(
             self.method,
-            Serial(worker),
+            Serial(self.worker),
             tasks,
             scenario,
             participation=config.participation,
             states=States(config.engine.state_budget(), folder.path / "states" if folder else None),
         )
-        self.worker = worker
         self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
-        there = dataclasses.replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(device))
-        self.evaluator: Evaluator | FewShotEvaluator
-        if self.protocol == "few-shot":
-            shape = config.evaluation.episode_shape()
-            self.evaluator = FewShotEvaluator(worker.lives[0], there, shape, streams, batch=PASS_BATCH)
-        else:
-            also = config.evaluation.also
-            self.evaluator = Evaluator(worker.live_of, there, self.protocol, batch=PASS_BATCH, also=also)
+        self.evaluator = self._evaluator(streams)
         self._refuse_missing_predictor()
         self.rows: list[Row] = []
         self.saved: Path | None = None  # this run's last checkpoint
         self.equipped = Equipped()
+
+    def _evaluator(self, streams: Streams) -> Evaluator | FewShotEvaluator:
+        worker, scenario, evaluation = self.worker, self.scenario, self.config.evaluation
+        there = dataclasses.replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(worker.device))
+        if self.protocol == "few-shot":
+            shape = evaluation.episode_shape()
+            return FewShotEvaluator(worker.lives[0], there, shape, streams, batch=PASS_BATCH)
+        return Evaluator(worker.live_of, there, self.protocol, batch=PASS_BATCH, also=evaluation.also)
 
     def go(self, start: Checkpoint | None) -> Result:
         """All rounds after `start`, then the summary."""
@@ -195,15 +185,16 @@ class _Run:
         began = time.perf_counter()
         report = self.federation.step()
         trained = time.perf_counter()
-        rows = self._training_rows(report)
+        self._tell(report.findings)
+        rows = training_rows(report)
         now, every = report.round, self.config.evaluation.every
         if now % every == 0 or now == self.config.rounds:
             for split in self.evaluator.splits:
-                rows += self._score_rows(now, self.evaluator.scores(split, self._predictors(now)))
+                rows += score_rows(now, self.evaluator.scores(split, self._predictors(now)), self.protocol)
         ended = time.perf_counter()
         rows += [
-            self._row(now, "seconds_evaluate", ended - trained),
-            self._row(now, "seconds_total", ended - began),
+            system_row(now, "seconds_evaluate", ended - trained),
+            system_row(now, "seconds_total", ended - began),
         ]
         return rows
 
@@ -217,54 +208,13 @@ class _Run:
             state = federation.state_of(federation.client_context(client, round_))
             yield client, self.method.predictors(federation.server, state, federation.server_context(client))
 
-    def _training_rows(self, report: RoundReport) -> list[Row]:
-        for finding in report.findings:
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        """Note each finding once."""
+        for finding in findings:
             if finding.code not in self.findings:
                 self.findings[finding.code] = finding
                 for callback in self.callbacks:
                     callback.on_note(self.config, finding.message)
-        now, seconds = report.round, report.seconds
-        values: dict[str, float] = {
-            "bytes_up": report.bytes_up,
-            "bytes_down": report.bytes_down,
-            "participants": len(report.participants),
-            "steps": report.steps,
-            "samples": report.samples,
-            "seconds_train": seconds.train,
-            "seconds_aggregate": seconds.aggregate,
-            "seconds_move": seconds.move,
-        }
-        values |= {f"degenerate/{f.code}": f.figure for f in report.findings}
-        rows = [self._row(now, name, value) for name, value in values.items()]
-        rows += [
-            Row(round=now, client=None, split="train", protocol=None, name=name, value=value)
-            for name, value in report.terms.items()
-        ]
-        return rows
-
-    def _score_rows(self, now: int, scores: Scores | FewShotScores) -> list[Row]:
-        split, protocol = scores.split, self.protocol
-        rows = [
-            Row(round=now, client=None, split=split, protocol=protocol, name=name, value=value)
-            for name, value in scores.values().items()
-        ]
-        rows += [
-            Row(
-                round=now,
-                client=client,
-                split=split,
-                protocol=protocol,
-                name="accuracy",
-                value=tested.accuracy,
-            )
-            for client, tested in scores.clients.items()
-            if tested.total
-        ]
-        return rows
-
-    @staticmethod
-    def _row(round_: int, name: str, value: float) -> Row:
-        return Row(round=round_, client=None, split="system", protocol=None, name=name, value=value)
 
     def _save(self) -> str:
         assert self.folder is not None
@@ -283,41 +233,10 @@ class _Run:
         return saved.sha256
 
     def _finish(self, digest: str) -> Result:
-        config, evaluation, engine = self.config, self.config.evaluation, self.federation.engine
-        by = accuracies(self.rows, evaluation.last_k)
-        seconds = {name: round(total(self.rows, f"seconds_{name}"), 3) for name in SECONDS}
-        chosen = by[evaluation.select]
-        if chosen is None:
-            raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
-        _, losses = Result({}, self.rows, {}, {}).curve("loss")
-        codes = {r["name"].partition("/")[2] for r in self.rows if r["name"].startswith("degenerate/")}
-        codes |= self.findings.keys()
-        numbers: dict[str, Any] = {
-            "method": config.method,
-            "preset": config.preset,
-            "model": config.model_name(),
-            "source": self.scenario.name,
-            "seed": config.seed,
-            "rounds": config.rounds,
-            "clients": self.scenario.clients,
-            "protocol": self.protocol,
-            "select": evaluation.select,
-            "accuracy": chosen,
-            "last_accuracy": by["last"],
-            "best_val_accuracy": by["best_val"],
-            "best_test_accuracy": by["best_test"],
-            "mean_last_k_accuracy": by["mean_last_k"],
-            "test_loss": losses[-1] if math.isfinite(losses[-1]) else None,
-            "bytes_up": int(total(self.rows, "bytes_up")),
-            "bytes_down": int(total(self.rows, "bytes_down")),
-            "samples": int(total(self.rows, "samples")),
-            "flops": flops_of(self.federation, self.worker),
-            "samples_per_second": round(total(self.rows, "samples") / max(seconds["train"], 1e-9), 1),
-            "seconds": seconds,
-            "peak_memory_mb": peak_memory_mb(),
-            "engine": engine.name + (", native kernels" if engine.native else ""),
+        config = self.config
+        numbers = summarise(config, self.federation, self.worker, self.rows) | {
             "engine_reason": self.equipped.reason,
-            "degenerate": [self.findings[c].message if c in self.findings else c for c in sorted(codes)],
+            "degenerate": degenerate(self.rows, self.findings),
             "fingerprint": config.fingerprint(),
             "checkpoint_sha256": digest or None,
             "run_dir": str(self.folder.path) if self.folder else None,
@@ -335,6 +254,25 @@ class _Run:
         """Ask once before training whether the method offers the model that the protocol tests."""
         _, offered = next(self._predictors(0))
         self.evaluator.check(offered)
+
+
+def _tasks(
+    config: RunConfig, scenario: Scenario, blueprints: Sequence[Blueprint], nets: Sequence[Net], streams: Streams
+) -> list[Task]:
+    """The facts that hooks may use, for each of the models."""
+    return [
+        Task.of(
+            net,
+            clients=scenario.clients,
+            num_classes=scenario.num_classes,
+            rounds=config.rounds,
+            local_epochs=config.local_epochs,
+            streams=streams,
+            group=group,
+            blueprint=blueprint,
+        )
+        for group, (blueprint, net) in enumerate(zip(blueprints, nets, strict=True))
+    ]
 
 
 @contextlib.contextmanager

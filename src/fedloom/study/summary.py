@@ -1,0 +1,80 @@
+"""The summary of a finished run: the numbers that summary.json holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedloom.core.errors import ConfigError
+from fedloom.engine import Federation, Worker
+from fedloom.engine.flops import flops_of
+from fedloom.methods.method import Finding
+from fedloom.study.config import RunConfig
+from fedloom.study.environment import peak_memory_mb
+from fedloom.study.folder import Row
+from fedloom.study.results import SECONDS, accuracies, curve, total
+
+
+def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
+    """What was run, how well it did, what it cost and what ran it.
+
+    Raises `ConfigError` if the config selects a round by validation data, and there is none.
+    """
+    engine = federation.engine
+    return {
+        **_setting(config, federation),
+        **_scores(config, rows),
+        **_costs(federation, worker, rows),
+        "engine": engine.name + (", native kernels" if engine.native else ""),
+    }
+
+
+def degenerate(rows: Sequence[Row], findings: Mapping[str, Finding]) -> list[str]:
+    """How the method degenerated: the messages of `findings` (by code), and codes alone of findings before a resume."""
+    codes = {r["name"].partition("/")[2] for r in rows if r["name"].startswith("degenerate/")}
+    codes |= findings.keys()
+    return [findings[c].message if c in findings else c for c in sorted(codes)]
+
+
+def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:
+    return {
+        "method": config.method,
+        "preset": config.preset,
+        "model": config.model_name(),
+        "source": federation.scenario.name,
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "clients": federation.scenario.clients,
+        "protocol": config.evaluation.protocol,
+        "select": config.evaluation.select,
+    }
+
+
+def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
+    by = accuracies(rows, config.evaluation.last_k)
+    chosen = by[config.evaluation.select]
+    if chosen is None:
+        raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
+    _, losses = curve(rows, "loss", "test")
+    return {
+        "accuracy": chosen,
+        "last_accuracy": by["last"],
+        "best_val_accuracy": by["best_val"],
+        "best_test_accuracy": by["best_test"],
+        "mean_last_k_accuracy": by["mean_last_k"],
+        "test_loss": losses[-1] if math.isfinite(losses[-1]) else None,
+    }
+
+
+def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
+    seconds = {name: round(total(rows, f"seconds_{name}"), 3) for name in SECONDS}
+    return {
+        "bytes_up": int(total(rows, "bytes_up")),
+        "bytes_down": int(total(rows, "bytes_down")),
+        "samples": int(total(rows, "samples")),
+        "flops": flops_of(federation, worker),
+        "samples_per_second": round(total(rows, "samples") / max(seconds["train"], 1e-9), 1),
+        "seconds": seconds,
+        "peak_memory_mb": peak_memory_mb(),
+    }
