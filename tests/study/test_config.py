@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
+from pydantic import Field
 
 from fedloom.core.errors import ConfigError
-from fedloom.methods.method import Spec
+from fedloom.methods.method import METHODS, Method, Options, Spec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.study.config import load, parse
 
@@ -39,7 +40,8 @@ def changed(*words: str) -> dict[str, Any]:
         ("fedsc.tau=0", "fedsc.tau = 0: "),
         ("fedprox.mu=-1", "fedprox.mu = -1: "),
         ("fedsc.neighbour=angel", "fedsc.neighbour = 'angel': "),
-        ("preset=sounds", "preset = 'sounds': "),
+        ("preset=sounds", "unknown preset 'sounds' of fedsc: did you mean 'sound'?"),
+        ("preset=3", "preset = 3: "),
         ("scenario.alpha=0", "scenario.alpha = 0: input should be greater than 0"),
         ("scenario.alpha=.nan", "scenario.alpha = nan: "),
         ("participation=0", "participation = 0: input should be greater than 0"),
@@ -114,6 +116,47 @@ def test_presets_set_the_options() -> None:
     options = {p: parse(SMALL | {"method": "fedsc", "preset": p}).build_method().options for p in ("paper", "sound")}
     assert options["paper"].cpdr == "l1"
     assert options["sound"].cpdr == "mse"
+
+
+class Brisk(Method):
+    """A method with presets of its own names alone."""
+
+    class Options(Options):
+        pace: float = Field(1.0, gt=0)
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"calm": {}, "hasty": {"pace": 5.0}}
+
+
+@pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry knows `brisk` for the time of one test."""
+    METHODS.names()  # loads the built-in ones
+    monkeypatch.setitem(METHODS._items, "brisk", Brisk)
+
+
+@pytest.mark.usefixtures("brisk")
+def test_a_preset_is_whatever_the_method_declares() -> None:
+    config = parse(SMALL | {"method": "brisk", "preset": "hasty"})
+    assert config.build_method().options.pace == 5.0
+    assert parse(config.resolved()).fingerprint() == config.fingerprint()
+    with pytest.raises(ConfigError, match="unknown preset 'hastily' of brisk: did you mean 'hasty'"):
+        parse(SMALL | {"method": "brisk", "preset": "hastily"})
+    with pytest.raises(ConfigError, match="unknown preset 'hasty' of fedsc"):
+        parse(SMALL | {"method": "fedsc", "preset": "hasty"})
+
+
+@pytest.mark.usefixtures("brisk")
+def test_sections_of_methods_without_that_preset_are_checked_all_the_same() -> None:
+    assert parse(SMALL | {"preset": "paper", "brisk": {"pace": 2}}).fingerprint() == (
+        parse(SMALL | {"preset": "paper"}).fingerprint()
+    )
+    parse(SMALL | {"method": "brisk", "preset": "hasty", "fedsc": {"tau": 0.3}})
+    with pytest.raises(ConfigError, match=r"brisk\.pace = -1"):
+        parse(SMALL | {"brisk": {"pace": -1}})
+    with pytest.raises(ConfigError, match=r"unknown key 'brisk\.pase': did you mean 'pace'"):
+        parse(SMALL | {"brisk": {"pase": 1}})
+    with pytest.raises(ConfigError, match=r"fedsc\.tau = -1"):
+        parse(SMALL | {"method": "brisk", "preset": "hasty", "fedsc": {"tau": -1}})
 
 
 def test_a_model_takes_options_of_its_own() -> None:

@@ -19,7 +19,7 @@ from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source, Splits
 from fedloom.methods import METHODS, Method
-from fedloom.methods.method import PRESETS, Spec
+from fedloom.methods.method import Spec
 from fedloom.nets import MODELS
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.groups import GROUPS
@@ -135,13 +135,14 @@ class ScenarioConfig(BaseModel):
 class RunConfig(Section):
     """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset.
 
+    `preset`: one of those that the method declares; all of the library's own have paper, authors and sound.
     `model`: a model, a group of models (`fedssa-cnn`), or a list; of several, client k gets number k mod their count.
     `precision`: bfloat16 trains nets below their heads in it, with float32 weights, losses and tests: other numbers,
     sooner on processors that have it.
     """
 
     method: str = "fedavg"
-    preset: Literal["paper", "authors", "sound"] = "sound"
+    preset: str = "sound"
     model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(None, union_mode="left_to_right")
     scenario: ScenarioConfig
     rounds: int = Field(30, ge=1)
@@ -222,10 +223,16 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
         for key in own:
             if key not in known:
                 raise ConfigError(f"unknown key 'model.{key}' of {model}: {nearest(key, known)}")
-    for name, section in options.items():
-        METHODS.get(name).configured(config.preset if config.preset in PRESETS else "sound", section)
     config.build_method()
+    for name, section in options.items():
+        _check_section(name, section, config.preset)
     return config
+
+
+def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None:
+    """Raises `ConfigError` for options that `method` refuses; a method that lacks `preset` is asked with its first."""
+    kind = METHODS.get(method)
+    kind.configured(preset if preset in kind.presets else next(iter(kind.presets), preset), section)
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
