@@ -126,7 +126,7 @@ def main() -> None:
             bound = f"   (bound {limit} ms)" if name == "fedloom" else ""
             print(f"{size:>9,} parameters  {name:<8} {f['median_ms']:8.3f} ms {spread}{bound}")
     if "flower" not in result["10"]:
-        print("flwr is not installed: install the extra 'flower' to have it measured beside")
+        print("flwr is not installed: install benchmarks/peers.txt to have it measured beside")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 

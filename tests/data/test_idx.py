@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES
-from fedloom.data.sources.idx import Idx, read_idx
+from fedloom.data.sources.idx import Idx, parse_idx
 from fedloom.data.sources.mnist import FashionMNIST
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -29,6 +29,11 @@ def write(path, data):
     return path
 
 
+def read(path):
+    """The array in the file."""
+    return parse_idx(path.read_bytes(), str(path))
+
+
 def write_set(folder, suffix="", **changed):
     """The four files of a set: three images each, test images inverted; `changed` replaces arrays by name."""
     arrays = {"train_images": IMAGES, "train_labels": LABELS, "t10k_images": 255 - IMAGES, "t10k_labels": LABELS}
@@ -43,30 +48,25 @@ def write_set(folder, suffix="", **changed):
 
 @pytest.mark.parametrize("name", ["images", "images.gz"])
 def test_reads_plain_and_gzipped_files(tmp_path, name):
-    assert (read_idx(write(tmp_path / name, idx_bytes(IMAGES))) == IMAGES).all()
+    assert (read(write(tmp_path / name, idx_bytes(IMAGES))) == IMAGES).all()
 
 
 @pytest.mark.parametrize(("code", "dtype"), [(0x08, "u1"), (0x09, "i1"), (0x0B, ">i2"), (0x0C, ">i4")])
 def test_reads_every_integer_type_in_big_endian(tmp_path, code, dtype):
     array = np.array([[0, 1], [100, 127]], dtype)
-    got = read_idx(write(tmp_path / "a", idx_bytes(array, code)))
+    got = read(write(tmp_path / "a", idx_bytes(array, code)))
     assert got.tolist() == [[0, 1], [100, 127]]
 
 
 def test_the_array_may_be_written_to(tmp_path):
-    read_idx(write(tmp_path / "a", idx_bytes(LABELS)))[0] = 1
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"absent\.gz: no such file"):
-        read_idx(tmp_path / "absent.gz")
+    read(write(tmp_path / "a", idx_bytes(LABELS)))[0] = 1
 
 
 def test_every_truncation_of_a_plain_file_is_refused(tmp_path):
     data = idx_bytes(LABELS)
     for length in range(len(data)):
         with pytest.raises(DataError, match=r"truncated|not an IDX header"):
-            read_idx(write(tmp_path / "a", data[:length]))
+            read(write(tmp_path / "a", data[:length]))
 
 
 def test_every_truncation_of_a_gzipped_file_is_refused(tmp_path):
@@ -75,7 +75,7 @@ def test_every_truncation_of_a_gzipped_file_is_refused(tmp_path):
         path = tmp_path / "a.gz"
         path.write_bytes(packed[:length])
         with pytest.raises(DataError, match="damaged or truncated"):
-            read_idx(path)
+            read(path)
 
 
 def test_a_gz_file_that_is_no_gzip_or_has_a_wrong_checksum_is_refused(tmp_path):
@@ -85,13 +85,13 @@ def test_a_gz_file_that_is_no_gzip_or_has_a_wrong_checksum_is_refused(tmp_path):
         path = tmp_path / "a.gz"
         path.write_bytes(data)
         with pytest.raises(DataError, match="damaged or truncated"):
-            read_idx(path)
+            read(path)
 
 
 @pytest.mark.parametrize("start", [b"\x01\x00\x08\x01", b"\x00\x00\x99\x01", b"PK\x03\x04", b"\x7fELF"])
 def test_foreign_files_are_refused_with_what_they_start_with(tmp_path, start):
     with pytest.raises(DataError, match=f"starts with {start.hex()}, which is not an IDX header"):
-        read_idx(write(tmp_path / "a", start + bytes(20)))
+        read(write(tmp_path / "a", start + bytes(20)))
 
 
 @pytest.mark.parametrize("extra", [-1, 1])
@@ -99,13 +99,13 @@ def test_a_payload_of_another_length_than_promised_is_refused(tmp_path, extra):
     data = idx_bytes(IMAGES)
     data = data[:extra] if extra < 0 else data + bytes(extra)
     with pytest.raises(DataError, match=f"{len(data)} bytes where its header promises {16 + 60}"):
-        read_idx(write(tmp_path / "a", data))
+        read(write(tmp_path / "a", data))
 
 
 def test_sizes_whose_product_overflows_are_refused(tmp_path):
     header = struct.pack(">HBB4I", 0, 0x08, 4, *[1 << 16] * 4)  # 2^64 elements: 0 in 64-bit arithmetic
     with pytest.raises(DataError, match="promises"):
-        read_idx(write(tmp_path / "a", header))
+        read(write(tmp_path / "a", header))
 
 
 # --- a set -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fedloom.data.partitions import labels_only
 from fedloom.data.partitions.dirichlet import Dirichlet
 from fedloom.data.partitions.flower import Flower
 from fedloom.data.partitions.iid import IID
-from fedloom.data.partitions.indices import IndexLists, read_indices
+from fedloom.data.partitions.indices import IndexLists
 from fedloom.data.skews.label_noise import LabelNoise
 from fedloom.data.skews.long_tail import LongTail
 from fedloom.data.sources import Splits
@@ -140,7 +140,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, content, says):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(DataError, match="no such file of index lists"):
-        read_indices(tmp_path / "none.json")
+        scenario(IndexLists(partition_file=tmp_path / "none.json"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("flwr_datasets") is not None, reason="flwr-datasets is installed")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import isinf
 from typing import Any
 
-import numpy as np
-
 from fedloom.data.scenario import Scenario
 from fedloom.data.statistics import feature_shift, label_skew
 
@@ -23,7 +21,7 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         "classes": list(data.classes),
         "class_counts": scenario.class_counts(PICTURED_CLIENTS).tolist(),
         "domains": list(data.domains),
-        "domain_counts": _domain_counts(scenario),
+        "domain_counts": scenario.domain_counts(PICTURED_CLIENTS).tolist() if data.domain is not None else [],
         "feature_shift": feature_shift(data),
         "draws": scenario.draws,
         "acceptance": scenario.acceptance,
@@ -37,13 +35,3 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         "val_samples": len(scenario.val.order),
         "test_samples": len(scenario.test_set),
     }
-
-
-def _domain_counts(scenario: Scenario) -> list[list[int]]:
-    """Training samples per client and domain, of the first clients; [] without domains."""
-    data = scenario.train_set
-    if data.domain is None:
-        return []
-    domain = data.domain.numpy()
-    shown = range(min(scenario.clients, PICTURED_CLIENTS))
-    return [np.bincount(domain[scenario.train[k]], minlength=len(data.domains)).tolist() for k in shown]

@@ -17,7 +17,7 @@ from fedloom.data.partitions import (
     quantity,
 )
 from fedloom.data.partitions.dealing import deal_alike, deal_by_counts, deal_by_shares
-from fedloom.data.partitions.indices import export_indices, read_indices
+from fedloom.data.partitions.indices import export_indices
 from fedloom.data.partitions.partition import PARTITIONS, Dealt, Partition, labels_only, partition
 
 __all__ = [
@@ -44,5 +44,4 @@ __all__ = [
     "partition",
     "pathological",
     "quantity",
-    "read_indices",
 ]

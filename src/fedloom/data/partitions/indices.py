@@ -84,11 +84,6 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
     write_atomic(path, json.dumps(meta | {"clients": clients}))
 
 
-def read_indices(path: Path) -> Dealt:
-    """The views of an index file. Raises `DataError` that names what is wrong with it."""
-    return _dealt(path, _load(path))
-
-
 def _load(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -24,16 +24,6 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 }
 
 
-def read_idx(path: Path) -> np.ndarray:
-    """The array in one IDX file. Raises `DataError` for a missing, truncated or foreign file."""
-    try:
-        return parse_idx(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; expected an IDX file there") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-
-
 def parse_idx(raw: bytes, label: str) -> np.ndarray:
     """The array in the bytes of an IDX file, gzipped if `label` ends in .gz."""
     if label.endswith(".gz"):
