@@ -45,8 +45,8 @@ def as_lists(views):
         {},
         {"val": 0.0},
         {"tests": "matched"},
-        {"split": OwnSplit(8, 1, 1)},
-        {"split": OwnSplit(8, 1, 1, "all")},
+        {"split": OwnSplit(train=8, val=1, test=1)},
+        {"split": OwnSplit(train=8, val=1, test=1, pool="all")},
         {"skews": [LongTail(rho=4)]},
         {"skews": [LabelNoise(share=0.3)]},
     ],
@@ -95,11 +95,11 @@ def test_other_data_are_refused(tmp_path):
 
 def test_whose_test_samples_they_are_must_agree(tmp_path):
     path = tmp_path / "dealt.json"
-    export_indices(scenario(IID(), split=OwnSplit(8, 1, 1, "all")), path)
+    export_indices(scenario(IID(), split=OwnSplit(train=8, val=1, test=1, pool="all")), path)
     with pytest.raises(ConfigError, match="the clients' own pool; set split with pool=all"):
         scenario(IndexLists(partition_file=path))
     with pytest.raises(ConfigError, match=r"test lists are of train\+test, scenario\.split\.pool = 'train'"):
-        scenario(IndexLists(partition_file=path), split=OwnSplit(8, 1, 1))
+        scenario(IndexLists(partition_file=path), split=OwnSplit(train=8, val=1, test=1))
 
 
 def test_the_least_that_a_file_must_hold(tmp_path):

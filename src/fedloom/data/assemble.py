@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
@@ -22,17 +23,18 @@ from fedloom.data.views import Indices, Views, starts
 Tests = Literal["shares", "matched"]
 
 
-@dataclass(frozen=True, slots=True)
-class OwnSplit:
+class OwnSplit(BaseModel):
     """Every client's samples split by class into training, validation and test parts, in these proportions.
 
     Each client is then tested on samples of its own, and the global test set is all these together. pool: what is
     dealt and split: "train" leaves the official test set unused; "all" merges it in.
     """
 
-    train: float
-    val: float
-    test: float
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: float = Field(gt=0, allow_inf_nan=False)
+    val: float = Field(0.0, ge=0, allow_inf_nan=False)
+    test: float = Field(gt=0, allow_inf_nan=False)
     pool: Literal["train", "all"] = "train"
 
     @property
@@ -114,10 +116,6 @@ def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.rando
 
 def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.random.Generator) -> Scenario:
     train, test = splits.train, splits.test
-    if min(split.train, split.val, split.test) < 0 or not split.train or not split.test:
-        raise ConfigError(
-            f"scenario.split = {split.train:g}:{split.val:g}:{split.test:g}: need train and test above 0, val 0 or more"
-        )
     data = train
     if split.pool == "all":
         if train.classes != test.classes or train.input_shape != test.input_shape:

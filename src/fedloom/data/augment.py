@@ -6,12 +6,12 @@ stored values without changing them, so their bits are the same on every device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
@@ -20,8 +20,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.views import Indices
 
 
-@dataclass(frozen=True, slots=True)
-class Augmentation:
+class Augmentation(BaseModel):
     """What happens to training images, in this order: crop, flip, rotate. The default does nothing.
 
     crop: pixels of padding on each side, then a window of the old size at one of (2 * crop + 1)^2 places, all
@@ -34,9 +33,11 @@ class Augmentation:
     for sets with a mean.
     """
 
-    crop: int = 0
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    crop: int = Field(0, ge=0)
     flip: bool = False
-    rotate: float = 0.0
+    rotate: float = Field(0.0, ge=0, le=180, allow_inf_nan=False)
     per: Literal["sample", "batch"] = "sample"
     fill: Literal["black", "mean"] = "black"
 
@@ -46,16 +47,12 @@ class Augmentation:
         return bool(self.crop or self.flip or self.rotate)
 
     def check(self, data: Dataset) -> None:
-        """Raises `ConfigError` if this cannot be done, or not to samples like those of `data`."""
-        if not 0 <= self.rotate <= 180:
-            raise ConfigError(f"augment.rotate = {self.rotate}: need degrees from 0 to 180")
-        if self.crop < 0:
-            raise ConfigError(f"augment.crop = {self.crop}: need 0 or more pixels of padding")
+        """Raises `ConfigError` if this cannot be done to samples like those of `data`."""
         if not self.active:
             return
         shape = data.input_shape
         if len(shape) != 3 or data.x.dtype not in (torch.uint8, torch.float32):
-            asked = ", ".join(f.name for f in fields(self)[:3] if getattr(self, f.name))
+            asked = ", ".join(name for name in ("crop", "flip", "rotate") if getattr(self, name))
             raise ConfigError(
                 f"augment ({asked}): needs images [channels, height, width]; samples here have shape {shape} and "
                 f"dtype {str(data.x.dtype).removeprefix('torch.')}; leave augment out"

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedloom.core.errors import ConfigError, nearest
 from fedloom.core.streams import Streams
 from fedloom.data import PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
+from fedloom.data.augment import Augmentation
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source, Splits
@@ -24,7 +25,6 @@ from fedloom.nets import MODELS
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.groups import GROUPS
 from fedloom.study.sections import (
-    AugmentConfig,
     CheckpointConfig,
     EngineConfig,
     EvaluationConfig,
@@ -35,15 +35,6 @@ from fedloom.study.sections import (
 
 # Keys that change how a run is executed or kept, but none of its numbers.
 _NOT_IN_FINGERPRINT = {"engine", "checkpoint"}
-
-
-class SplitConfig(Section):
-    """Every client's samples in these proportions: see `fedloom.data.OwnSplit`."""
-
-    train: float = Field(gt=0, allow_inf_nan=False)
-    val: float = Field(0.0, ge=0, allow_inf_nan=False)
-    test: float = Field(gt=0, allow_inf_nan=False)
-    pool: Literal["train", "all"] = "train"
 
 
 class ScenarioConfig(BaseModel):
@@ -60,7 +51,7 @@ class ScenarioConfig(BaseModel):
     partition: str = "dirichlet"
     clients: int = Field(10, ge=1)
     val: float = Field(0.1, ge=0, lt=1)
-    split: SplitConfig | None = None
+    split: OwnSplit | None = None
     tests: Literal["shares", "matched"] = "shares"
     skews: tuple[dict[str, Any], ...] = ()
     seed: int | None = None
@@ -126,7 +117,7 @@ class ScenarioConfig(BaseModel):
             clients=self.clients,
             val=self.val,
             streams=Streams(run_seed if self.seed is None else self.seed),
-            split=None if self.split is None else OwnSplit(**self.split.model_dump()),
+            split=self.split,
             tests=self.tests,
             skews=self.build_skews(),
         )
@@ -150,7 +141,7 @@ class RunConfig(Section):
     local_epochs: int = Field(2, ge=1)
     batch_size: int = Field(32, ge=1)
     optimizer: OptimizerConfig = OptimizerConfig()
-    augment: AugmentConfig = AugmentConfig()
+    augment: Augmentation = Augmentation()
     precision: Literal["float32", "bfloat16"] = "float32"
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -114,7 +114,7 @@ class _Run:
         blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method.spec)
         nets = [blueprint.build(streams) for blueprint in blueprints]
         tasks = _tasks(config, scenario, blueprints, nets, streams)  # their weights stay where the nets are now
-        local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment.spec())
+        local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment)
         device = config.engine.torch_device()
         half, record = config.precision == "bfloat16", config.engine.record
         self.worker = Worker(self.method, nets, data, local, device, bfloat16=half, record=record)

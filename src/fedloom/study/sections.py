@@ -8,7 +8,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedloom.core.errors import ConfigError
-from fedloom.data.augment import Augmentation
 from fedloom.engine.choose import EngineChoice
 from fedloom.evaluation import EpisodeShape
 from fedloom.methods.phases import OptimizerSpec
@@ -74,19 +73,6 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
-
-
-class AugmentConfig(Section):
-    """What happens to training images: see `fedloom.data.augment.Augmentation`. Nothing unless asked for."""
-
-    crop: int = Field(0, ge=0)
-    flip: bool = False
-    rotate: float = Field(0.0, ge=0, le=180, allow_inf_nan=False)
-    per: Literal["sample", "batch"] = "sample"
-    fill: Literal["black", "mean"] = "black"
-
-    def spec(self) -> Augmentation:
-        return Augmentation(self.crop, self.flip, self.rotate, self.per, self.fill)
 
 
 class CheckpointConfig(Section):
