@@ -26,9 +26,9 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.engine.batched import Batched
+from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS
-from fedloom.methods.method import Task
+from fedloom.methods.facts import Task
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepared

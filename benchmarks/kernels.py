@@ -1,7 +1,7 @@
 """Where the project's kernels are faster than torch's: `python benchmarks/kernels.py [convolutions|poolings]`.
 
 One convolution or pooling, forward and backward, one thread, torch in both memory orders and the project's kernels in
-turns; medians in microseconds. `taken`: whether a net with native kernels takes them (`fedloom.nets.kernels.native`).
+turns; medians in microseconds. `taken`: whether a net with native kernels takes them (`fedloom.engine.fast.kernels.native`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d
 
+from fedloom.engine.fast.kernels.native import gains
+from fedloom.engine.fast.kernels.operators import convolution, max_pool2
 from fedloom.engine.memory import keep_freed
-from fedloom.nets.kernels.native import gains
-from fedloom.nets.kernels.operators import convolution, max_pool2
 
 BATCH, SECONDS = 32, 1.0
 ORDERS = {"plain": torch.contiguous_format, "channels last": torch.channels_last}

@@ -30,9 +30,9 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.engine.choose import EngineChoice, equip
+from fedloom.engine.choose import EngineChoice
+from fedloom.methods.facts import ClientContext, Start, Task
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.method import ClientContext, Start, Task
 from fedloom.methods.phases import OptimizerSpec, Phase
 from fedloom.study.environment import describe
 

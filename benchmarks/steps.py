@@ -23,10 +23,10 @@ from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.data.dataset import Dataset
 from fedloom.engine import LocalTraining, Worker
-from fedloom.engine.optim import Optimizer
+from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.steps import Block, Steps, moves
 from fedloom.methods import METHODS, Method, fedsc
-from fedloom.methods.method import ClientContext, ServerContext, Task
+from fedloom.methods.facts import ClientContext, ServerContext, Task
 from fedloom.methods.phases import Batch, OptimizerSpec, Train
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepared

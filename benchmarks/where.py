@@ -76,7 +76,7 @@ def main() -> None:
         warmed(recording)
         natives = {}
         if GAINING.get(name) is NATIVE:
-            plain, recorded = (with_fedloom.federation(workload, name="serial", kernels="native") for _ in range(2))
+            plain, recorded = (with_fedloom.federation(workload, name="serial", kernels="own") for _ in range(2))
             natives = {
                 "fedloom, native kernels": with_fedloom.rounds(plain),
                 "fedloom, native kernels, recorded": with_fedloom.rounds(warmed(recorded)),

@@ -19,9 +19,10 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.engine.client import Done, Job
+from fedloom.engine.jobs import Done, Job
 from fedloom.methods import METHODS
-from fedloom.methods.method import Method, ServerContext, Task
+from fedloom.methods.facts import ServerContext, Task
+from fedloom.methods.method import Method
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepared
@@ -167,7 +168,7 @@ def world(
     else:
         with streams.isolated("init"):
             made = net()
-    made = prepared(made, head_bias=method.spec.head_bias, nets=method.spec.nets)
+    made = prepared(made, head_bias=method.spec.head_bias, nets=method.spec.nets, extra=method.extra)
     task = Task.of(
         made,
         clients=len(clients),
@@ -175,9 +176,11 @@ def world(
         rounds=rounds,
         local_epochs=epochs,
         streams=streams,
+        optimizer=optimizer,
+        batch_size=batch_size,
     )
     worker = Worker(method, [made], data, LocalTraining(batch_size, optimizer))
-    federation = Federation(method, engine(worker), [task], scenario, participation=participation)
+    federation = Federation(method, engine(worker), [task], scenario, participation=participation, net=made.frozen)
     return World(method, made, data, scenario, task, worker, federation)
 
 
@@ -203,25 +206,6 @@ class Recording(Serial):
             self.jobs.append(job)
             self.done.append(self.worker.run(job))
             yield self.done[-1]
-
-
-class Replays:
-    """Captures as a CUDA graph does: the same memory is read and written every time."""
-
-    def __init__(self):
-        self.count = 0
-
-    def __call__(self, run):
-        outputs = run()
-
-        def replay():
-            self.count += 1
-            with torch.enable_grad():  # a graph has its gradients in it
-                again = run()
-            for memory, fresh in zip(outputs, again, strict=True):
-                memory.copy_(fresh)
-
-        return replay, outputs
 
 
 def same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

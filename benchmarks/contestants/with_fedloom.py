@@ -9,9 +9,9 @@ from contestants.workloads import LR, WORKLOADS, Workload, with_clients
 from fedloom.core.streams import Streams
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.engine.choose import EngineChoice, equip
+from fedloom.engine.choose import EngineChoice
+from fedloom.methods.facts import Task
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.method import Task
 from fedloom.methods.phases import OptimizerSpec
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from fedloom.core.tables import ClassTable
     from fedloom.data.scenario import Scenario
     from fedloom.data.sources.source import SOURCES
-    from fedloom.methods.method import METHODS, Method, Spec, register
+    from fedloom.methods.method import METHODS, Method, register
+    from fedloom.methods.spec import Spec
     from fedloom.nets.net import MODELS, Net
     from fedloom.study.results import Result
 
@@ -33,7 +34,7 @@ _HOMES = {
     "SOURCES": "fedloom.data.sources.source",
     "METHODS": "fedloom.methods.method",
     "Method": "fedloom.methods.method",
-    "Spec": "fedloom.methods.method",
+    "Spec": "fedloom.methods.spec",
     "register": "fedloom.methods.method",
     "MODELS": "fedloom.nets.net",
     "Net": "fedloom.nets.net",

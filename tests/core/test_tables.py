@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.core.tables import (
-    ClassTable,
+from fedloom.core.tables import ClassTable
+from fedloom.methods.parts.prototypes import (
     client_distances,
     cosine,
     label_discrepancy,

@@ -5,13 +5,13 @@ import torch
 
 from fedloom.core import native
 from fedloom.core.errors import ConfigError
-from fedloom.core.native import compiler
 from fedloom.engine import choose
-from fedloom.engine.batched import Batched
-from fedloom.engine.choose import EngineChoice, equip
+from fedloom.engine.choose import EngineChoice, choose
 from fedloom.engine.client import Worker
-from fedloom.engine.recorded import Recorder
+from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.recorder import Recorder
 from fedloom.engine.serial import Serial
+from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS
 from fedloom.study.config import parse
 from fedloom.study.run import run
@@ -36,7 +36,7 @@ def trained(toy, choice, *, count=2):
     return toy.federation
 
 
-NATIVE, TORCH = EngineChoice("serial", kernels="native"), EngineChoice("serial")
+NATIVE, TORCH = EngineChoice("serial", kernels="own"), EngineChoice("serial")
 
 
 @needs_compiler
@@ -52,7 +52,7 @@ def test_every_method_is_close_to_torchs_kernels(name):
 @needs_compiler
 @pytest.mark.parametrize("name", ["fedavg", "fedsc", "fedco2"])
 def test_processes_have_the_bits_of_one(name):
-    two = EngineChoice("processes", workers=2, kernels="native")
+    two = EngineChoice("processes", workers=2, kernels="own")
     assert same_bits(trained(images(name), two).server, trained(images(name), NATIVE).server)
 
 
@@ -85,7 +85,7 @@ def test_the_workers_own_nets_stay_torchs():
 @pytest.mark.parametrize(
     ("change", "choice", "why"),
     [
-        ({}, EngineChoice("batched", kernels="native"), "stacks are computed by torch"),
+        ({}, EngineChoice("batched", kernels="own"), "stacks are computed by torch"),
         ({"net": "mlp-128"}, NATIVE, "no net has a convolution"),
         ({"bfloat16": True}, NATIVE, "precision is bfloat16"),
         ({"device": torch.device("meta")}, NATIVE, "run on the CPU, and the device is meta"),
@@ -96,7 +96,7 @@ def test_what_stands_in_their_way_is_told(change, choice, why):
     if change:
         device = change.pop("device", torch.device("cpu"))
         toy.worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local, device, **change)
-    with pytest.raises(ConfigError, match=f"engine.kernels: native cannot be used: .*{why}"):
+    with pytest.raises(ConfigError, match=f"engine.kernels: own cannot be used: .*{why}"):
         equip(toy.federation, toy.worker, choice)
 
 
@@ -151,10 +151,10 @@ def test_stacks_of_convolutions_beside_linear_nets_are_torchs():
 @pytest.mark.parametrize("name", ["batched", "auto"])
 def test_stacks_of_linear_nets_take_them_where_they_are_named(name):
     toy = images(net="mlp-128")
-    equip(toy.federation, toy.worker, EngineChoice(name, workers=1, same_bits=False, kernels="native"))
+    equip(toy.federation, toy.worker, EngineChoice(name, workers=1, same_bits=False, kernels="own"))
     assert toy.federation.engine.native
     with pytest.raises(ConfigError, match="no net has a convolution"):
-        equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, kernels="native"))
+        equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, kernels="own"))
 
 
 @needs_compiler

@@ -8,14 +8,14 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import mapped
-from fedloom.engine.batched import Batched
+from fedloom.engine.choose import EngineChoice
 from fedloom.engine.client import Worker
-from fedloom.engine.stacks import Stacks
+from fedloom.engine.stacked import Batched
+from fedloom.engine.stacked.stacks import Stacks
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
 from fedloom.study.config import parse
 from fedloom.study.run import run
-from fedloom.study.sections import EngineConfig
 from support import TinyBN, configured, furthest, world
 
 META = torch.device("meta")
@@ -112,7 +112,7 @@ def test_a_device_that_is_not_there_is_one_line():
 def test_processes_do_not_share_a_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match="engine = processes on 'cuda:1': processes do not help"):
-        EngineConfig(name="processes", device="cuda:1").torch_device()
+        EngineChoice(name="processes", device="cuda:1").torch_device()
     with pytest.raises(ConfigError, match=r"'cuda:2'.*use cpu, or cuda:0 to cuda:1"):
-        EngineConfig(device="cuda:2").torch_device()
-    assert EngineConfig(device="cuda:1").torch_device() == torch.device("cuda:1")
+        EngineChoice(device="cuda:2").torch_device()
+    assert EngineChoice(device="cuda:1").torch_device() == torch.device("cuda:1")

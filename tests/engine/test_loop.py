@@ -19,7 +19,8 @@ from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS, register
 from fedloom.methods import method as contract
-from fedloom.methods.method import Finding, Method, ServerContext, Task
+from fedloom.methods.facts import Finding, ServerContext, Task
+from fedloom.methods.method import Method
 from fedloom.methods.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
 from support import Backwards, Recording, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
 

@@ -5,10 +5,10 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import mapped
-from fedloom.engine.batched import Batched
 from fedloom.engine.client import Worker
+from fedloom.engine.fast.recorder import Recorder
 from fedloom.engine.processes import Processes
-from fedloom.engine.recorded import Recorder
+from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS
 from fedloom.study.config import parse
 from fedloom.study.run import run

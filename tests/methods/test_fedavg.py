@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedloom.methods.method import ServerContext
+from fedloom.methods.facts import ServerContext
 from fedloom.methods.phases import OptimizerSpec
 from support import Recording, Tiny, TinyBN, configured, furthest, world
 

@@ -13,8 +13,8 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes, wire_size
 from fedloom.core.streams import Streams
+from fedloom.methods.facts import ServerContext, Task
 from fedloom.methods.fedco2 import fused
-from fedloom.methods.method import ServerContext, Task
 from fedloom.methods.phases import Batch, OptimizerSpec
 from fedloom.nets.blocks import dense
 from fedloom.nets.blueprint import Blueprint

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.engine import LocalTraining, Worker
-from fedloom.engine.client import Job
+from fedloom.engine.jobs import Job
+from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
 from fedloom.methods.fedco2 import foreign_losses, fused
-from fedloom.methods.method import ClientContext, ServerContext, Task, Work
 from fedloom.methods.parts.losses import kl_divergence
 from fedloom.methods.phases import Batch, OptimizerSpec
 from fedloom.nets.bundle import Bundle

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.tables import ClassTable
-from fedloom.methods.method import ServerContext, Start, Work
+from fedloom.methods.facts import ServerContext, Start, Work
 from fedloom.methods.parts.consistency import (
     class_relations,
     gram_linearised,

@@ -8,9 +8,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core.records import from_bytes, to_bytes
-from fedloom.core.tables import ClassTable, label_discrepancy
+from fedloom.core.tables import ClassTable
 from fedloom.methods import fedsc
-from fedloom.methods.method import ServerContext
+from fedloom.methods.facts import ServerContext
+from fedloom.methods.parts.prototypes import label_discrepancy
 from fedloom.methods.phases import Batch, OptimizerSpec
 from support import CLASSES, PLAIN_SGD, Recording, Through, Tiny, TinyBN, configured, furthest, same_tree, world
 

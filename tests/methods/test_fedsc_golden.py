@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.core.tables import ClassTable, label_discrepancy, nearest_holders
+from fedloom.core.tables import ClassTable
 from fedloom.methods import fedsc
-from fedloom.methods.method import ServerContext
+from fedloom.methods.facts import ServerContext
 from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities
 from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.parts.prototypes import label_discrepancy, nearest_holders
 from fedloom.methods.phases import Batch, ClassMeans
 from support import CLASSES, Precision, Through, configured, world
 

@@ -9,9 +9,10 @@ from torch.func import functional_call, grad, vmap
 import fedloom
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes, wire_size
-from fedloom.core.tables import ClassTable, client_distances, merge_neighbours, nearest_holders
+from fedloom.core.tables import ClassTable
 from fedloom.methods import fedskc
-from fedloom.methods.method import ServerContext
+from fedloom.methods.facts import ServerContext
+from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders
 from fedloom.methods.phases import Batch, OptimizerSpec
 from support import CLASSES, Recording, Through, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
 

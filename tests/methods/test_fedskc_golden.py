@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.core.tables import ClassTable, client_distances, merge_neighbours, nearest_holders, shares
+from fedloom.core.tables import ClassTable
 from fedloom.core.trees import combine, weighted_mean
 from fedloom.methods import fedskc
-from fedloom.methods.method import ServerContext, Start, Work
+from fedloom.methods.facts import ServerContext, Start, Work
 from fedloom.methods.parts.contrast import mean_distances
+from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders, shares
 from fedloom.methods.phases import Batch, ClassMeans, SampleMean
 from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, world
 

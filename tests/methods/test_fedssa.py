@@ -15,8 +15,8 @@ from fedloom.core.tables import ClassTable
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Worker
+from fedloom.methods.facts import ServerContext, Task, Work
 from fedloom.methods.fedssa import fusion_weight
-from fedloom.methods.method import ServerContext, Task, Work
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.nets import build
 from fedloom.nets.groups import models_of

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
+from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
 from fedloom.methods.fedssa import fused_rows, fusion_weight, mean_rows
-from fedloom.methods.method import ClientContext, ServerContext, Task, Work
 from fedloom.nets.net import Net
 from support import SINGLE, Precision, Through, configured
 

@@ -5,9 +5,10 @@ import torch
 
 from fedloom.core.streams import Streams
 from fedloom.core.trees import clone
-from fedloom.methods.method import Task
+from fedloom.methods.facts import Task
 from fedloom.nets.blueprint import prepared
-from fedloom.nets.bundle import Bundle, Frozen
+from fedloom.nets.bundle import Bundle
+from fedloom.nets.frozen import Frozen
 from fedloom.nets.net import build, tree_of
 from fedloom.nets.roles import Role
 from support import WIDTH, Tiny, TinyBN, TinyDropout, same_tree

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -31,8 +31,38 @@ _RESERVED = "__metadata__"
 _FORMAT = 1
 
 
+def get_tree(record: Mapping[str, Value], name: str) -> Tree:
+    """The tree called `name`. Raises `RecordError` if there is none, or if it is something else."""
+    return cast(Tree, _get(record, name, dict))
+
+
+def get_table(record: Mapping[str, Value], name: str) -> ClassTable:
+    """The class table called `name`. Raises `RecordError` as `get_tree` does."""
+    return cast(ClassTable, _get(record, name, ClassTable))
+
+
+def get_tensor(record: Mapping[str, Value], name: str) -> Tensor:
+    """The tensor called `name`. Raises `RecordError` as `get_tree` does."""
+    return cast(Tensor, _get(record, name, Tensor))
+
+
+def get_number(record: Mapping[str, Value], name: str) -> float:
+    """The number called `name`. Raises `RecordError` as `get_tree` does."""
+    return cast(float, _get(record, name, (int, float)))
+
+
+def _get(record: Mapping[str, Value], name: str, kind: type | tuple[type, ...]) -> Value:
+    if name not in record:
+        raise RecordError(f"a record has no '{name}'; it has {', '.join(sorted(record)) or 'nothing'}")
+    value = record[name]
+    if not isinstance(value, kind):
+        wanted = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+        raise RecordError(f"'{name}' in a record is a {type(value).__name__}, not a {wanted.replace('dict', 'tree')}")
+    return value
+
+
 class RecordError(FedloomError):
-    """Bytes that are no record of this version."""
+    """Bytes that are no record of this version, or a record without what was asked for."""
 
 
 def to_bytes(record: Record) -> bytes:

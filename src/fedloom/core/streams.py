@@ -36,15 +36,22 @@ class Streams:
         return np.random.Generator(np.random.PCG64(self.key(purpose, round_, client)))
 
     @contextlib.contextmanager
-    def isolated(self, purpose: str, round_: int = 0, client: int = -1) -> Iterator[None]:
+    def isolated(
+        self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
+    ) -> Iterator[None]:
         """Within the block, torch's CPU generator runs this key's stream; afterwards it is as it was before.
 
-        For code that takes no generator: parameter initialisation of any module, dropout layers.
+        device: a CUDA device whose generator does the same. For code that takes no generator: parameter initialisation
+        of any module, dropout layers, random numbers inside a loss.
         """
-        generator = torch.default_generator
-        before = generator.get_state()
-        generator.manual_seed(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF)
+        generators = [torch.default_generator]
+        if device is not None and device.type == "cuda":
+            generators.append(torch.cuda.default_generators[device.index or 0])
+        before = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF)
         try:
             yield
         finally:
-            generator.set_state(before)
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)

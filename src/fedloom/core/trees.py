@@ -14,8 +14,6 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from fedloom.core.native import add_scaled
-
 Tree: TypeAlias = dict[str, Tensor]
 
 # Numbers that are summed at once: few enough for the cache, enough for memory to be read in a row. Entries of fewer
@@ -83,8 +81,6 @@ class _Sum:
         """Add weight * tree, tree after tree, in blocks that stay in the cache."""
         entries = [[tree[name].reshape(-1) for name in self.names] for tree in trees]
         flat = [own[0] if len(own) == 1 else torch.cat(own) for own in entries]
-        if add_scaled(self.total, flat, weights):
-            return
         for start in range(0, self.total.numel(), _BLOCK):
             block = self.total[start : start + _BLOCK]
             for tensor, weight in zip(flat, weights, strict=True):

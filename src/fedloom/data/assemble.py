@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -54,13 +55,15 @@ def make_scenario(
     split: OwnSplit | None = None,
     tests: Tests = "shares",
     skews: Sequence[Skew] = (),
+    public: float = 0.0,
 ) -> Scenario:
     """Deal `splits` to `clients`.
 
     val: the share of each client's training samples held out for validation. split: used instead of it; also takes
     the client's test samples from its own. tests: "shares" are the partition's test views (as a rule the client's share
     of each class); "matched" are random test samples in each client's own mix, as many as there are (`matched_tests`).
-    skews: in this order; those that thin the training set come before the partition.
+    skews: in this order; those that thin the training set come before the partition. public: the share of what they
+    leave that the server keeps for itself, drawn at random.
 
     Pure in the seed of `streams`; each step has a stream of its own. Raises `ConfigError` for more clients than
     samples, shares out of range and whatever cannot be made.
@@ -70,6 +73,8 @@ def make_scenario(
     kept = np.arange(len(train), dtype=np.int64)
     for skew, stream in zip(skews, own, strict=True):
         kept = skew.thin(train, kept, stream.numpy("thin"))
+    held = streams.numpy("public").permutation(kept)[: math.ceil(public * len(kept))] if public else kept[:0]
+    kept = np.setdiff1d(kept, held, assume_unique=True)
     if not 1 <= clients <= len(kept):
         raise ConfigError(
             f"scenario.clients = {clients}: {name} has {len(kept)} training samples; need 1 to {len(kept)} clients"
@@ -77,7 +82,9 @@ def make_scenario(
     if not 0 <= val < 1:
         raise ConfigError(f"scenario.val = {val}: the share held out for validation must be in [0, 1)")
     if len(kept) < len(train) and not partition.takes_thinned:
-        raise ConfigError("scenario.skews: this partition names samples of the whole source; none may be left out")
+        raise ConfigError(
+            "scenario.skews, scenario.public: this partition names samples of the whole source; none may be left out"
+        )
     dealt = _deal(partition, train, test, kept, clients, streams.numpy("partition"))
     rng = streams.numpy("split")
     scenario = _official(name, splits, dealt, val, rng) if split is None else _pooled(name, splits, dealt, split, rng)
@@ -87,7 +94,7 @@ def make_scenario(
         scenario = _matched(scenario, streams.numpy("tests"))
     for skew, stream in zip(skews, own, strict=True):
         scenario = skew.apply(scenario, stream.numpy("apply"))
-    return scenario
+    return replace(scenario, public=_selected(train, np.sort(held))) if public else scenario
 
 
 def _deal(

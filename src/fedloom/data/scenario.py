@@ -25,6 +25,7 @@ class Scenario:
 
     test_origin: "official" where `test_set` is the source's; otherwise the clients' own test samples together, which
     are the rows `test_rows` of the training set ("train"), or of the training and then the official test set.
+    public: samples that the server holds, and no client; None without any.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Scenario:
     accepted: int = 1
     test_origin: TestRows = "official"
     test_rows: Indices | None = None
+    public: Dataset | None = None
 
     @property
     def clients(self) -> int:

@@ -1,6 +1,11 @@
-"""Floor 4: the round loop and the engines that execute clients. Knows no single method."""
+"""Floor 5: the round loop and the engines that execute clients. Knows no single method.
 
-from fedloom.engine.client import PASS_BATCH, LocalTraining, Worker
+Read `loop.py`, `client.py`, `steps.py`, `serial.py`: they are the whole meaning. `processes/` and `stacked/` execute
+the same otherwise, `fast/` sooner.
+"""
+
+from fedloom.engine.client import PASS_BATCH, Worker
+from fedloom.engine.jobs import LocalTraining
 from fedloom.engine.loop import Federation, RoundReport
 from fedloom.engine.serial import Engine, Serial
 

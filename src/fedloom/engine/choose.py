@@ -1,44 +1,80 @@
-"""Which engine runs the clients: the one asked for, or the one that a trial finds fastest."""
+"""Which engine runs the clients: the one asked for, or the one that a run finds fastest."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from fedloom.core.errors import ClientError, ConfigError
-from fedloom.engine.batched import WIDTH, WIDTH_LINEAR, Batched
-from fedloom.engine.client import Job, Worker
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedloom.core.errors import ConfigError
+from fedloom.engine.auto import Auto, Candidate
+from fedloom.engine.client import Worker
 from fedloom.engine.loop import Federation
-from fedloom.engine.members import is_linear
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes import Processes
 from fedloom.engine.serial import Engine, Serial
-from fedloom.engine.stacks import obstacle
-from fedloom.methods.method import ServerContext
+from fedloom.engine.speedups import Speedups
+from fedloom.engine.stacked import Batched, obstacle
 
-_CLIENT_SECONDS = 0.1  # of one client in a trial, at most; a single batch if that takes longer
-_TRIAL_SECONDS = 0.5  # of the clients of a trial, one after another, unless two for each worker take longer
-_LONG_SECONDS = 10.0  # a run of more has its steps recorded in the trial as they will be later, if it is to be stacked
+STACK = 32  # clients in a stack, unless told otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
-    """What a run asks for. workers: processes, None for one per core; client_seconds: longest time for one client;
-    width: clients in a stack, None for what suits the nets; same_bits: whether `auto` keeps to the bits of the serial
-    engine with torch's kernels; kernels: torch's; native, the project's own for small convolutions and for stacks of
-    linear nets; or auto, torch's unless `auto` chooses the engine, may change bits, and finds the others faster.
+class EngineChoice(BaseModel):
+    """What runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`.
+
+    name: serial; processes, with the same bits; batched, stacks of up to `stack` clients in each process (32), whose
+    numbers agree to about 1e-5; or auto, which compares whole rounds and takes the fastest of those that it may.
+    same_bits: auto leaves out batched and own kernels, so that numbers do not depend on the machine's speed.
+    kernels: torch; own, the project's own for convolutions of few channels, with which a LeNet trains up to twice as
+    fast: they need a C++ compiler, and their numbers agree to about 1e-5 a few steps on; auto, torch unless `auto`
+    chooses the engine without `same_bits`. workers: processes (one per core). client_seconds: longest time for one
+    client, with more than one process (no limit). state_budget_mb: MiB of client states that stay in memory, the others
+    go to disk (no limit). device: where clients are trained and tested: cpu, cuda or cuda:1. On cuda there are no
+    processes, and auto without `same_bits: false` is serial: ask for batched. fast: false takes every step in plain
+    Python (the numbers are the same), for losses that print or are stepped through.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     name: Literal["auto", "serial", "processes", "batched"] = "auto"
-    workers: int | None = None
-    client_seconds: float | None = None
-    width: int | None = None
     same_bits: bool = True
-    kernels: Literal["auto", "torch", "native"] = "auto"
+    kernels: Literal["auto", "torch", "own"] = "auto"
+    workers: int | None = Field(None, ge=1)
+    stack: int | None = Field(None, ge=2)
+    client_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
+    state_budget_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    fast: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    def torch_device(self) -> torch.device:
+        """The device. Raises `ConfigError` if it is not there, or if processes are to share it."""
+        device = torch.device(self.device)
+        if device.type == "cuda":
+            found = torch.cuda.device_count()
+            if (device.index or 0) >= found:
+                raise ConfigError(
+                    f"engine.device = '{self.device}': torch {torch.__version__} finds {found} CUDA devices here; use "
+                    "cpu" + (f", or cuda:0 to cuda:{found - 1}" if found else "")
+                )
+            if self.name == "processes":
+                raise ConfigError(
+                    f"engine = processes on '{self.device}': processes do not help clients that share a device; use "
+                    "serial, batched or auto"
+                )
+        return device
+
+    def state_budget(self) -> int | None:
+        """In bytes."""
+        return None if self.state_budget_mb is None else int(self.state_budget_mb * 2**20)
 
 
 def cores() -> int:
@@ -47,181 +83,70 @@ def cores() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Equipped:
-    """What to tell of a choice: why this engine (where it was tried), and what is wrong with it."""
+class Chosen:
+    """An engine, and what is wrong with it."""
 
-    reason: str | None = None
+    engine: Engine
     warning: str | None = None
 
 
-def equip(federation: Federation, worker: Worker, choice: EngineChoice) -> Equipped:
-    """Give the federation, made with a serial engine, the engine chosen.
+def choose(federation: Federation, worker: Worker, choice: EngineChoice) -> Chosen:
+    """The engine for a federation.
 
-    Raises `ConfigError` for the batched engine if it cannot run this, and for native kernels if they cannot.
+    Raises `ConfigError` for the batched engine if it cannot run this, and for own kernels if they cannot.
     """
     keep_freed()
-    if choice.kernels == "native":
-        worker = _native(worker, choice)
+    if choice.kernels == "own":
+        worker = _with_kernels(worker, choice)
     wanted = 1 if worker.device.type != "cpu" else min(choice.workers or cores(), federation.sampled)
     if choice.name == "auto":
-        return _tried(federation, worker, choice, wanted)
+        return Chosen(Auto(list(_candidates(federation, worker, choice, wanted)), federation.tasks[0].rounds))
     if choice.name == "batched" and (why := obstacle(worker)):
         raise ConfigError(f"engine: batched cannot run this: {why}; take processes, serial or auto")
-    federation.engine = _made(choice.name, federation, worker, choice, wanted)
     crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"
-    return Equipped(warning=crowded if choice.name != "serial" and wanted > cores() else None)
+    warning = crowded if choice.name != "serial" and wanted > cores() else None
+    return Chosen(_made(choice.name, federation, worker, choice, wanted), warning)
+
+
+def engine_name(engine: Engine, choice: EngineChoice) -> str:
+    """What an engine is called in results."""
+    return engine.name + (", own kernels" if choice.kernels == "own" else "")
 
 
 def _made(name: str, federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Engine:
     if name == "serial":
         return Serial(worker)
-    width = _width(worker, choice) if name == "batched" else 1
+    width = (choice.stack or STACK) if name == "batched" else 1
     if width > 1 and workers < 2:
         return Batched(worker, width)
     seconds = choice.client_seconds
     return Processes(worker, federation.tasks, workers=workers, client_seconds=seconds, width=width)
 
 
-def _width(worker: Worker, choice: EngineChoice) -> int:
-    """Clients in a stack, at most."""
-    linear = all(is_linear(live.net) for live in worker.lives)
-    return choice.width or (WIDTH_LINEAR if linear else WIDTH)
+def _candidates(federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Iterator[Candidate]:
+    """All that may be taken, the likeliest first; those with the serial engine's bits before the others."""
+    split = f"in {workers} processes"
 
+    def made(name: str, words: str, with_: Worker, *, reference: bool = True) -> Candidate:
+        return Candidate(words, lambda: _made(name, federation, with_, choice, workers), reference)
 
-def _tried(federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Equipped:
-    """The fastest engine in a small round of which nothing is kept."""
-    candidates = list(_candidates(worker, choice, workers))
-    stacked = any(candidate.name == "batched" for candidate in candidates)
-    trial = _Trial(federation, worker, workers * (_width(worker, choice) if stacked else 2), 2 * workers)
-    if len(candidates) == 1 or not trial.clients:
-        return Equipped()
-    long = not choice.same_bits and trial.seconds_in_all / workers > _LONG_SECONDS
-    seconds: dict[_Candidate, float] = {}
-    failures = []
-    for candidate in candidates:
-        engine = _made(candidate.name, federation, candidate.worker, choice, workers)
-        try:
-            seconds[candidate] = trial.seconds(engine, hurried=long)
-        except ClientError as error:
-            if candidate.reference:
-                raise
-            failures.append(f"; {candidate.words(workers)} cannot run this: {error}")
-        if seconds and candidate is min(seconds, key=lambda tried: seconds[tried]):
-            federation.engine.close()
-            federation.engine = engine
-        else:
-            engine.close()
-    told = ", ".join(f"{taken:.3f} s {candidate.words(workers)}" for candidate, taken in seconds.items())
-    return Equipped(f"a trial of {len(trial.clients)} clients took {told}" + "".join(failures))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Candidate:
-    """An engine to try. reference: whether it has the serial engine's bits, and so must run whatever that runs."""
-
-    name: str
-    worker: Worker
-    reference: bool = True
-
-    def words(self, workers: int) -> str:
-        """How it works, in a sentence."""
-        split = "in one process" if workers == 1 or self.name == "serial" else f"in {workers}"
-        kernels = " with native kernels" if self.worker.native else ""
-        return ("stacked " if self.name == "batched" else "") + split + kernels
-
-
-def _candidates(worker: Worker, choice: EngineChoice, workers: int) -> Iterator[_Candidate]:
-    """All that may be taken, the serial engine first."""
-    names = ["serial", *(["processes"] if workers > 1 else [])]
-    yield from (_Candidate(name, worker) for name in names)
+    names = {"processes": split, "serial": "in one"} if workers > 1 else {"serial": "in one process"}
+    yield from (made(name, words, worker) for name, words in names.items())
     if choice.same_bits:
         return
-    native = worker.twin(native=True) if choice.kernels == "auto" else worker
-    if choice.kernels == "auto" and native_obstacle(worker, "serial") is None:
-        yield from (_Candidate(name, native, reference=False) for name in names)
-    gains = native_obstacle(worker, "batched") is None
-    if obstacle(worker) is None and (gains or not worker.native):
-        yield _Candidate("batched", native if gains else worker, reference=False)
-
-
-def _native(worker: Worker, choice: EngineChoice) -> Worker:
-    """The worker with native kernels. Raises `ConfigError` if they can be used in no engine that may be taken."""
-    names = ["serial", *([] if choice.same_bits else ["batched"])] if choice.name == "auto" else [choice.name]
-    reasons = [native_obstacle(worker, name) for name in names]
-    if None not in reasons:
-        raise ConfigError(f"engine.kernels: native cannot be used: {reasons[0]}; leave it out, or take torch")
-    return worker.twin(native=True)
-
-
-def native_obstacle(worker: Worker, engine: str) -> str | None:
-    """Why native kernels cannot be used in an engine, or would change nothing; None if they can and do."""
-    from fedloom.core.native import compiler
-    from fedloom.nets.kernels import suited
-
     nets = [live.net for live in worker.lives]
-    if worker.device.type != "cpu":
-        return f"they run on the CPU, and the device is {worker.device}"
-    if nets[0].in_bfloat16:
-        return "they compute in float32, and precision is bfloat16"
-    if engine == "batched" and not any(map(is_linear, nets)):
-        return "stacks are computed by torch, but for nets with nothing but linear layers"
-    if engine != "batched" and not any(map(suited, nets)):
-        return "no net has a convolution of so few channels that they are faster"
-    if compiler() is None:
-        return "there is no C++ compiler (c++, g++, clang++ or $CXX), and they are compiled when first used"
-    return None
+    if choice.kernels == "auto" and Speedups.kernels_obstacle(nets, worker.device) is None:
+        own = worker.twin(replace(worker.speedups, kernels=True))
+        yield from (made(name, f"{words} with own kernels", own, reference=False) for name, words in names.items())
+    if obstacle(worker) is None and not worker.speedups.kernels:
+        yield made("batched", f"stacked {split if workers > 1 else 'in one process'}", worker, reference=False)
 
 
-class _Trial:
-    """One epoch of the first round on some samples of some clients: `least` to `most`, as time allows."""
-
-    def __init__(self, federation: Federation, worker: Worker, most: int, least: int) -> None:
-        self._federation, batch = federation, worker.local.batch_size
-        self.clients = federation.participants(1)[:1]
-        self.seconds_in_all = 0.0  # of the run's training, one client after another
-        if not self.clients:
-            return
-        serial = Serial(worker)
-        self._samples = batch
-        once = min(self._round(serial) for _ in range(2))
-        self._samples = batch * max(1, int(_CLIENT_SECONDS / once))
-        once = self._round(serial)
-        task, samples = federation.tasks[0], len(federation.scenario.train.tensor(self.clients[0]))
-        each = once * samples / min(samples, self._samples) * task.local_epochs
-        self.seconds_in_all = each * federation.sampled * task.rounds
-        count = min(most, max(least, int(_TRIAL_SECONDS / once)))
-        self.clients = list(itertools.islice(itertools.cycle(federation.participants(1)), count))
-
-    def seconds(self, engine: Engine, *, hurried: bool) -> float:
-        """The shorter of two rounds, after what pays for memory, first calls and, `hurried`, recordings."""
-        engine.hurry(hurried)
-        for _ in range(3 if hurried else 1):
-            self._round(engine)
-        engine.hurry(False)
-        return min(self._round(engine) for _ in range(2))
-
-    def _round(self, engine: Engine) -> float:
-        return _seconds(lambda: _drained(engine, self._jobs()))
-
-    def _jobs(self) -> list[Job]:
-        federation, samples = self._federation, self._samples
-
-        def made(client: int) -> Job:
-            facts = federation.client_context(client, 1)
-            ctx = replace(facts, task=replace(facts.task, local_epochs=1), samples=min(samples, facts.samples))
-            payload = federation.method.down(federation.server, client, ServerContext(facts.task, 1))
-            indices = federation.scenario.train.tensor(client)[:samples]
-            return Job(ctx, payload, federation.method.client_init(facts), indices)
-
-        return [made(client) for client in self.clients]
-
-
-def _drained(engine: Engine, jobs: list[Job]) -> None:
-    for _ in engine.run(jobs):
-        pass
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+def _with_kernels(worker: Worker, choice: EngineChoice) -> Worker:
+    """The worker with own kernels. Raises `ConfigError` if they cannot be used in the engine that is asked for."""
+    why = Speedups.kernels_obstacle([live.net for live in worker.lives], worker.device)
+    if choice.name == "batched":
+        why = "stacks are computed by torch"
+    if why is not None:
+        raise ConfigError(f"engine.kernels: own cannot be used: {why}; leave it out, or take torch")
+    return worker.twin(replace(worker.speedups, kernels=True))

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import ClientError
-from fedloom.core.records import Record
+from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
-from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
-from fedloom.engine.constants import placed
-from fedloom.engine.optim import Optimizer
-from fedloom.engine.recorded import LONGEST_SECONDS, Recorder
+from fedloom.engine.jobs import Client, Done, Draws, Job, LocalTraining, Test, TestDone, staged
+from fedloom.engine.leaves import placed
+from fedloom.engine.optimizer import Optimizer
+from fedloom.engine.speedups import Speedups
 from fedloom.engine.steps import Block, Steps, Tally, moves, objective
-from fedloom.methods.method import ClientContext, Method, Work
-from fedloom.methods.phases import Batch, Collect, Consts, OptimizerSpec, Statistic, Train
+from fedloom.evaluation.protocols import Evaluator
+from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.method import Method
+from fedloom.methods.phases import Batch, Collect, Consts, Phase, Predictor, Statistic, Train
 from fedloom.nets.groups import group_of
 from fedloom.nets.live import Live
 from fedloom.nets.net import Net
-from fedloom.nets.roles import has_batch_norm
+from fedloom.nets.roles import EXTRA, Role, has_batch_norm
 
 # Statistics passes and evaluation take batches of this size: large enough to be fast, fixed so that bits do not depend
 # on the engine.
@@ -41,71 +40,11 @@ CPU = torch.device("cpu")
 _BLOCK = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTraining:
-    """How clients train unless a phase says otherwise. `augment` is for the batches of training phases alone."""
-
-    batch_size: int
-    optimizer: OptimizerSpec
-    augment: Augmentation = field(default_factory=Augmentation)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One client's work for one round. `indices` [n_k] are its training samples in the shared set.
-
-    probe: whether the gradients of the loss's terms are measured on the last step of each training phase.
-    """
-
-    ctx: ClientContext
-    payload: Record
-    state: Record
-    indices: Tensor
-    probe: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a client leaves: payload, next state, mean loss terms of its last epoch, steps and samples processed.
-
-    norms: of the gradients of loss terms, where asked for (`engine/pulls.py`).
-    """
-
-    client: int
-    payload: Record
-    state: Record
-    terms: Mapping[str, float]
-    steps: int
-    samples: int
-    seconds: float
-    norms: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """A client's generators of one round: the order of its samples, and how they are augmented, if they are."""
-
-    order: np.random.Generator
-    augment: np.random.Generator | None
-
-
-class Room(Protocol):
-    """Memory for what clients leave, which others can read as it is."""
-
-    def empty_like(self, tensor: Tensor) -> Tensor:
-        """Room for one tensor."""
-        ...
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in here."""
-        ...
-
-
 class Worker:
     """Runs clients one after another on live nets, one for each architecture. Holds no state between clients.
 
     Nets and data lie on `device`; what jobs bring, and what clients leave, on the CPU. bfloat16: as `Net.in_bfloat16`.
-    native: as `Net.native`. record: whether steps that come often are recorded (`engine/recorded.py`).
+    speedups: other ways to do the same sooner (`engine/speedups.py`).
 
     Raises `ConfigError` for an augmentation that does not fit the data.
     """
@@ -119,159 +58,216 @@ class Worker:
         device: torch.device = CPU,
         *,
         bfloat16: bool = False,
-        native: bool = False,
-        record: bool = True,
+        speedups: Speedups | None = None,
     ) -> None:
         local.augment.check(data)
+        if method.spec.views == 2 and not local.augment.active:
+            raise ConfigError(
+                f"{method.name()} compares two augmented views of each sample, and augment is off: both would be the "
+                "same; set augment, e.g. augment.crop=2"
+            )
         self.method, self.data, self.local, self.device = method, data.to(device), local, device
+        self._closing = method.closing()
+        self.speedups = speedups or Speedups()
+        self.bfloat16 = bfloat16
         for part in (module for net in nets for module in net.modules() if isinstance(module, Net)):
-            part.in_bfloat16, part.native = bfloat16, native
+            part.in_bfloat16 = bfloat16
+            self.speedups.prepare(part)
         self.lives = [Live(net.to(device)) for net in nets]
-        self.record = record
-        self.recorder = Recorder(longest_seconds=self.longest_recorded)
-        self.room: Room | None = None  # for the weights that clients leave
+        self.stepping = self.speedups.stepping()
+        self.evaluator: Evaluator | None = None
+        self.memory_for: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
-        self.drops_out = any("Dropout" in type(m).__name__ for net in nets for m in net.modules())
 
-    def twin(self, *, native: bool | None = None) -> Worker:
-        """A worker with nets of its own, on the same data. native: whether they are; None: if these are."""
+    def twin(self, speedups: Speedups | None = None) -> Worker:
+        """A worker with nets of its own, on the same data; `speedups` None: the same."""
         nets = [copy.deepcopy(live.net) for live in self.lives]
-        return Worker(
-            self.method,
-            nets,
-            self.data,
-            self.local,
-            self.device,
-            bfloat16=nets[0].in_bfloat16,
-            native=self.native if native is None else native,
-            record=self.record,
-        )
-
-    @property
-    def native(self) -> bool:
-        """Whether its nets take native kernels."""
-        return self.lives[0].net.native
-
-    @property
-    def longest_recorded(self) -> float:
-        """Steps of more seconds are not recorded. On a GPU all are: launches are saved."""
-        return (LONGEST_SECONDS if self.device.type == "cpu" else math.inf) if self.record else 0.0
+        speedups = speedups or self.speedups
+        made = Worker(self.method, nets, self.data, self.local, self.device, bfloat16=self.bfloat16, speedups=speedups)
+        made.evaluator = self.evaluator
+        return made
 
     def live_of(self, client: int) -> Live:
         """The live net that fits a client's trees; of -1, the server's."""
         return self.lives[0 if client < 0 else group_of(client, self.lives)]
 
+    # -- one round -------------------------------------------------------------------------------------------
     def run(self, job: Job) -> Done:
         """The whole round of one client. Raises `ClientError` that says where an exception came from."""
-        started, ctx, stage = time.perf_counter(), job.ctx, "begin"
-        try:
-            start = self.method.begin(job.payload, job.state, ctx)
-            live = self.lives[ctx.task.group]
-            live.load(start.tree)
-            consts = placed(dict(start.consts), self.device)
-            collected: dict[str, Any] = {}
-            terms: dict[str, float] = {}
-            measured: dict[str, float] = {}
-            steps = samples = 0
-            draws = self.draws(job)
-            drawing = ctx.task.streams.isolated("dropout", ctx.round, ctx.client) if self.drops_out else nullcontext()
-            with drawing:  # around all phases: two of them must not drop the same units
-                for number, phase in enumerate(self.method.phases(start, ctx)):
-                    stage = f"phase {number}"
-                    if isinstance(phase, Collect):
-                        results = self._collect(live.net, phase.statistics, job.indices, consts, ctx)
-                    else:
-                        trained = self._train(live, phase, job, consts, draws)
-                        measured |= trained.norms
-                        results, terms = trained.collected, trained.terms or terms
-                        steps, samples = steps + trained.steps, samples + trained.samples
-                    collected |= results
-                    consts |= results
-            stage = "end"
-            tree = live.weights(self.room.empty_like if self.room else None)
-            payload, state = self.method.end(Work(tree, placed(collected, CPU), steps), job.state, ctx)
-        except Exception as error:
-            raise ClientError(ctx.client, ctx.round, stage, error) from error
-        return Done(ctx.client, payload, state, terms, steps, samples, time.perf_counter() - started, measured)
+        started, ctx = time.perf_counter(), job.ctx
+        client = self.begun(job)
+        live = self.lives[ctx.task.group]
+        with staged(ctx, "begin"):
+            live.load(client.start.tree)
+        with self._random(ctx):
+            for number, phase in enumerate(client.phases):
+                with staged(ctx, f"phase {number}"):
+                    self._phase(live, phase, client)
+        tree = live.weights(self.memory_for)
+        return self.ended(client, tree, lambda: time.perf_counter() - started)
 
-    def _train(self, live: Live, phase: Train, job: Job, consts: Consts, draws: Draws) -> _Trained:
-        ctx, net = job.ctx, live.net
+    def begun(self, job: Job) -> Client:
+        """A client whose phases are known."""
+        ctx = job.ctx
+        method = self._closing if job.closing and self._closing is not None else self.method
+        with staged(ctx, "begin"):
+            start = method.begin(job.payload, job.state, ctx)
+            phases = method.phases(start, ctx)
+        return Client(job, method, start, phases, self.draws(job), placed(dict(start.consts), self.device))
+
+    def ended(self, client: Client, tree: Tree, seconds: Callable[[], float]) -> Done:
+        """What a client leaves, once its phases have left the weights `tree`."""
+        job, ctx = client.job, client.job.ctx
+        with staged(ctx, "end"):
+            collected = placed(client.collected, CPU)
+            work = Work(tree, collected, client.steps, client.start, client.terms)
+            payload, state = client.method.end(work, job.state, ctx)
+        notes = self.stepping.notes() if self.stepping else ()
+        counts = client.terms, client.steps, client.samples, seconds(), client.norms
+        return Done(ctx.client, payload, state, *counts, notes)
+
+    def adapted(self, live: Live, predictor: Predictor, ctx: ClientContext, indices: Tensor) -> int:
+        """Load a personal model into `live`, adapted to the client's training data where the method does so.
+
+        Returns the number of samples that were processed. Raises `ClientError`.
+        """
+        with staged(ctx, "adapt"):
+            start = Start(predictor.tree, predictor.consts)
+            phases = self.method.adapt(start, ctx)
+            live.load(predictor.tree)
+        if not phases or not len(indices):
+            return 0
+        job = Job(ctx, {}, {}, indices)
+        draws = self.draws(job, "adapt")
+        client = Client(job, self.method, start, phases, draws, placed(dict(start.consts), self.device))
+        with self._random(ctx, "adapt"), staged(ctx, "adapt"):
+            for phase in phases:
+                self._phase(live, phase, client)
+        return client.samples
+
+    def test(self, test: Test) -> TestDone:
+        """One client's personal predictors, each as the method adapts it. Raises `ClientError` if that fails."""
+        assert self.evaluator is not None, "a worker that tests needs an evaluator"
+        ctx, live = test.ctx, self.live_of(test.ctx.client)
+        offered = self.method.predictors(test.server, test.state, ServerContext(ctx.task, ctx.round))
+        found, samples = {}, 0
+        for name in self.evaluator.names:
+            predictor = self.evaluator.pick(offered, name)
+            samples += self.adapted(live, predictor, ctx, test.indices)
+            found[name] = self.evaluator.of_client(live, predictor, ctx.client, test.split)
+        return TestDone(ctx.client, found, samples)
+
+    def _random(self, ctx: ClientContext, prefix: str = "") -> contextlib.AbstractContextManager[None]:
+        """Torch's own random numbers come from the client's stream: dropout, and what losses draw.
+
+        Around all phases: two of them must not drop the same units.
+        """
+        return ctx.task.streams.isolated(f"{prefix}dropout", ctx.round, ctx.client, self.device)
+
+    # -- one phase -------------------------------------------------------------------------------------------
+    def _phase(self, live: Live, phase: Phase, client: Client) -> None:
+        if isinstance(phase, Collect):
+            results = self._statistics(live.net, phase.statistics, client)
+            client.learned(results)
+            client.collected |= results
+        else:
+            self._train(live, phase, client)
+
+    def _train(self, live: Live, phase: Train, client: Client) -> None:
+        job, ctx, net = client.job, client.job.ctx, live.net
         moving: Tree = {name: value for name, value in live.parameters.items() if moves(name, phase, ctx)}
-        optimizer = Optimizer(phase.optimizer or self.local.optimizer, list(moving.values()))
+        specs = [phase.spec_of(name, self.local.optimizer) for name in moving]
+        optimizer = Optimizer(specs, list(moving.values()), ctx.round)
+        plan, means, samples = Plan.of(self, phase, job), list[float](), 0
         tally = Tally(phase.collect, ctx.task.num_classes)
-        measured: dict[str, float] = {}
-        samples = 0
-        for epoch in range(phase.epochs):
+        for epoch in range(plan.epochs):
             if phase.refresh:
-                consts = consts | self._collect(net, phase.refresh, job.indices, consts, ctx)
-            if not net.training:
-                net.train()
-            steps = Steps(self.recorder, live, phase, consts, moving, optimizer, recordable=not self.drops_out)
-            last_epoch, left = epoch == phase.epochs - 1, self.batches(job)
-            probing = job.probe and last_epoch
-            blocks = self.epoch(job, draws)
-            for block in itertools.chain.from_iterable(b.singles() for b in blocks) if probing else blocks:
-                samples, left = samples + len(block.y), left - len(block)
-                if probing and not left and optimizer.steps:  # a first step may have no pull yet
-                    out, norms = steps.probed(*block.batches())
-                    measured = {name: float(norm) for name, norm in norms.items()}
-                    outs = [out]
-                else:
-                    outs = steps.taken(block)
-                if last_epoch:
-                    tally.add(outs, block)
+                client.learned(self._statistics(net, phase.refresh, client))
+            self.set_modes(net, phase, ctx.task.roles)
+            steps = Steps(live, phase, client.consts, moving, optimizer)
+            last_epoch, left = epoch == plan.epochs - 1, plan.batches(epoch)
+            if last_epoch or phase.until:
+                tally = Tally(phase.collect, ctx.task.num_classes)
+            measuring = job.measured and last_epoch
+            for block in self.epoch(job, client.draws, phase.share, left):
+                for part in block.pieces([1] * len(block)) if measuring else [block]:
+                    samples, left = samples + len(part.y), left - len(part)
+                    if measuring and not left and optimizer.steps:  # a first step may have no pull yet
+                        out, norms = steps.measured(part.whole())
+                        client.norms |= {name: float(norm) for name, norm in norms.items()}
+                        outs = [out]
+                    else:
+                        outs = self.stepping(steps, part)
+                    if last_epoch or phase.until:
+                        tally.add(outs, part.batches() if phase.collect else ())
+            if phase.until and tally.steps:
+                means.append(tally.mean_total())
+                if phase.until(means):
+                    break
         if phase.collect and not tally.steps:  # a single sample under batch norm: no step, but a statistic
             net.eval()
             block = Block(self.data.gather(job.indices), self.data.y[job.indices], len(job.indices))
-            tally.add([objective(net, batch, consts, phase) for batch in block.batches()], block)
-        return _Trained(tally.collected(), tally.means(), optimizer.steps, samples, measured)
+            tally.add([objective(net, block.whole(), client.consts, phase)], [block.whole()])
+        client.trained(tally.means() if tally.steps else {}, tally.collected(), optimizer.steps, samples)
 
     @torch.no_grad()
-    def _collect(
-        self, net: Net, statistics: Mapping[str, Statistic], indices: Tensor, consts: Consts, ctx: ClientContext
-    ) -> dict[str, Any]:
+    def _statistics(self, net: Net, statistics: Mapping[str, Statistic], client: Client) -> dict[str, Any]:
+        """Statistics of the client's training data, in evaluation mode."""
         net.eval()
+        classes = client.job.ctx.task.num_classes
         sums: dict[str, Tree] = {name: {} for name in statistics}
-        for part in torch.split(indices, PASS_BATCH):
+        for part in torch.split(client.job.indices, PASS_BATCH):
             batch = Batch(self.data.gather(part), self.data.y[part])
             for name, statistic in statistics.items():
-                assert callable(statistic.of), f"statistic {name} of a pass names a tap; it needs a function"
-                values = statistic.of(net, batch, consts)
-                sums[name] = statistic.add(sums[name], values, batch, ctx.task.num_classes)
+                values = measure_of(name, statistic)(net, batch, client.consts)
+                sums[name] = statistic.add(sums[name], values, batch, classes)
         return {name: statistics[name].result(sums[name]) for name in sums}
 
-    def draws(self, job: Job) -> Draws:
+    @staticmethod
+    def set_modes(net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:
+        """Training mode, but for modules of the roles that a phase only evaluates."""
+        if phase.evaluates or not net.training:
+            net.train()
+        for path, module in net.named_modules() if phase.evaluates else ():
+            own = [f"{path}.{name}".lstrip(".") for name, _ in _own_entries(module)]
+            place = Role.EXTRA if path.split(".")[0] == EXTRA else Role.BODY  # of what has no entries: dropout
+            wanted = {roles[name] for name in own} if own else {place}
+            if wanted <= phase.evaluates and (own or not list(module.children())):
+                module.training = False
+
+    # -- batches ---------------------------------------------------------------------------------------------
+    def draws(self, job: Job, prefix: str = "") -> Draws:
         """The client's generators of this round."""
         streams, ctx = job.ctx.task.streams, job.ctx
         augmented = self.local.augment.active
         return Draws(
-            streams.numpy("shuffle", ctx.round, ctx.client),
-            streams.numpy("augment", ctx.round, ctx.client) if augmented else None,
+            streams.numpy(f"{prefix}shuffle", ctx.round, ctx.client),
+            streams.numpy(f"{prefix}augment", ctx.round, ctx.client) if augmented else None,
         )
 
-    def batches(self, job: Job) -> int:
+    def batches(self, job: Job, share: float = 1.0) -> int:
         """Number of batches in one epoch: the last, smaller one stays, unless it has one sample and that is too few."""
-        whole, rest = divmod(job.indices.numel(), self.local.batch_size)
+        whole, rest = divmod(math.ceil(share * job.indices.numel()), self.local.batch_size)
         if rest == 1 and self._skip_single[job.ctx.task.group]:
             rest = 0
         return whole + bool(rest)
 
-    def order(self, job: Job, draws: Draws) -> Tensor:
-        """One epoch's samples, batch after batch."""
-        order = torch.from_numpy(draws.order.permutation(job.indices.numel()))
-        return job.indices.index_select(0, order[: self.batches(job) * self.local.batch_size]).to(self.device)
+    def order(self, job: Job, draws: Draws, share: float = 1.0, batches: int | None = None) -> Tensor:
+        """One epoch's samples, batch after batch; the first `batches` of them if given."""
+        count = job.indices.numel()
+        order = torch.from_numpy(draws.order.permutation(count))[: math.ceil(share * count)]
+        batches = self.batches(job, share) if batches is None else batches
+        return job.indices.index_select(0, order[: batches * self.local.batch_size]).to(self.device)
 
-    def together(self, draws: Draws) -> int:
-        """Batches that are gathered at once."""
-        return 1 if draws.augment else max(1, _BLOCK // (self.local.batch_size * self.data.x[0].numel()))
-
-    def epoch(self, job: Job, draws: Draws) -> Iterator[Block]:
+    def epoch(self, job: Job, draws: Draws, share: float, batches: int) -> Iterator[Block]:
         """One epoch's batches, gathered several at a time if they are small."""
-        size, order = self.local.batch_size, self.order(job, draws)
-        together = size * self.together(draws)
-        for first in range(0, len(order), together):
-            rows = order[first : first + together]
-            yield Block(self.gathered(rows, draws), self.data.y[rows], size)
+        size, order = self.local.batch_size, self.order(job, draws, share, batches)
+        together = 1 if draws.augment else max(1, _BLOCK // (size * self.data.x[0].numel()))
+        for first in range(0, len(order), size * together):
+            rows = order[first : first + size * together]
+            x = self.gathered(rows, draws)
+            second = self.gathered(rows, draws) if self.method.spec.views == 2 else None
+            yield Block(x, self.data.y[rows], size, second)
 
     def gathered(self, part: Tensor, draws: Draws) -> Tensor:
         """The inputs of one training batch, augmented where that is asked for."""
@@ -281,11 +277,35 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trained:
-    """What one training phase leaves beside the weights."""
+class Plan:
+    """How long a training phase is for one client: `epochs` of `each` batches, the last of `last`."""
 
-    collected: dict[str, Any]
-    terms: dict[str, float]
-    steps: int
-    samples: int
-    norms: dict[str, float]
+    epochs: int
+    each: int
+    last: int
+
+    @staticmethod
+    def of(worker: Worker, phase: Train, job: Job) -> Plan:
+        """By epochs, or by a number of steps. A client without a full batch takes no step."""
+        each = worker.batches(job, phase.share)
+        if phase.steps is None or not each:
+            return Plan(phase.epochs, each, each)
+        epochs = -(-phase.steps // each)
+        return Plan(epochs, each, phase.steps - (epochs - 1) * each)
+
+    def batches(self, epoch: int) -> int:
+        """Batches of an epoch."""
+        return self.last if epoch == self.epochs - 1 else self.each
+
+
+def measure_of(name: str, statistic: Statistic) -> Callable[[Net, Batch, Consts], Tensor]:
+    """The function of a statistic that is taken in a pass. Raises `TypeError` for the name of a tap."""
+    if not callable(statistic.of):
+        raise TypeError(f"statistic '{name}' of a pass names a tap, '{statistic.of}': it needs a function of the net")
+    return statistic.of
+
+
+def _own_entries(module: torch.nn.Module) -> list[tuple[str, Tensor]]:
+    kept = module._non_persistent_buffers_set
+    buffers = [pair for pair in module.named_buffers(recurse=False) if pair[0] not in kept]
+    return [*module.named_parameters(recurse=False), *buffers]

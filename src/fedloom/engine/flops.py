@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from fedloom.engine.client import Job, Worker
+from fedloom.engine.client import Worker
+from fedloom.engine.jobs import Job
 from fedloom.engine.loop import Federation
 
 
-def flops_of(federation: Federation, worker: Worker) -> float:
+def flops_of(federation: Federation, worker: Worker, held: Mapping[int, float], adapted: float = 0.0) -> float:
     """FLOPs (two per multiply-add) of the clients' work in all finished rounds.
 
-    One client of each architecture is counted, in the round to come, and scaled to the samples of all that took part:
-    round 1, in which some methods do less, counts like the others. The worker's nets are left changed.
+    held: training samples of all clients that took part, each as often as it did, by group of architectures. One client
+    of each group is counted, in the last round, and scaled to them: round 1, in which some methods do less, counts like
+    the others. adapted: samples that adapting to tests processed. The worker's nets are left changed.
     """
-    samples: dict[int, int] = {}
-    counted: dict[int, int] = {}  # a client of each group
-    for round_ in range(1, federation.round + 1):
-        for client in federation.participants(round_):
-            group = federation.task_of(client).group
-            counted.setdefault(group, client)
-            samples[group] = samples.get(group, 0) + len(federation.scenario.train[client])
-    jobs = {group: federation.job(client, federation.round + 1) for group, client in counted.items()}
-    return sum(samples[group] * flops_per_sample(worker, job) for group, job in jobs.items())
+    total, last = 0.0, max(1, federation.round)
+    for group, samples in held.items():
+        job = next(
+            federation.job(client, last)
+            for client in range(group, federation.scenario.clients, len(federation.tasks))
+            if len(federation.scenario.train[client])
+        )
+        total += samples * flops_per_sample(worker, job)
+        if adapted and group == min(held):
+            total += adapted * _adapting(worker, federation, job)
+    return total
+
+
+def _adapting(worker: Worker, federation: Federation, job: Job) -> float:
+    """FLOPs of adapting a personal model, over the samples that this processes."""
+    size = min(worker.local.batch_size, job.ctx.samples)
+    offered = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
+    with _Counter() as counter:
+        samples = worker.adapted(worker.live_of(job.ctx.client), offered["personal"], job.ctx, job.indices[:size])
+    return float(counter.total) / max(1, samples)
 
 
 def flops_per_sample(worker: Worker, job: Job) -> float:
@@ -46,7 +60,7 @@ def _counted(worker: Worker, job: Job, size: int, epochs: int) -> int:
     ctx = replace(job.ctx, task=replace(job.ctx.task, local_epochs=epochs))
     counter = _Counter()
     with counter:
-        worker.run(replace(job, ctx=ctx, indices=job.indices[:size], probe=False))
+        worker.run(replace(job, ctx=ctx, indices=job.indices[:size], measured=False))
     return counter.total
 
 

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import functools
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
-from torch import Tensor
+from fedloom.methods.phases import Phase
 
-from fedloom.methods.phases import Collect, Phase, Statistic
+_PLAIN = (int, float, str, bytes, bool, Enum, type(None))
 
 
 def phase_key(phase: Phase) -> Hashable:
-    """Equal for phases that do the same, as long as both are alive."""
-    if isinstance(phase, Collect):
-        return ("collect", _statistics_key(phase.statistics))
-    functions = (_function_key(f) for f in (phase.loss, phase.grad_map, phase.project))
-    statistics = (_statistics_key(phase.refresh), _statistics_key(phase.collect))
-    return ("train", *functions, *statistics, phase.epochs, phase.trains, phase.nets, phase.optimizer)
+    """Equal for phases that do the same, as long as both are alive. Every field of a phase counts."""
+    return _key(phase)
 
 
-def _statistics_key(statistics: Mapping[str, Statistic]) -> Hashable:
-    return tuple((name, type(statistic), _function_key(statistic.of)) for name, statistic in statistics.items())
+def _key(value: Any) -> Hashable:
+    """Equal for values that mean the same; what cannot be compared is told apart by identity."""
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if isinstance(value, Mapping):
+        return "mapping", tuple((name, _key(one)) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return "sequence", tuple(map(_key, value))
+    if isinstance(value, set | frozenset):
+        return "set", frozenset(map(_key, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), tuple(_key(getattr(value, field.name)) for field in fields(value))
+    return _function_key(value) if callable(value) else id(value)
 
 
-def _function_key(function: Any) -> Hashable:
+def _function_key(function: Callable[..., Any]) -> Hashable:
     """Equal for functions that compute the same: methods of one object, or closures over the same values."""
-    if function is None or isinstance(function, str):
-        return function
-    bound = getattr(function, "__self__", None)
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
+    if isinstance(function, functools.partial):
+        return "partial", _key(function.func), _key(function.args), _key(function.keywords)
+    bound, plain = getattr(function, "__self__", None), getattr(function, "__func__", function)
+    code = getattr(plain, "__code__", None)
     if code is None:
         return id(function)
-    cells = tuple(_value_key(cell.cell_contents) for cell in function.__closure__ or ())
-    return id(bound), code, cells, tuple(map(_value_key, function.__defaults__ or ()))
-
-
-def _value_key(value: Any) -> Hashable:
-    return value if isinstance(value, Hashable) and not isinstance(value, Tensor) else id(value)
+    cells = tuple(_key(cell.cell_contents) for cell in plain.__closure__ or ())
+    return id(bound), code, cells, _key(plain.__defaults__), _key(plain.__kwdefaults__)

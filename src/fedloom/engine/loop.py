@@ -6,19 +6,20 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.core.records import Record, wire_size
 from fedloom.data.scenario import Scenario
-from fedloom.engine import pulls
-from fedloom.engine.client import Done, Job
+from fedloom.engine import term_balance
+from fedloom.engine.jobs import Done, Job, Test
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import States
-from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Task
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Task
+from fedloom.methods.method import Method
+from fedloom.nets.frozen import Frozen
 from fedloom.nets.groups import group_of
 
 _REMEMBERED = 4096  # clients whose class counts are kept
@@ -32,10 +33,17 @@ class Seconds:
     aggregate: float = 0.0
     move: float = 0.0
 
+    def plus(self, other: Seconds) -> Seconds:
+        """Both together."""
+        return Seconds(self.train + other.train, self.aggregate + other.aggregate, self.move + other.move)
+
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One finished round: who took part, bytes on the wire (serialised payloads), loss terms, seconds, samples."""
+    """One finished round: who took part, bytes on the wire (serialised payloads), loss terms, seconds, samples.
+
+    held: training samples of the participants, by group of architectures. With a closing round, both rounds together.
+    """
 
     round: int
     participants: tuple[int, ...]
@@ -44,8 +52,21 @@ class RoundReport:
     terms: Mapping[str, float]
     steps: int
     samples: int
+    held: Mapping[int, int]
     seconds: Seconds
     findings: list[Finding] = field(default_factory=list)
+
+    def with_closing(self, other: RoundReport) -> RoundReport:
+        """This round and the closing one as one report."""
+        return replace(
+            self,
+            bytes_up=self.bytes_up + other.bytes_up,
+            bytes_down=self.bytes_down + other.bytes_down,
+            steps=self.steps + other.steps,
+            samples=self.samples + other.samples,
+            seconds=self.seconds.plus(other.seconds),
+            findings=[*self.findings, *other.findings],
+        )
 
 
 class Federation:
@@ -53,7 +74,7 @@ class Federation:
 
     These three are all that a checkpoint must hold; everything random is derived from them and the seed. `tasks` has
     one task per architecture; client k has that of group k mod their number. `examined` is what the method had to say
-    before the first round. Raises `ConfigError` if it refuses.
+    before the first round; net: what the server computes with. Raises `ConfigError` if it refuses.
     """
 
     def __init__(
@@ -65,10 +86,12 @@ class Federation:
         *,
         participation: float,
         states: States | None = None,
+        net: Frozen | None = None,
     ) -> None:
         self.method, self.engine, self.tasks, self.scenario = method, engine, tasks, scenario
         self.sampled = max(1, round(participation * scenario.clients))
         self.examined = method.examine(tasks, self.sampled)
+        self._net, self._closing = net, method.closing()
         self.round = 0
         self.server: Record = method.server_init(self.server_context())
         self.states = States() if states is None else states
@@ -80,16 +103,22 @@ class Federation:
 
     def server_context(self, client: int = -1) -> ServerContext:
         """Where the server is now, dealing with one client, or (-1) with all."""
-        return ServerContext(self.tasks[0] if client < 0 else self.task_of(client), self.round)
+        return self._context(self.tasks[0] if client < 0 else self.task_of(client), self.round)
+
+    def _context(self, task: Task, round_: int) -> ServerContext:
+        return ServerContext(task, round_, self._net, self.scenario.public)
 
     def participants(self, round_: int) -> list[int]:
-        """Clients drawn for a round, without replacement, in the order of their ids. Those without data sit out."""
-        if self.sampled == self.scenario.clients:
-            drawn = np.arange(self.sampled)
-        else:
-            rng = self.tasks[0].streams.numpy("participants", round_)
-            drawn = np.sort(rng.choice(self.scenario.clients, self.sampled, replace=False))
-        return [int(k) for k in drawn if len(self.scenario.train[int(k)])]
+        """Clients that the method selects for a round, in the order of their ids. Those without data sit out.
+
+        Raises `ValueError` for ids that do not exist, or come twice.
+        """
+        chosen = sorted(self.method.select(self.server, self.sampled, self._context(self.tasks[0], round_)))
+        if len(set(chosen)) < len(chosen) or not all(0 <= k < self.scenario.clients for k in chosen):
+            raise ValueError(
+                f"{self.method.name()} selects clients {chosen}: need different ids of 0 .. {self.scenario.clients - 1}"
+            )
+        return [k for k in chosen if len(self.scenario.train[k])]
 
     def client_context(self, client: int, round_: int) -> ClientContext:
         """The facts of one client."""
@@ -106,42 +135,61 @@ class Federation:
         known = self.states.get(facts.client)
         return self.method.client_init(facts) if known is None else known
 
-    def job(self, client: int, round_: int, *, probe: bool = False) -> Job:
+    def job(self, client: int, round_: int, *, measured: bool = False) -> Job:
         """One client's work in a round, from the server's and its own present state."""
         facts = self.client_context(client, round_)
-        payload = self.method.down(self.server, client, ServerContext(facts.task, round_))
-        return Job(facts, payload, self.state_of(facts), self.scenario.train.tensor(client), probe)
+        closing = round_ > facts.task.rounds and self._closing is not None
+        method = self._closing if closing and self._closing is not None else self.method
+        payload = method.down(self.server, client, self._context(facts.task, round_))
+        return Job(facts, payload, self.state_of(facts), self.scenario.train.tensor(client), measured, closing)
+
+    def tests(self, split: str) -> Iterator[Test]:
+        """The tests of all clients' personal models, sampled or not, after the present round."""
+        for client in range(self.scenario.clients):
+            facts = self.client_context(client, self.round)
+            yield Test(facts, self.server, self.state_of(facts), self.scenario.train.tensor(client), split)
 
     def step(self) -> RoundReport:
-        """Run one round and move on. If no participant has data, the server's state stays."""
-        began = time.perf_counter()
-        now, ctx = self.round + 1, ServerContext(self.tasks[0], self.round + 1)
-        chosen = self.participants(now)
+        """Run one round and move on; after the last one, the method's closing round. If no participant has data, the
+        server's state stays."""
+        now = self.round + 1
+        report = self._exchanged(self.method, now, self.participants(now))
+        self.round = now
+        if self._closing is not None and now == self.tasks[0].rounds:
+            everyone = [k for k in range(self.scenario.clients) if len(self.scenario.train[k])]
+            report = report.with_closing(self._exchanged(self._closing, now + 1, everyone))
+        return report
+
+    def _exchanged(self, method: Method, now: int, chosen: Sequence[int]) -> RoundReport:
+        """What goes down, what clients do, and what the server makes of it."""
+        began, ctx = time.perf_counter(), self._context(self.tasks[0], now)
         seconds, down = Seconds(), _Sizes()
 
         def made(client: int) -> Job:
-            job = self.job(client, now, probe=now in pulls.PROBED)
+            job = self.job(client, now, measured=now in term_balance.ROUNDS)
             down.add(job.payload)
             return job
 
         largest_first = sorted(chosen, key=lambda client: -len(self.scenario.train[client]))
         uploads = _Uploads(self.engine.run(_Jobs(largest_first, made)), chosen)
         findings, asked = list[Finding](), time.perf_counter()
-        server = self.engine.keep(self.method.aggregate(self.server, uploads, ctx)) if chosen else self.server
+        server = self.engine.keep(method.aggregate(self.server, uploads, ctx)) if chosen else self.server
         done = uploads.all()
+        in_order = [done[client] for client in chosen]
         if uploads:
             self.server = server
-            findings = self.method.degeneracies(self.server, uploads, ctx)
-            measured = pulls.pulls([done[client].norms for client in chosen])
-            findings = findings + self._diverged([done[client] for client in chosen])
-            findings = findings + pulls.findings(self.method.name(), measured, now, ctx.task.rounds)
-            findings = findings + self.engine.notes()
-        for client in chosen:
-            if done[client].state:
-                self.states[client] = self.engine.keep(done[client].state)
-        self.round = now
+            findings = method.degeneracies(self.server, uploads, ctx)
+            balance = term_balance.balance([one.norms for one in in_order])
+            findings = findings + self._diverged(in_order, now)
+            findings = findings + term_balance.findings(method.name(), balance, now, ctx.task.rounds)
+            findings = findings + self.engine.notes() + [note for one in in_order for note in one.notes]
+        for one in in_order:
+            if one.state:
+                self.states[one.client] = self.engine.keep(one.state)
+            else:  # a client without state starts from `client_init`
+                self.states.pop(one.client, None)
         finished = time.perf_counter()
-        seconds.train = min(sum(d.seconds for d in done.values()), uploads.waited)  # side by side: wall-clock
+        seconds.train = min(sum(one.seconds for one in in_order), uploads.waited)  # side by side: wall-clock
         seconds.aggregate = finished - asked - uploads.waited
         seconds.move = max(0.0, finished - began - seconds.train - seconds.aggregate)
         return RoundReport(
@@ -149,19 +197,28 @@ class Federation:
             participants=tuple(chosen),
             bytes_up=uploads.sizes.total,
             bytes_down=down.total,
-            terms=_mean_terms([done[client] for client in chosen]),
-            steps=sum(d.steps for d in done.values()),
-            samples=sum(d.samples for d in done.values()),
+            terms=_mean_terms(in_order),
+            steps=sum(one.steps for one in in_order),
+            samples=sum(one.samples for one in in_order),
+            held=self._held(chosen),
             seconds=seconds,
             findings=findings,
         )
 
-    def _diverged(self, done: Sequence[Done]) -> list[Finding]:
+    def _held(self, clients: Sequence[int]) -> dict[int, int]:
+        """Training samples of some clients, by group."""
+        held: dict[int, int] = {}
+        for client in clients:
+            group = self.task_of(client).group
+            held[group] = held.get(group, 0) + len(self.scenario.train[client])
+        return held
+
+    def _diverged(self, done: Sequence[Done], now: int) -> list[Finding]:
         """A finding if the losses of some participants are not finite. Nothing is repaired, the run goes on."""
         lost = sum(not all(math.isfinite(value) for value in d.terms.values()) for d in done)
         if not lost:
             return []
-        message = f"diverged: in round {self.round + 1} the losses of {lost} of {len(done)} participants are not finite"
+        message = f"diverged: in round {now} the losses of {lost} of {len(done)} participants are not finite"
         return [Finding(f"{self.method.name()}.diverged", message, float(lost))]
 
 

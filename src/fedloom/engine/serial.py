@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from fedloom.core.records import Record
-from fedloom.engine.client import Done, Job, Worker
-from fedloom.methods.method import Finding
+from fedloom.engine.client import Worker
+from fedloom.engine.jobs import Done, Job, Test, TestDone
+from fedloom.methods.facts import Finding
 
 
 class Jobs(Protocol):
@@ -21,14 +22,21 @@ class Jobs(Protocol):
 class Engine(Protocol):
     """Runs jobs and yields what they leave, in any order."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called in results."""
+        ...
 
     @property
-    def native(self) -> bool:
-        """Whether clients train with native kernels (`Net.native`)."""
+    def reason(self) -> str | None:
+        """Why this engine, where there was a choice."""
         ...
 
     def run(self, jobs: Jobs) -> Iterator[Done]: ...
+
+    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
+        """Test personal models, in any order, as the worker's evaluator says."""
+        ...
 
     def keep(self, record: Record) -> Record:
         """`record` as it may be kept: what `run` yields need not outlive the next `run`."""
@@ -36,10 +44,6 @@ class Engine(Protocol):
 
     def notes(self) -> list[Finding]:
         """What to tell of the last `run`: the engine had to change how it works."""
-        ...
-
-    def hurry(self, on: bool) -> None:
-        """Whether steps are recorded as soon as they repeat (`engine/recorded.py`): in a trial for a long run."""
         ...
 
     def close(self) -> None:
@@ -51,26 +55,24 @@ class Serial:
     """Takes each job as it is asked for, so that one payload at a time is alive."""
 
     name = "serial"
+    reason = None
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
-    @property
-    def native(self) -> bool:
-        return self.worker.native
-
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""
         return map(self.worker.run, jobs)
+
+    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
+        """Yields one `TestDone` per test. Raises `ClientError` if adapting fails."""
+        return map(self.worker.test, tests)
 
     def keep(self, record: Record) -> Record:
         return record
 
     def notes(self) -> list[Finding]:
         return []
-
-    def hurry(self, on: bool) -> None:
-        self.worker.recorder.hurried = on
 
     def close(self) -> None:
         pass

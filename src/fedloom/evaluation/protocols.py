@@ -15,7 +15,7 @@ mean, and `clients` says how many were in it. `accuracy_pooled` is the same with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -84,6 +84,7 @@ class Evaluator:
         self.live_of, self.scenario, self.batch = live_of, scenario, batch
         self.kind, self.where = protocol.split("/")
         self.also = tuple(name for name in dict.fromkeys(also) if name != self.kind)
+        self.names = (self.kind, *self.also)
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
 
     def scores(self, split: str, predictors: Iterator[tuple[int, dict[str, Predictor]]]) -> Scores:
@@ -91,13 +92,22 @@ class Evaluator:
 
         Raises `ConfigError` if the method offers no predictor of the protocol's kind, or of a name in `also`.
         """
-        results: dict[str, dict[int, Tested]] = {name: {} for name in (self.kind, *self.also)}
+        results: dict[str, dict[int, Tested]] = {name: {} for name in self.names}
         for client, offered in predictors:
             for name in results:
                 results[name] |= self._tested(client, self.pick(offered, name), split)
-        main, *others = (self._scores(split, tested) for tested in results.values())
+        return self.joined(split, results)
+
+    def joined(self, split: str, results: Mapping[str, dict[int, Tested]]) -> Scores:
+        """The scores of what was found by predictor and client."""
+        main, *others = (self._scores(split, results[name]) for name in self.names)
         also = {name: other.accuracy for name, other in zip(self.also, others, strict=True)}
         return Scores(split, main.pooled, main.clients, also)
+
+    def of_client(self, live: Live, predictor: Predictor, client: int, split: str) -> Tested:
+        """One client's personal predictor, whose weights `live` has, on what the protocol tests it on."""
+        (tested,) = self._on(live, predictor, client, split).values()
+        return tested
 
     def pick(self, offered: dict[str, Predictor], name: str) -> Predictor:
         """The predictor called `name`. Raises `ConfigError` if it is not among those offered."""
@@ -113,15 +123,18 @@ class Evaluator:
 
     def check(self, offered: dict[str, Predictor]) -> None:
         """Raise `ConfigError` unless everything that is to be tested is among the predictors offered."""
-        for name in (self.kind, *self.also):
+        for name in self.names:
             self.pick(offered, name)
 
     def _tested(self, client: int, predictor: Predictor, split: str) -> dict[int, Tested]:
         """One predictor's results by client; those on the whole test set under the predictor's own number."""
-        data = self.scenario.test_set if split == "test" else self.scenario.train_set
-        views = self.scenario.test if split == "test" else self.scenario.val
         live = self.live_of(client)
         live.load(predictor.tree)
+        return self._on(live, predictor, client, split)
+
+    def _on(self, live: Live, predictor: Predictor, client: int, split: str) -> dict[int, Tested]:
+        data = self.scenario.test_set if split == "test" else self.scenario.train_set
+        views = self.scenario.test if split == "test" else self.scenario.val
         if self.where == "global":
             everything = torch.arange(len(data)) if split == "test" else torch.from_numpy(views.order)
             return {client: self._test(live, predictor, data, everything)}

@@ -9,7 +9,9 @@ from pydantic import BaseModel
 
 from fedloom.core.records import Record
 from fedloom.methods import method
-from fedloom.methods.method import Method, ServerContext, Spec, Uploads, register
+from fedloom.methods.facts import ServerContext
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.spec import Spec
 from fedloom.nets.roles import BN_ROLES, Role
 
 
@@ -38,7 +40,7 @@ class FedBN(Method):
         self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        return {"model": self.average(uploads, by=self.options.weights)}
+        return {"model": self.mean(uploads, weights=self.options.weights)}
 
 
 def bn_roles(statistics: Literal["personal", "shared"]) -> frozenset[Role]:

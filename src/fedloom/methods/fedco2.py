@@ -9,23 +9,15 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from fedloom.core.records import Record
+from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods import method
+from fedloom.methods.facts import ClientContext, ServerContext, Start, Task, Work
 from fedloom.methods.fedbn import bn_roles
-from fedloom.methods.method import (
-    ClientContext,
-    Method,
-    ServerContext,
-    Spec,
-    Start,
-    Task,
-    Uploads,
-    Work,
-    register,
-)
+from fedloom.methods.method import Method, Uploads, register
 from fedloom.methods.parts.losses import cross_entropy, kl_divergence
 from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net
 
@@ -86,13 +78,15 @@ class FedCO2(Method):
     apart (`weights`, `bn_stats`, `offline_init`).
     """
 
-    spec = Spec(nets=(ONLINE, OFFLINE), private_nets=frozenset({OFFLINE}))
+    spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}))
     Options = Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
         if "bn" in self.options.personal:
             self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))
+        if self.exchanges_heads:
+            self.spec = replace(self.spec, sends={**self.spec.sends, "head": Sent(each=True)})
 
     def private_names(self, task: Task) -> set[str]:
         own = super().private_names(task)
@@ -112,7 +106,7 @@ class FedCO2(Method):
         return sent
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        new: Record = {"model": self.average(uploads, by=self.options.weights)}
+        new: Record = {"model": self.mean(uploads, weights=self.options.weights)}
         if not self.exchanges_heads:
             return new
         kept = server if self.options.bank == "cache" else {}
@@ -124,7 +118,7 @@ class FedCO2(Method):
         state = super().client_init(ctx)
         if self.options.offline_init == "independent":
             fresh = ctx.task.fresh(ctx.client)
-            model = cast(Tree, state["model"])
+            model = get_tree(state, "model")
             state["model"] = {n: fresh[n] if n.startswith(f"{OFFLINE}.") else value for n, value in model.items()}
         return state
 

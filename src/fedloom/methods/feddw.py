@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal, TypeGuard, cast
+from typing import ClassVar, Literal, TypeGuard
 
 import torch
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record
+from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods import method
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Work
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.method import (
-    WRAPPERS,
-    ClientContext,
-    Finding,
-    Method,
-    ServerContext,
-    Spec,
-    Start,
-    Uploads,
-    Work,
-    register,
-)
+from fedloom.methods.method import WRAPPERS, Method, Uploads, register
 from fedloom.methods.parts.consistency import (
     class_relations,
     gram_linearised,
@@ -37,13 +27,14 @@ from fedloom.methods.parts.consistency import (
     uniform_labels,
 )
 from fedloom.methods.parts.heads import require_linear_head
-from fedloom.methods.parts.wrapping import wrapped
+from fedloom.methods.parts.wrapping import names_of, wrapped
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Train
+from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
 _FIRST_ROUNDS = 5  # classes not seen by then are reported
-_OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")
+_OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")  # entries of DW in states and payloads
 
 
 class Options(method.Options):
@@ -80,12 +71,14 @@ class DW(Method):
     """
 
     Options: ClassVar[type[method.Options]] = Options
-    prefix: ClassVar[str] = ""  # of DW's keys among the options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.dw = Options(**{name: getattr(self.options, self.prefix + name) for name in Options.model_fields})
-        self.spec = replace(self.spec, head_bias=self.dw.head_bias, class_counts="sent")
+        self.names = names_of(self, "dw")
+        self.dw = self.names.options(Options, self.options)
+        own = {"soft_labels": Sent(labels=True), "class_counts": Sent(each=True, labels=True)}
+        sends = {**self.spec.sends, **{self.names.entry(name): sent for name, sent in own.items()}}
+        self.spec = replace(self.spec, head_bias=self.dw.head_bias, sends=sends)
         if self.dw.relu_on_cr and self.dw.linearised != "off":
             raise ConfigError(f"{self.name()}.relu_on_cr = True: it has no linearised form; set linearised to off")
         if Role.HEAD in self.spec.private:
@@ -100,37 +93,41 @@ class DW(Method):
             raise ConfigError(f"{self.name()} needs a head that is trained by the method's loss, here it is not")
         first = uniform_labels(classes) if self.dw.sl_init == "uniform" else identity_labels(classes)
         state = super().server_init(ctx) | {
-            "soft_labels": first,
-            "classes_seen": torch.zeros(classes, dtype=torch.bool),
+            self.names.entry("soft_labels"): first,
+            self.names.entry("classes_seen"): torch.zeros(classes, dtype=torch.bool),
         }
         if self.dw.sl_cumulative:
-            state["soft_label_sums"] = torch.zeros(classes, classes, dtype=torch.float64)
-            state["soft_label_counts"] = torch.zeros(classes, dtype=torch.float64)
+            state[self.names.entry("soft_label_sums")] = torch.zeros(classes, classes, dtype=torch.float64)
+            state[self.names.entry("soft_label_counts")] = torch.zeros(classes, dtype=torch.float64)
         return state
 
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        payload = super().down(_base(server), client, ctx)
+        payload, entry = super().down(self._inner(server), client, ctx), self.names.entry("soft_labels")
         skipped = ctx.round == 1 and self.dw.sl_init == "skip_round1"
-        return payload if skipped else payload | {"soft_labels": server["soft_labels"]}
+        return payload if skipped else payload | {entry: server[entry]}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        sums, counts = class_sums(uploads)
-        new = super().aggregate(_base(server), uploads, ctx)
+        entry = self.names.entry
+        each = torch.stack([get_tensor(upload, entry("class_counts")) for upload in uploads.values()])
+        fresh: ClassTable = self.mean(uploads, entry("soft_labels"), each)  # Eq. 7
+        counts = each.double().sum(0)
+        seen = get_tensor(server, entry("classes_seen")) | (counts > 0)
+        new = super().aggregate(self._inner(server), uploads, ctx)
         if self.dw.sl_cumulative:
-            sums = sums + cast(Tensor, server["soft_label_sums"])
-            counts = counts + cast(Tensor, server["soft_label_counts"])
-            new |= {"soft_label_sums": sums, "soft_label_counts": counts}
-        last = cast(ClassTable, server["soft_labels"])
-        soft_labels = next_soft_labels(sums, counts, last, self.dw.absent_row, self.dw.sl_ema)
-        seen = cast(Tensor, server["classes_seen"]) | (counts > 0)
-        return new | {"soft_labels": soft_labels.to(torch.float32), "classes_seen": seen}
+            sums = fresh.values * counts.unsqueeze(1) + get_tensor(server, entry("soft_label_sums"))
+            counts = counts + get_tensor(server, entry("soft_label_counts"))
+            new |= {entry("soft_label_sums"): sums, entry("soft_label_counts"): counts}
+            fresh = ClassTable.from_sums(sums, counts)
+        last = get_table(server, entry("soft_labels"))
+        soft_labels = next_soft_labels(fresh, last, self.dw.absent_row, self.dw.sl_ema)
+        return new | {entry("soft_labels"): soft_labels.to(torch.float32), entry("classes_seen"): seen}
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        start = super().begin(_base(payload), state, ctx)
-        if "soft_labels" not in payload:
+        start, entry = super().begin(self._inner(payload), state, ctx), self.names.entry
+        if entry("soft_labels") not in payload:
             return start
-        table = cast(ClassTable, payload["soft_labels"])
+        table = get_table(payload, entry("soft_labels"))
         every, by = self.dw.mu_decay or (ctx.round + 1, 1.0)
         own = {
             "soft_labels": table.values,
@@ -139,36 +136,39 @@ class DW(Method):
             "reference": start.tree["head.weight"].clone(),
             "steps": torch.zeros((), dtype=torch.int64),
         }
-        return Start(start.tree, start.consts | own)
+        return Start(start.tree, start.consts | {entry(name): value for name, value in own.items()})
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         phases = super().phases(start, ctx)
         if self.dw.relin_every:
             phases = [self._relinearising(phase) for phase in phases]
-        return [*phases, Collect({"soft_labels": ClassMeans(_probabilities)})]
+        return [*phases, Collect({self.names.entry("soft_labels"): ClassMeans(_probabilities)})]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         base = super().loss(net, batch, consts)
         if not isinstance(base, Objective):
             base = Objective.sum({"ce": base})
-        if "soft_labels" not in consts:  # round 1, if it is skipped
+        entry = self.names.entry
+        if entry("soft_labels") not in consts:  # round 1, if it is skipped
             return base
-        regulariser = consts["mu"] * self.regulariser(net.head.weight, consts)
+        regulariser = consts[entry("mu")] * self.regulariser(net.head.weight, consts)
         return Objective(base.total + regulariser, {**base.terms, "dw": regulariser}, base.taps)  # Eq. 12
 
     def regulariser(self, weight: Tensor, consts: Consts) -> Tensor:
         """L_reg, Eq. 11, of the head's weight [C, d]. It depends on nothing else."""
+        entry = self.names.entry
         if self.dw.linearised == "softmax_lin":
-            relations = softmax_linearised(weight, consts["reference"])
+            relations = softmax_linearised(weight, consts[entry("reference")])
         elif self.dw.linearised == "gram":
-            relations = gram_linearised(weight, consts["reference"])
+            relations = gram_linearised(weight, consts[entry("reference")])
         else:
             relations = class_relations(weight, relu=self.dw.relu_on_cr)
-        return inconsistency(relations, consts["soft_labels"], consts["soft_label_rows"])
+        return inconsistency(relations, consts[entry("soft_labels")], consts[entry("soft_label_rows")])
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         payload, state = super().end(work, state, ctx)
-        return payload | {"soft_labels": work.collected["soft_labels"], "class_counts": ctx.class_counts}, state
+        table, counts = self.names.entry("soft_labels"), self.names.entry("class_counts")
+        return payload | {table: work.collected[table], counts: ctx.class_counts}, state
 
     def _relinearising(self, phase: Phase) -> Phase:
         """A phase that trains the head, with a new reference every `relin_every` steps; others as they are.
@@ -177,14 +177,13 @@ class DW(Method):
         """
         if not self._trains_head(phase):
             return phase
-        before = phase.project
+        before, reference, steps = phase.project, self.names.entry("reference"), self.names.entry("steps")
 
         def project(parameters: Tree, consts: Consts) -> Tree:
             parameters = before(parameters, consts) if before else parameters
-            if "reference" in consts:
-                due = consts["steps"].add_(1) % self.dw.relin_every == 0
-                moved = torch.where(due, parameters["head.weight"], consts["reference"])
-                consts["reference"].copy_(moved)
+            if reference in consts:
+                due = consts[steps].add_(1) % self.dw.relin_every == 0
+                consts[reference].copy_(torch.where(due, parameters["head.weight"], consts[reference]))
             return parameters
 
         return replace(phase, project=project)
@@ -192,10 +191,13 @@ class DW(Method):
     def _trains_head(self, phase: Phase) -> TypeGuard[Train]:
         return isinstance(phase, Train) and Role.HEAD in phase.trains and phase.loss == self.loss
 
+    def _inner(self, record: Record) -> Record:
+        return self.names.without(record, *_OWN)
+
     # -- self-examination ------------------------------------------------------------------------------------
     def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
-        found = super().degeneracies(_base(server), uploads, ctx)
-        unseen = (~cast(Tensor, server["classes_seen"])).nonzero().flatten().tolist()
+        found = super().degeneracies(self._inner(server), uploads, ctx)
+        unseen = (~get_tensor(server, self.names.entry("classes_seen"))).nonzero().flatten().tolist()
         if unseen and self.dw.absent_row != "mask" and ctx.round >= min(_FIRST_ROUNDS, ctx.task.rounds):
             message = (
                 f"no participant ever held class {', '.join(map(str, unseen))}: rows of the SL matrix without data"
@@ -221,7 +223,7 @@ class FedDW(DW, FedAvg):
     method's page.
     """
 
-    spec = Spec(class_counts="sent", head_bias=False)
+    spec = Spec(head_bias=False)
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},
@@ -239,23 +241,9 @@ class FedDW(DW, FedAvg):
 @WRAPPERS.register("dw")
 def with_dw(base: type[Method]) -> type[Method]:
     """`base` with DW; DW's options have `dw_` in front. Raises `ConfigError` if it has DW already."""
-    if issubclass(base, DW):
-        raise ConfigError(f"{base.name()} has the DW regulariser already")
     return wrapped(DW, base, "dw", Options, FedDW.presets)
-
-
-def class_sums(uploads: Uploads) -> tuple[Tensor, Tensor]:
-    """Sums [C, C] of softmax outputs by class over the participants, and counts [C], in float64."""
-    means = torch.stack([cast(ClassTable, upload["soft_labels"]).values for upload in uploads.values()]).double()
-    counts = torch.stack([cast(Tensor, upload["class_counts"]) for upload in uploads.values()]).double()
-    return (means * counts.unsqueeze(2)).sum(0), counts.sum(0)
 
 
 def _probabilities(net: Net, batch: Batch, consts: Consts) -> Tensor:
     """Softmax outputs [B, C], temperature 1, Eq. 4."""
     return torch.softmax(net(batch.x), dim=1)
-
-
-def _base(record: Record) -> Record:
-    """A record without DW's part: the base method may pass on everything it is given."""
-    return {name: value for name, value in record.items() if name not in _OWN}

@@ -7,7 +7,8 @@ from pydantic import Field
 from fedloom.core import trees
 from fedloom.core.records import Record
 from fedloom.methods import method
-from fedloom.methods.method import ClientContext, Start, register
+from fedloom.methods.facts import ClientContext, Start
+from fedloom.methods.method import register
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, Consts, Objective
 from fedloom.nets.net import Net

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record
-from fedloom.core.tables import (
-    ClassTable,
+from fedloom.core.records import Record, get_table, get_tensor
+from fedloom.core.tables import ClassTable
+from fedloom.methods import method
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramped
+from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.parts.prototypes import (
     client_distances,
     cosine,
     label_discrepancy,
@@ -20,24 +26,9 @@ from fedloom.core.tables import (
     shares,
     sigmoid_weights,
 )
-from fedloom.methods import method
-from fedloom.methods.method import (
-    ClientContext,
-    Finding,
-    Method,
-    ServerContext,
-    Spec,
-    Start,
-    Task,
-    Uploads,
-    Work,
-    register,
-)
-from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramped
-from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
-from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.released import fedsc as released
+from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 
 
@@ -90,7 +81,13 @@ class FedSC(Method):
     RPCL grow over 30 rounds: see the method's page.
     """
 
-    spec = Spec(class_counts="sent", batch_statistics=False)
+    spec = Spec(
+        sends={
+            "model": Sent(),
+            "prototypes": Sent(each=True, labels=True),
+            "class_counts": Sent(each=True, labels=True),
+        }
+    )
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},
@@ -114,14 +111,14 @@ class FedSC(Method):
         return server
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        tables = [cast(ClassTable, upload["prototypes"]) for upload in uploads.values()]
-        counts = torch.stack([cast(Tensor, upload["class_counts"]) for upload in uploads.values()])
+        tables = [get_table(upload, "prototypes") for upload in uploads.values()]
+        counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
         local = ClassTable.stack(tables).to(torch.float64)
         relational = relational_prototypes(local, self.options.neighbours, self.options.neighbour)
         weights = discrepancy_weights(counts)
         consistent = consistent_prototypes(relational, weights, self.options.consistent)
         return {
-            "model": self.average(uploads),
+            "model": self.mean(uploads),
             "relational": relational.to(torch.float32),
             "consistent": consistent.to(torch.float32),
         }
@@ -132,8 +129,8 @@ class FedSC(Method):
         if "relational" not in payload:
             return start
         relational, consistent = (
-            cast(ClassTable, payload["relational"]),
-            cast(ClassTable, payload["consistent"]),
+            get_table(payload, "relational"),
+            get_table(payload, "consistent"),
         )
         rows, positives, negatives = relational.values, relational.held, relational.held
         if self.options.positives == "mean":  # one more row a class, the mean: it attracts, the others repel
@@ -180,7 +177,7 @@ class FedSC(Method):
 
     # -- self-examination ------------------------------------------------------------------------------------
     def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
-        held = torch.stack([cast(ClassTable, upload["prototypes"]).held for upload in uploads.values()])
+        held = torch.stack([get_table(upload, "prototypes").held for upload in uploads.values()])
         return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")
 
 

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 from torch.nn.functional import silu
 
-from fedloom.core.records import Record
-from fedloom.core.tables import (
-    ClassTable,
+from fedloom.core.records import Record, get_number, get_table, get_tree
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree, combine
+from fedloom.methods import method
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramped
+from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.parts.prototypes import (
     client_distances,
     merge_neighbours,
     nearest_holders,
     shares,
     sigmoid_weights,
 )
-from fedloom.core.trees import Tree, combine, weighted_mean
-from fedloom.methods import method
-from fedloom.methods.method import ClientContext, Finding, Method, ServerContext, Start, Task, Uploads, Work, register
-from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramped
-from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
-from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.released import fedskc as released
+from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
@@ -95,6 +97,7 @@ class FedSKC(Method):
     over 30 rounds: see the method's page.
     """
 
+    spec = Spec(sends={"model": Sent(), "knowledge": Sent(each=True, labels=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},
@@ -121,15 +124,15 @@ class FedSKC(Method):
         return {name: value for name, value in server.items() if name != "rho"}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        options, last = self.options, cast("ClassTable | None", server.get("knowledge"))
-        local = ClassTable.stack([cast(ClassTable, u["knowledge"]) for u in uploads.values()]).to(torch.float64)
+        options, last = self.options, get_table(server, "knowledge") if "knowledge" in server else None
+        local = ClassTable.stack([get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
         knowledge = global_knowledge(local, options.neighbours)
         undefined = options.gda != "uniform" and not bool(local.values.isfinite().all())  # diverged: no distances
         if options.gda == "fedavg" or undefined:
-            model = self.average(uploads)
+            model = self.mean(uploads)
         else:
-            trees = [cast(Tree, upload["model"]) for upload in uploads.values()]
-            model = weighted_mean(trees, aggregation_weights(local, knowledge, _samples(uploads), options.gda).tolist())
+            weights = aggregation_weights(local, knowledge, _samples(uploads), options.gda)
+            model = self.mean(uploads, weights=weights.tolist())
         if last is not None and options.sticky_knowledge:
             knowledge = knowledge.or_else(last.to(torch.float64))
         new: Record = {"model": model, "knowledge": knowledge.to(torch.float32)}
@@ -140,7 +143,7 @@ class FedSKC(Method):
             rho = min(max(rho, options.gpr_clip[0]), options.gpr_clip[1])
         back = (1 - options.beta) * rho
         kept = options.beta if options.gpr == "paper" else 1.0
-        model = combine([model, cast(Tree, server["model"])], [kept - back, back])  # Eq. 5
+        model = combine([model, get_tree(server, "model")], [kept - back, back])  # Eq. 5
         return new | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
 
     # -- client ----------------------------------------------------------------------------------------------
@@ -148,7 +151,7 @@ class FedSKC(Method):
         start = super().begin(payload, state, ctx)
         if "knowledge" not in payload:
             return start
-        knowledge, options = cast(ClassTable, payload["knowledge"]), self.options
+        knowledge, options = get_table(payload, "knowledge"), self.options
         rows, held = knowledge.values.unsqueeze(0), knowledge.held.unsqueeze(0)  # one prototype a class
         own = {
             "known": knowledge.held,
@@ -175,7 +178,7 @@ class FedSKC(Method):
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         payload, state = super().end(work, state, ctx)
-        means = cast(ClassTable, work.collected["knowledge"])
+        means = get_table(work.collected, "knowledge")
         return payload | {
             "knowledge": ClassTable(silu(means.values), means.held) if self.options.silu else means
         }, state
@@ -183,17 +186,17 @@ class FedSKC(Method):
     # -- self-examination ------------------------------------------------------------------------------------
     def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
         options, clients = self.options, len(uploads)
-        local = ClassTable.stack([cast(ClassTable, u["knowledge"]) for u in uploads.values()]).to(torch.float64)
+        local = ClassTable.stack([get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
         found = one_holder_per_class("fedskc", local.held, "no row has a neighbour, c~ = the local knowledge")
         if options.gda in ("paper", "share") and clients > 1:
-            knowledge = cast(ClassTable, server["knowledge"]).to(torch.float64)
+            knowledge = get_table(server, "knowledge").to(torch.float64)
             weights = aggregation_weights(local, knowledge, _samples(uploads), options.gda)
             spread = float((weights * clients - 1).abs().max())
             if spread < 1e-6:
                 message = f"GDA weights are uniform (max |e_k m - 1| = {spread:.1e}): gda={options.gda} does nothing"
                 found.append(Finding("fedskc.uniform_gda", message, spread))
         if "rho" in server:
-            rho, beta = cast(float, server["rho"]), options.beta
+            rho, beta = get_number(server, "rho"), options.beta
             if options.gpr == "paper" and beta < 1:
                 message = f"GPR's coefficients sum to beta = {beta:g}: weights shrink by {1 - beta:.0%} a round"
                 found.append(Finding("fedskc.gpr_shrinks", message, beta))
@@ -254,7 +257,7 @@ def variance_ratio(current: ClassTable, last: ClassTable, classes: str) -> float
 
 
 def _samples(uploads: Uploads) -> Tensor:
-    return torch.tensor([cast(int, upload["samples"]) for upload in uploads.values()], dtype=torch.float64)
+    return torch.tensor([get_number(upload, "samples") for upload in uploads.values()], dtype=torch.float64)
 
 
 def _variances_not_negative(tree: Tree, roles: Mapping[str, Role]) -> Tree:

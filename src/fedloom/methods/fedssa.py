@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record
+from fedloom.core.records import Record, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods import method
-from fedloom.methods.method import (
-    ClientContext,
-    Finding,
-    Method,
-    ServerContext,
-    Spec,
-    Start,
-    Task,
-    Uploads,
-    Work,
-    register,
-)
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.method import Method, Uploads, register
 from fedloom.methods.parts.findings import one_holder_per_class
 from fedloom.methods.parts.gradients import clipped
 from fedloom.methods.parts.heads import require_linear_head
 from fedloom.methods.phases import Phase, Train
+from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.roles import ALL_ROLES
 
 GROWN = 100.0  # a header row this many times longer than its first value is reported
@@ -80,7 +72,7 @@ class FedSSA(Method):
     stored rows of clients that were not sampled and clips gradients (preset `authors`; its aliasing bugs are left out).
     """
 
-    spec = Spec(private=ALL_ROLES, architectures="any", class_counts="local")
+    spec = Spec(private=ALL_ROLES, architectures="any", sends={"header": Sent(labels=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},
@@ -92,6 +84,11 @@ class FedSSA(Method):
         super().__init__(options)
         if self.options.pool == "all_known" and self.options.weights == "count":
             raise ConfigError("fedssa.weights = 'count': rows of earlier rounds have no counts; set pool to sampled")
+        if self.options.weights == "count":
+            sends = {**self.spec.sends, "class_counts": Sent(each=True, labels=True)}
+            self.spec = replace(self.spec, sends=sends)
+        elif self.options.pool == "all_known":
+            self.spec = replace(self.spec, sends={"header": Sent(each=True, labels=True)})
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
         for task in tasks:
@@ -116,33 +113,33 @@ class FedSSA(Method):
         }
 
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        holds = cast(Tensor, server["holds"])[client]
-        header = cast(ClassTable, server["header"])
+        holds = get_tensor(server, "holds")[client]
+        header = get_table(server, "header")
         return {"header": header if self.options.take_over == "all" or not holds.any() else header.only(holds)}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        holds = cast(Tensor, server["holds"]).clone()
+        holds = get_tensor(server, "holds").clone()
         known: Record = {name: value for name, value in server.items() if name not in ("header", "holds")}
         if self.options.pool == "all_known":
             known |= {f"rows.{client}": upload["header"] for client, upload in uploads.items()}
-            tables = [cast(ClassTable, table) for table in known.values()]
+            fresh: Any = self.reduce("header", known.values(), [1.0] * len(known))
+        elif self.options.weights == "count":
+            counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
+            fresh = self.mean(uploads, "header", counts)
         else:
-            tables = [cast(ClassTable, upload["header"]) for upload in uploads.values()]
+            fresh = self.mean(uploads, "header", "uniform")  # Eq. 3
         for client, upload in uploads.items():
-            holds[client] = cast(ClassTable, upload["header"]).held
-        counts = [cast(Tensor, u["class_counts"]) for u in uploads.values() if "class_counts" in u]
-        weights = torch.stack(counts) if counts else None
-        fresh = mean_rows(ClassTable.stack(tables).to(torch.float64), weights)
-        header = fresh.to(torch.float32).or_else(cast(ClassTable, server["header"]))
+            holds[client] = get_table(upload, "header").held
+        header = fresh.to(torch.float32).or_else(get_table(server, "header"))
         new: Record = {"header": header, "holds": holds}
         return new | known
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        options, tree = self.options, cast(Tree, state["model"])
+        options, tree = self.options, get_tree(state, "model")
         if options.skip_first_fusion and ctx.round == 1:
             return Start(tree, {})
-        header = cast(ClassTable, payload["header"])
+        header = get_table(payload, "header")
         taken = header.held if options.take_over == "all" else header.held & (ctx.class_counts > 0)
         mu = fusion_weight(ctx.round - 1, options.mu0, options.t_stable)
         rows = fused_rows(_rows(tree, options.share_bias), header.values, taken, mu, options.fusion)
@@ -162,7 +159,7 @@ class FedSSA(Method):
 
     # -- self-examination ------------------------------------------------------------------------------------
     def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
-        tables = ClassTable.stack([cast(ClassTable, upload["header"]) for upload in uploads.values()])
+        tables = ClassTable.stack([get_table(upload, "header") for upload in uploads.values()])
         nothing = "the global row is the client's own, nothing is shared"
         found = one_holder_per_class("fedssa", tables.held, nothing) if self.options.pool == "sampled" else []
         first = _rows(ctx.task.init, self.options.share_bias).norm(dim=1).clamp(min=1e-12)
@@ -185,14 +182,6 @@ def fused_rows(local: Tensor, received: Tensor, taken: Tensor, mu: float, fusion
     """
     rows = received + mu * local
     return torch.where(taken.unsqueeze(1), rows / (1 + mu) if fusion == "convex" else rows, local)
-
-
-def mean_rows(local: ClassTable, weights: Tensor | None = None) -> ClassTable:
-    """Mean over the holders of each class, Eq. 3: [m, C, d] -> [C, d]; weights [m, C] or None for all alike."""
-    if weights is None:
-        return local.mean_over_clients()
-    kept = torch.where(local.held, weights, 0).to(local.values.dtype)
-    return ClassTable.from_sums((kept.unsqueeze(2) * local.values).sum(0), kept.sum(0))
 
 
 def _rows(tree: Tree, with_bias: bool) -> Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fedloom.core.records import Record
-from fedloom.methods.method import ClientContext, Method, ServerContext, Spec, Uploads, Work, register
+from fedloom.methods.facts import ClientContext, ServerContext, Work
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.spec import Spec
 from fedloom.nets.roles import ALL_ROLES
 
 
@@ -15,7 +17,7 @@ class Local(Method):
     Clients may have different architectures.
     """
 
-    spec = Spec(private=ALL_ROLES, architectures="any")
+    spec = Spec(private=ALL_ROLES, architectures="any", sends={})
 
     def server_init(self, ctx: ServerContext) -> Record:
         return {}

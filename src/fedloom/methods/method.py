@@ -5,28 +5,30 @@
 Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method is what it changes.
 State goes in and comes out as records (`core/records.py`); nothing is kept on `self` between rounds, and no hook
 touches files, devices, processes or clocks. The round loop calls the hooks and never asks which method it runs.
+What hooks are told stands in `facts.py`, what a method declares in `spec.py`, hooks that few need in `rare.py`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, nearest
-from fedloom.core.records import Record
+from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
-from fedloom.core.streams import Streams
-from fedloom.core.trees import Tree, clone, select, weighted_mean
+from fedloom.core.trees import Tree, select
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.parts.means import mean_of
 from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.net import Net, tree_of
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.methods.rare import RareHooks
+from fedloom.methods.spec import Spec
+from fedloom.nets.net import Net
+from fedloom.nets.roles import BN_ROLES
 
 
 class MethodRegistry(Registry["type[Method]"]):
@@ -53,6 +55,7 @@ def _wrapped(wrapper: str, base: str) -> type[Method]:
 
 PRESETS = ("paper", "authors", "sound")
 Uploads: TypeAlias = Mapping[int, Record]
+Weights: TypeAlias = Literal["samples", "uniform"] | Sequence[float] | Tensor
 M = TypeVar("M", bound="type[Method]")
 
 
@@ -62,147 +65,19 @@ def register(method: M) -> M:
     return method
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What others must know of a method without running it.
-
-    private: roles that stay with the client between rounds and never travel.
-    nets: names of several copies of the model, trained side by side as one `Bundle`; empty for one net. private_nets:
-    those of them that stay with the client whole.
-    architectures: "one", or "any": clients may have different nets.
-    class_counts: whether labels are counted: not at all, by the client for itself, or sent to the server.
-    batch_statistics: the loss needs at least two samples; batches of one are skipped (as with batch norm).
-    head_bias: False takes the bias out of the net's head before anything else happens.
-    alone: why clients cannot be trained in one stack under `torch.vmap` (`engine/batched.py`); None if they can.
-    """
-
-    private: frozenset[Role] = frozenset()
-    nets: tuple[str, ...] = ()
-    private_nets: frozenset[str] = frozenset()
-    architectures: Literal["one", "any"] = "one"
-    class_counts: Literal["unused", "local", "sent"] = "unused"
-    batch_statistics: bool = False
-    head_bias: bool = True
-    alone: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The constant facts of a run that hooks may use.
-
-    `clients` N, `num_classes` C, `rounds` T, `local_epochs` E; `init` the common first weights; `roles` of its
-    entries, `feature_dim` d (the head's input width; 0 where it has none), `classifier` the net's classifier block.
-    Where clients have different architectures, each architecture has a task of its own, numbered by `group`, and a
-    hook gets that of its client; the server's own is that of group 0.
-    """
-
-    clients: int
-    num_classes: int
-    rounds: int
-    local_epochs: int
-    init: Tree
-    roles: Mapping[str, Role]
-    feature_dim: int
-    streams: Streams
-    classifier: tuple[str, ...] = ("head",)
-    group: int = 0
-    blueprint: Blueprint | None = None
-
-    @staticmethod
-    def of(
-        net: Net,
-        *,
-        clients: int,
-        num_classes: int,
-        rounds: int,
-        local_epochs: int,
-        streams: Streams,
-        group: int = 0,
-        blueprint: Blueprint | None = None,
-    ) -> Task:
-        """The task of a run that starts from the weights of `net`."""
-        return Task(
-            clients=clients,
-            num_classes=num_classes,
-            rounds=rounds,
-            local_epochs=local_epochs,
-            init=clone(tree_of(net)),
-            roles=net.roles(),
-            feature_dim=net.head.in_features,
-            streams=streams,
-            classifier=net.classifier_block,
-            group=group,
-            blueprint=blueprint,
-        )
-
-    def names(self, roles: frozenset[Role]) -> set[str]:
-        """Names of the entries that have one of `roles`."""
-        return {name for name, role in self.roles.items() if role in roles}
-
-    def fresh(self, client: int) -> Tree:
-        """First weights that a client draws for itself, instead of the common `init`."""
-        if self.blueprint is None:
-            raise ConfigError("weights of a client's own need a registered model: this run was given a net as it is")
-        return self.blueprint.weights(self.streams, client)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerContext:
-    """Where the server is: `round` is 1-based, 0 before the first."""
-
-    task: Task
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientContext:
-    """Where one client is: its id, its number of training samples and their class counts [C] (int64)."""
-
-    task: Task
-    round: int
-    client: int
-    samples: int
-    class_counts: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What `begin` hands to the phases: the net's full weights and the constants frozen for this round."""
-
-    tree: Tree
-    consts: Consts
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What the phases leave for `end`: weights (a copy), statistics by name, and optimiser steps made."""
-
-    tree: Tree
-    collected: Mapping[str, Any]
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A method degenerating in this run: a stable `code`, one line with the figure, and the figure itself."""
-
-    code: str
-    message: str
-    figure: float
-
-
 class Options(BaseModel):
     """Base of every method's options: unknown keys are errors, numbers are finite, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Method:
+class Method(RareHooks):
     """Base of all methods; as it stands it is FedAvg. See the module's text for the order of the hooks."""
 
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
+    wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
     def __init__(self, options: BaseModel | None = None) -> None:
         self.options: Any = options if options is not None else self.Options()
@@ -288,21 +163,36 @@ class Method:
 
         Others may still train: an upload is waited for when it is asked for.
         """
-        return {"model": self.average(uploads)}
+        return {"model": self.mean(uploads)}
 
-    def average(self, uploads: Uploads, by: Literal["samples", "uniform"] = "samples") -> Tree:
-        """Mean of the uploaded weights, weighted by samples (McMahan et al. 2017, Algorithm 1) or all alike."""
-        trees = (cast(Tree, upload["model"]) for upload in uploads.values())
-        return weighted_mean(trees, (cast(int, u["samples"]) if by == "samples" else 1 for u in uploads.values()))
+    def mean(self, uploads: Uploads, key: str = "model", weights: Weights = "samples") -> Any:
+        """The mean of what clients sent as `key`: a tree, class table or tensor, like theirs.
+
+        weights: by samples (McMahan et al. 2017, Algorithm 1), all alike, or given, one for each upload; for a class
+        table also one for each upload and class [m, C]. A class counts for the clients that hold it.
+        Every mean of uploads goes through here, and so through `reduce`.
+        """
+        if isinstance(weights, str):
+            each: Iterable[float] | Tensor = (
+                get_number(upload, "samples") if weights == "samples" else 1.0 for upload in uploads.values()
+            )
+        else:
+            each = weights
+        return self.reduce(key, (upload[key] for upload in uploads.values()), each)
+
+    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
+        """One value in place of several: the weighted mean. What a wrapper replaces; uploads come one by one."""
+        return mean_of(values, weights)
 
     # 7. predictors ------------------------------------------------------------------------------------------
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         """Logits functions by kind. Without a client's `state`: "global" if nothing is private; with one:
-        "personal" if something may be. A method may offer more, by names of its own."""
+        "personal" if something may be, or if the method adapts. It may offer more, by names of its own."""
         if state is None:
             complete = not self.private_names(ctx.task)
-            return {"global": Predictor(cast(Tree, server["model"]))} if complete else {}
-        if not self.spec.private and not self.spec.private_nets:
+            return {"global": Predictor(get_tree(server, "model"))} if complete else {}
+        adapts = type(self).adapt is not RareHooks.adapt
+        if not self.spec.private and not self.spec.private_nets and not adapts:
             return {}
         return {"personal": Predictor(self._joined(server, state, ctx.task))}
 
@@ -330,8 +220,8 @@ class Method:
     @staticmethod
     def _joined(shared: Record, private: Record, task: Task) -> Tree:
         """Shared and private parts as one full tree, in the net's own order."""
-        own = cast(Tree, private.get("model", {}))
-        both = cast(Tree, shared.get("model", {})) | own
+        own: Tree = get_tree(private, "model") if "model" in private else {}
+        both = (get_tree(shared, "model") if "model" in shared else {}) | own
         return {name: both[name] for name in task.init} if own else both
 
 

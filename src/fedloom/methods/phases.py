@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -17,18 +19,20 @@ from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
 Consts: TypeAlias = dict[str, Any]
-TRAINABLE = frozenset({Role.BODY, Role.HEAD, Role.BN_AFFINE})
+TRAINABLE = frozenset({Role.BODY, Role.HEAD, Role.BN_AFFINE, Role.EXTRA})
 
 
 class Batch(NamedTuple):
     """`x` [B, ...] inputs, `y` [B] int64 labels, `mask` [B] bool (None = every row counts).
 
     Engines that run clients side by side pad their batches; padded rows have `mask` False and must not count.
+    second: the same samples, augmented once more [B, ...], in training phases of a method with `Spec(views=2)`.
     """
 
     x: Tensor
     y: Tensor
     mask: Tensor | None = None
+    second: Tensor | None = None
 
     def mean(self, values: Tensor, among: Tensor | None = None) -> Tensor:
         """Mean of `values` [B, ...] over the rows that count and, if given, are in `among` [B]; 0 if none is."""
@@ -106,20 +110,25 @@ class SampleMean:
 Statistic: TypeAlias = ClassMeans | SampleMean
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class OptimizerSpec:
     """A local optimiser, made afresh for every training phase.
 
     sgd: g + weight_decay * w, then heavy-ball momentum. adam: Kingma & Ba with bias correction; weight decay
-    is added to the gradient.
+    is added to the gradient. decay: the learning rate is multiplied by it after every round.
     """
 
     name: Literal["sgd", "adam"] = "sgd"
-    lr: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def lr_in(self, round_: int) -> float:
+        """The learning rate of a round; rounds count from 1."""
+        return self.lr * self.decay ** max(0, round_ - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +136,44 @@ class Train:
     """A training phase: `epochs` shuffled passes of gradient steps on `loss` over the client's training data.
 
     trains: roles whose tensors move (batch-norm statistics move whenever the net is in training mode); nets: of a
-    bundle, only these nets' tensors (None: all).
-    optimizer: None takes the run's. grad_map(gradients, parameters, consts): changes gradients before the step;
-    project(parameters, consts): changes parameters after it, both by name.
+    bundle, only these nets' tensors (None: all). evaluates: roles whose modules stay in evaluation mode: no dropout,
+    and statistics of batch norm are used and do not move.
+    optimizer: None takes the run's; a mapping gives one to the entries whose names begin with a word (a net of a
+    bundle, "extra", "head"), and the others take the run's.
+    grad_map(gradients, parameters, consts): changes gradients before the step; project(parameters, consts): changes
+    parameters after it, both by name.
+    steps: exactly so many steps, over as many passes as they need, in place of `epochs`. share: the part of the data
+    that a pass takes, drawn anew for each. until(means): asked after every pass, with the mean loss of each pass so
+    far; True ends the phase before its last epoch.
     refresh: statistics of the whole training set, taken in evaluation mode before every epoch; the loss finds them
     in `consts`. collect: statistics of taps, gathered over the last epoch, each before its step.
     """
 
     loss: LossFunction
-    epochs: int
+    epochs: int = 1
     trains: frozenset[Role] = TRAINABLE
     nets: tuple[str, ...] | None = None
-    optimizer: OptimizerSpec | None = None
+    optimizer: OptimizerSpec | Mapping[str, OptimizerSpec] | None = None
     grad_map: Callable[[Tree, Tree, Consts], Tree] | None = None
     project: Callable[[Tree, Consts], Tree] | None = None
     refresh: Mapping[str, Statistic] = field(default_factory=dict)
     collect: Mapping[str, Statistic] = field(default_factory=dict)
+    evaluates: frozenset[Role] = frozenset()
+    steps: int | None = None
+    share: float = 1.0
+    until: Callable[[Sequence[float]], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or (self.steps is not None and self.steps < 0):
+            raise ValueError(f"Train(epochs={self.epochs}, steps={self.steps}): neither may be negative")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"Train(share={self.share}): the part of the data must be above 0, and 1 at most")
+
+    def spec_of(self, name: str, default: OptimizerSpec) -> OptimizerSpec:
+        """The optimiser of the entry `name`; `default` is the run's."""
+        if isinstance(self.optimizer, Mapping):
+            return self.optimizer.get(name.partition(".")[0], default)
+        return self.optimizer or default
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +194,11 @@ def plain_logits(net: Net, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Weights and how to predict with them: `logits(net, x)` -> [B, C], the net holding `tree`."""
+    """Weights and how to predict with them: `logits(net, x)` -> [B, C], the net holding `tree`.
+
+    consts: what the phases of `Method.adapt` find in their `consts`.
+    """
 
     tree: Tree
     logits: Callable[[Net, Tensor], Tensor] = plain_logits
+    consts: Consts = field(default_factory=dict)

@@ -1,24 +1,29 @@
-"""All that it takes to make a run's nets: which model, for what input, once or several times over."""
+"""All that it takes to make a run's nets: which models, for what input, and what a method adds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import nn
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import MODELS, Net, tree_of
+
+Extra: TypeAlias = Callable[[Net], nn.Module | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
     """A registered model with its options. `input_shape` is without the batch.
 
-    head_bias: False takes the bias out of the head. nets: names of several copies in one `Bundle`; empty for one net.
+    head_bias: False takes the bias out of the head. nets: several nets in one `Bundle`, by name, None for this model or
+    the name of another; empty for one net. extra: makes what a method adds to the net.
     """
 
     model: str
@@ -26,27 +31,60 @@ class Blueprint:
     num_classes: int
     options: Mapping[str, Any] = field(default_factory=dict)
     head_bias: bool = True
-    nets: tuple[str, ...] = ()
+    nets: Mapping[str, str | None] = field(default_factory=dict)
+    extra: Extra | None = None
 
     def build(self, streams: Streams, client: int = -1) -> Net:
-        """A new net, initialised from the run's "init" stream, or from a client's own; a bundle's nets start alike.
+        """A new net, initialised from the run's "init" stream, or from a client's own; a bundle's nets of one model
+        start alike.
 
         Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
         """
-        factory = MODELS.get(self.model)
         with streams.isolated("init", client=client):
-            net = factory(input_shape=self.input_shape, num_classes=self.num_classes, **self.options)
-        return prepared(net, head_bias=self.head_bias, nets=self.nets)
+            return prepared(
+                self._made(None), head_bias=self.head_bias, nets=self.nets, extra=self.extra, other=self._made
+            )
+
+    def _made(self, model: str | None) -> Net:
+        options = self.options if model is None else {}
+        factory = MODELS.get(self.model if model is None else model)
+        return factory(input_shape=self.input_shape, num_classes=self.num_classes, **options)
 
     def weights(self, streams: Streams, client: int) -> Tree:
         """The first weights that a client draws for itself."""
         return clone(tree_of(self.build(streams, client)))
 
 
-def prepared(net: Net, *, head_bias: bool, nets: tuple[str, ...]) -> Net:
-    """`net` as a method wants it: without its head's bias (heads of more layers are for the method to refuse), or as a
-    bundle of copies.
+def _unregistered(model: str) -> Net:
+    raise ConfigError(f"a net of the model '{model}' beside the run's own needs a registered model for the run, too")
+
+
+def prepared(
+    net: Net,
+    *,
+    head_bias: bool = True,
+    nets: Mapping[str, str | None] | None = None,
+    extra: Extra | None = None,
+    other: Callable[[str], Net] = _unregistered,
+) -> Net:
+    """`net` as a method wants it.
+
+    Without its head's bias (heads of more layers are for the method to refuse); as a bundle of `nets`, copies of it or
+    what `other` makes of a model's name; with what `extra` makes of it as its child `extra`.
     """
+    if nets:
+        made = {name: copy.deepcopy(net) if model is None else other(model) for name, model in nets.items()}
+        for one in made.values():
+            _strip(one, head_bias)
+        net = Bundle(made)
+    else:
+        _strip(net, head_bias)
+    added = extra(net) if extra else None
+    if added is not None:
+        net.extra = added
+    return net
+
+
+def _strip(net: Net, head_bias: bool) -> None:
     if not head_bias and isinstance(net.head, nn.Linear):
         net.head.register_parameter("bias", None)
-    return Bundle(net, nets) if nets else net

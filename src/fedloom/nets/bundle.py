@@ -1,34 +1,32 @@
-"""Several nets of one client as one module, and nets that compute with weights handed to them."""
+"""Several nets of one client as one module."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import cast
 
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from fedloom.core.trees import Tree
+from fedloom.nets.frozen import Frozen
 from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.roles import EXTRA, Role, tag_roles
 
 
 class Bundle(Net):
-    """Copies of one net under names: a method that trains an online and an offline net gets both as one module.
+    """Nets under names: a method that trains an online and an offline net gets both as one module.
 
     A tree of it is flat: "online.conv1.weight", "offline.conv1.weight". `bundle["online"]` is a child. Where one net is
-    expected (features, head, logits) the first child answers. `frozen` computes with weights that are handed to it.
+    expected (features, head, logits, frozen) the first child answers. The nets may differ.
     """
 
-    def __init__(self, net: Net, names: Sequence[str]) -> None:
+    def __init__(self, nets: Mapping[str, Net]) -> None:
         super().__init__()
-        self.frozen = Frozen(net)
-        self._first = names[0]
-        self.classifier_block = net.classifier_block  # type: ignore[misc]  # as the net's, not this class's
-        self.channels_last = net.channels_last  # type: ignore[misc]
-        for name in names:
-            self.add_module(name, net if name == self._first else copy.deepcopy(net))
+        self._first = next(iter(nets))
+        first = nets[self._first]
+        self.classifier_block = first.classifier_block  # type: ignore[misc]  # as the net's, not this class's
+        self.channels_last = first.channels_last
+        for name, net in nets.items():
+            self.add_module(name, net)
 
     def __getitem__(self, name: str) -> Net:
         return cast(Net, self._modules[name])
@@ -37,6 +35,11 @@ class Bundle(Net):
     def head(self) -> nn.Linear:  # type: ignore[override]
         """The first net's head."""
         return self[self._first].head
+
+    @property
+    def frozen(self) -> Frozen:
+        """The first net's."""
+        return self[self._first].frozen
 
     def features(self, x: Tensor) -> Tensor:
         return self[self._first].features(x)
@@ -48,49 +51,8 @@ class Bundle(Net):
         return self[self._first].classify(maps)
 
     def roles(self) -> dict[str, Role]:
-        children = {name: cast(Net, child).roles() for name, child in self.named_children()}
-        return {f"{child}.{name}": role for child, roles in children.items() for name, role in roles.items()}
-
-
-class Frozen:
-    """What a net computes, without its weights: in evaluation mode, with a tree that comes as an argument.
-
-    For teachers and foreign classifiers. It has no memory of its own, and gradients reach only what is given to it:
-    pass detached trees.
-    """
-
-    def __init__(self, net: Net) -> None:
-        self._net = copy.deepcopy(net).eval()
-        for module in self._net.modules():  # what a tree carries needs no memory here; other buffers stay
-            for name, parameter in module._parameters.items():
-                if parameter is not None:
-                    module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
-            for name in module._buffers.keys() - module._non_persistent_buffers_set:
-                buffer = module._buffers[name]
-                module._buffers[name] = None if buffer is None else buffer.to("meta")
-        self._classifier = _Classifier(self._net)
-
-    def logits(self, tree: Tree, x: Tensor) -> Tensor:
-        """The net with the weights `tree`: x [B, *input_shape] -> [B, C]."""
-        return cast(Tensor, functional_call(self._net, tree, (x,)))
-
-    def classify(self, tree: Tree, maps: Tensor) -> Tensor:
-        """The net's classifier block with the weights `tree` ("head.weight", ...): maps [B, f] -> [B, C]."""
-        return cast(Tensor, functional_call(self._classifier, tree, (maps,)))
-
-
-class _Classifier(nn.Module):
-    """A net's classifier block as a module, its submodules under their own names."""
-
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self._order = net.classifier_block
-        for name in self._order:
-            self.add_module(name, net.get_submodule(name))
-        self.eval()
-
-    def forward(self, maps: Tensor) -> Tensor:
-        h = maps
-        for name in self._order:
-            h = self._modules[name](h)  # type: ignore[misc]
-        return h
+        found: dict[str, Role] = {}
+        for name, child in self.named_children():
+            own = tag_roles(child, "") if name == EXTRA else cast(Net, child).roles()
+            found |= {f"{name}.{entry}": Role.EXTRA if name == EXTRA else role for entry, role in own.items()}
+        return found

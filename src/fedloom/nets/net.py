@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
+from fedloom.nets.frozen import Frozen
 from fedloom.nets.roles import Role, tag_roles
 
 MODELS: Registry[Callable[..., Net]] = Registry("model", home="fedloom.nets")
@@ -30,8 +32,10 @@ class Net(nn.Module):
     `in_bfloat16`: while it trains, convolutions and linear layers below the head take their inputs and weights in that
     dtype; the weights themselves, what leaves `features` and `maps`, and everything after it stay float32.
 
-    `native`: while it trains, `features` and `maps` take the project's own kernels where they are faster than torch's
-    (`fedloom.nets.kernels`). Engines keep such a net's weights in plain order.
+    `within`: where it is set, `features` and `maps` run inside the context that it makes while the net trains (other
+    kernels for the same operators, say).
+
+    `extra`: what a method adds (`Method.extra`), trained and kept beside the net's own tensors; absent as a rule.
 
     Some papers cut the same net earlier: `classifier_block` names the submodules, in order, of what they call the
     classifier; `maps(x)` [B, f] is its input. Here it is the head alone.
@@ -39,9 +43,11 @@ class Net(nn.Module):
 
     head: nn.Linear
     classifier_block: ClassVar[tuple[str, ...]] = ("head",)
-    channels_last: ClassVar[bool] = True
+    channels_last: bool = True
     in_bfloat16 = False
-    native = False
+    within: Callable[[], AbstractContextManager[Any]] | None = None
+    extra: nn.Module
+    _frozen: Frozen | None = None
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -68,23 +74,28 @@ class Net(nn.Module):
         logits: Tensor = self.head(self.features(x))
         return logits
 
+    @property
+    def frozen(self) -> Frozen:
+        """What this net computes in evaluation mode with a tree that comes as a constant: a teacher's, say."""
+        if self._frozen is None:
+            self._frozen = Frozen(self)
+        return self._frozen
+
     def roles(self) -> dict[str, Role]:
         """The role of every entry of the net's tree, in its order."""
         return tag_roles(self, "head")
 
 
 def _as_asked(part: Callable[[Net, Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
-    """A net's own `features` or `maps`, in bfloat16 or by the project's kernels if the net says so."""
+    """A net's own `features` or `maps`, in bfloat16 or within a context if the net says so."""
 
     @functools.wraps(part)
     def computed(self: Net, x: Tensor) -> Tensor:
         if self.training and self.in_bfloat16:
             with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
                 return part(self, x).float()
-        if self.training and self.native:
-            from fedloom.nets.kernels import Native  # few runs ask for them
-
-            with Native():
+        if self.training and self.within is not None:
+            with self.within():
                 return part(self, x)
         return part(self, x)
 

@@ -17,8 +17,10 @@ class Role(StrEnum):
     BN_AFFINE = "bn_affine"
     BN_STAT = "bn_stat"
     COUNTER = "counter"
+    EXTRA = "extra"  # beside the net: what a method adds (`Method.extra`)
 
 
+EXTRA = "extra"  # the child of a net that a method adds
 ALL_ROLES = frozenset(Role)
 BN_ROLES = frozenset({Role.BN_AFFINE, Role.BN_STAT, Role.COUNTER})
 
@@ -38,6 +40,8 @@ def tag_roles(module: nn.Module, head: str) -> dict[str, Role]:
             if isinstance(child, BATCH_NORM):
                 role = Role.BN_AFFINE if name in own else Role.BN_STAT
                 role = Role.COUNTER if name == "num_batches_tracked" else role
+            elif prefix == EXTRA or prefix.startswith(f"{EXTRA}."):
+                role = Role.EXTRA
             else:
                 role = Role.HEAD if inside_head else Role.BODY
             roles[path] = role

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, nearest
 from fedloom.core.streams import Streams
@@ -19,17 +19,15 @@ from fedloom.data.augment import Augmentation
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source, Splits
-from fedloom.methods import METHODS, Method
-from fedloom.methods.method import Spec
+from fedloom.engine.choose import EngineChoice
+from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets import MODELS
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.groups import GROUPS
 from fedloom.study.sections import (
     CheckpointConfig,
-    EngineConfig,
     EvaluationConfig,
     ModelConfig,
-    OptimizerConfig,
     Section,
 )
 
@@ -41,7 +39,8 @@ class ScenarioConfig(BaseModel):
     """Who holds what. Beside these keys it takes those of the chosen source and partition (e.g. `alpha`, `path`).
 
     `val`: share of each client's training samples held out; `split` replaces it, and tests each client on samples of
-    its own. `tests`: how test views match their client (`fedloom.data.assemble`). `skews`: a list of skews, each
+    its own. `tests`: how test views match their client (`fedloom.data.assemble`). `public`: share of the training
+    samples that the server keeps, for methods that use data of its own. `skews`: a list of skews, each
     `{name: ..., its keys}`, in this order.
     """
 
@@ -53,6 +52,7 @@ class ScenarioConfig(BaseModel):
     val: float = Field(0.1, ge=0, lt=1)
     split: OwnSplit | None = None
     tests: Literal["shares", "matched"] = "shares"
+    public: float = Field(0.0, ge=0, lt=1)
     skews: tuple[dict[str, Any], ...] = ()
     seed: int | None = None
 
@@ -101,6 +101,8 @@ class ScenarioConfig(BaseModel):
         """All keys with their values, those of source, partition and skews included."""
         source, partition = self.parts()
         own = {name: getattr(self, name) for name in type(self).model_fields}
+        if not self.public:  # a key that runs of earlier versions do not know
+            del own["public"]
         own["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
         if self.split is not None:
             own["split"] = self.split.model_dump(mode="json")
@@ -120,7 +122,14 @@ class ScenarioConfig(BaseModel):
             split=self.split,
             tests=self.tests,
             skews=self.build_skews(),
+            public=self.public,
         )
+
+
+# The local optimiser unless a config says otherwise, key by key.
+_OPTIMIZER: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
+# Keys of the optimiser that runs of earlier versions do not know.
+_LATER = ("betas", "eps", "decay")
 
 
 class RunConfig(Section):
@@ -140,14 +149,26 @@ class RunConfig(Section):
     participation: float = Field(1.0, gt=0, le=1)
     local_epochs: int = Field(2, ge=1)
     batch_size: int = Field(32, ge=1)
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerSpec = OptimizerSpec(**_OPTIMIZER)
     augment: Augmentation = Augmentation()
     precision: Literal["float32", "bfloat16"] = "float32"
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     seed: int = Field(0, ge=0, lt=2**63)
-    engine: EngineConfig = EngineConfig()
+    engine: EngineChoice = EngineChoice()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _optimizer(cls, given: Any) -> Any:
+        return {**_OPTIMIZER, **given} if isinstance(given, Mapping) else given
+
+    @field_validator("optimizer")
+    @classmethod
+    def _moving(cls, optimizer: OptimizerSpec) -> OptimizerSpec:
+        if not optimizer.lr:
+            raise ConfigError("optimizer.lr = 0: input should be greater than 0: nothing would be trained")
+        return optimizer
 
     def build_method(self) -> Method:
         """The method with its preset and the options of its section."""
@@ -169,10 +190,11 @@ class RunConfig(Section):
         """What the model is called in tables: its name, or those of the group's."""
         return self.model if isinstance(self.model, str) else ", ".join(name for name, _ in self.models())
 
-    def blueprints(self, input_shape: tuple[int, ...], num_classes: int, spec: Spec) -> list[Blueprint]:
-        """How to build the nets, one for each model, as a method with `spec` wants them."""
+    def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
+        """How to build the nets, one for each model, as a method wants them."""
+        spec = method.spec
         return [
-            Blueprint(name, input_shape, num_classes, options, spec.head_bias, spec.nets)
+            Blueprint(name, input_shape, num_classes, options, spec.head_bias, spec.nets, method.extra)
             for name, options in self.models()
         ]
 
@@ -182,6 +204,11 @@ class RunConfig(Section):
         named = [{"name": name, **options} if options else name for name, options in self.models()]
         plain["model"] = named if len(named) > 1 else named[0]
         plain["scenario"] = self.scenario.resolved()
+        plain["optimizer"] = {
+            key: value
+            for key, value in plain["optimizer"].items()
+            if key not in _LATER or getattr(self.optimizer, key) != getattr(OptimizerSpec(), key)
+        }
         plain[self.method] = self.build_method().options.model_dump(mode="json")
         return plain
 
@@ -270,11 +297,20 @@ def explain(error: ValidationError, prefix: str, model: type[BaseModel]) -> str:
     return f"{key} = {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def _fields_at(model: type[BaseModel], path: Sequence[str]) -> set[str]:
+def _fields_at(model: Any, path: Sequence[str]) -> set[str]:
+    """The keys of the section at `path`: a pydantic model, or a pydantic dataclass."""
+    fields = _fields_of(model) or {}
     for part in path:
-        annotation = model.model_fields[part].annotation
-        sections = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)]
-        if not sections:
+        annotation = fields[part].annotation if part in fields else None
+        found = [kind for kind in (annotation, *get_args(annotation)) if _fields_of(kind) is not None]
+        if not found:
             return set()
-        model = sections[0]
-    return set(model.model_fields)
+        fields = _fields_of(found[0]) or {}
+    return set(fields)
+
+
+def _fields_of(kind: Any) -> Mapping[str, Any] | None:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind.model_fields
+    found: Mapping[str, Any] | None = getattr(kind, "__pydantic_fields__", None)
+    return found

@@ -21,6 +21,7 @@ def training_rows(report: RoundReport) -> list[Row]:
         "participants": len(report.participants),
         "steps": report.steps,
         "samples": report.samples,
+        **{f"samples_held/{group}": held for group, held in report.held.items()},
         "seconds_train": seconds.train,
         "seconds_aggregate": seconds.aggregate,
         "seconds_move": seconds.move,

@@ -16,10 +16,11 @@ from fedloom.core.errors import RunFolderError
 from fedloom.core.streams import Streams
 from fedloom.data import Scenario, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
-from fedloom.engine.choose import Equipped, equip
+from fedloom.engine.choose import choose
+from fedloom.engine.speedups import Speedups
 from fedloom.engine.states import States
 from fedloom.evaluation import Evaluator, FewShotEvaluator
-from fedloom.methods.method import Finding, Task
+from fedloom.methods.facts import Finding, Task
 from fedloom.methods.phases import Predictor
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.net import Net
@@ -111,13 +112,13 @@ class _Run:
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, callbacks
         streams, data = Streams(config.seed), scenario.train_set
         self.method = config.build_method()
-        blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method.spec)
+        blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method)
         nets = [blueprint.build(streams) for blueprint in blueprints]
         tasks = _tasks(config, scenario, blueprints, nets, streams)  # their weights stay where the nets are now
-        local = LocalTraining(config.batch_size, config.optimizer.spec(), config.augment)
+        local = LocalTraining(config.batch_size, config.optimizer, config.augment)
         device = config.engine.torch_device()
-        half, record = config.precision == "bfloat16", config.engine.record
-        self.worker = Worker(self.method, nets, data, local, device, bfloat16=half, record=record)
+        half, speedups = config.precision == "bfloat16", Speedups(steps=config.engine.fast)
+        self.worker = Worker(self.method, nets, data, local, device, bfloat16=half, speedups=speedups)
         self.federation = Federation(
             self.method,
             Serial(self.worker),
@@ -125,6 +126,7 @@ class _Run:
             scenario,
             participation=config.participation,
             states=States(config.engine.state_budget(), folder.path / "states" if folder else None),
+            net=nets[0].frozen,
         )
         self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
@@ -132,7 +134,7 @@ class _Run:
         self._refuse_missing_predictor()
         self.rows: list[Row] = []
         self.saved: Path | None = None  # this run's last checkpoint
-        self.equipped = Equipped()
+        self.warning: str | None = None  # of the engine
 
     def _evaluator(self, streams: Streams) -> Evaluator | FewShotEvaluator:
         worker, scenario, evaluation = self.worker, self.scenario, self.config.evaluation
@@ -140,7 +142,8 @@ class _Run:
         if self.protocol == "few-shot":
             shape = evaluation.episode_shape()
             return FewShotEvaluator(worker.lives[0], there, shape, streams, batch=PASS_BATCH)
-        return Evaluator(worker.live_of, there, self.protocol, batch=PASS_BATCH, also=evaluation.also)
+        worker.evaluator = Evaluator(worker.live_of, there, self.protocol, batch=PASS_BATCH, also=evaluation.also)
+        return worker.evaluator
 
     def go(self, start: Checkpoint | None) -> Result:
         """All rounds after `start`, then the summary."""
@@ -151,7 +154,8 @@ class _Run:
             federation.states.changed.clear()
             self.saved = start.path
         if self.federation.round < self.config.rounds:
-            self.equipped = equip(self.federation, self.worker, self.config.engine.choice())
+            chosen = choose(self.federation, self.worker, self.config.engine)
+            self.federation.engine, self.warning = chosen.engine, chosen.warning
         try:
             return self._go()
         finally:
@@ -163,7 +167,7 @@ class _Run:
         self.rows = self.folder.truncate(first - 1) if self.folder else []
         for callback in self.callbacks:
             callback.on_start(self.config, first)
-            notes = [self.equipped.warning, *(finding.message for finding in self.findings.values())]
+            notes = [self.warning, *(finding.message for finding in self.findings.values())]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
         written, digest = time.monotonic(), ""
@@ -190,13 +194,23 @@ class _Run:
         now, every = report.round, self.config.evaluation.every
         if now % every == 0 or now == self.config.rounds:
             for split in self.evaluator.splits:
-                rows += score_rows(now, self.evaluator.scores(split, self._predictors(now)), self.protocol)
+                rows += self._tested(now, split)
         ended = time.perf_counter()
         rows += [
             system_row(now, "seconds_evaluate", ended - trained),
             system_row(now, "seconds_total", ended - began),
         ]
         return rows
+
+    def _tested(self, now: int, split: str) -> list[Row]:
+        """The rows of one split's test: personal models on the engine, the server's here."""
+        if not isinstance(self.evaluator, Evaluator) or self.evaluator.kind == "global":
+            return score_rows(now, self.evaluator.scores(split, self._predictors(now)), self.protocol)
+        found = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda done: done.client)
+        results = {name: {done.client: done.tested[name] for done in found} for name in self.evaluator.names}
+        rows = score_rows(now, self.evaluator.joined(split, results), self.protocol)
+        adapted = sum(done.samples for done in found)
+        return [*rows, system_row(now, "samples_adapted", adapted)] if adapted else rows
 
     def _predictors(self, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
         """The server's predictors, or those of all clients one by one, sampled or not."""
@@ -235,7 +249,6 @@ class _Run:
     def _finish(self, digest: str) -> Result:
         config = self.config
         numbers = summarise(config, self.federation, self.worker, self.rows) | {
-            "engine_reason": self.equipped.reason,
             "degenerate": degenerate(self.rows, self.findings),
             "fingerprint": config.fingerprint(),
             "checkpoint_sha256": digest or None,
@@ -268,6 +281,8 @@ def _tasks(
             rounds=config.rounds,
             local_epochs=config.local_epochs,
             streams=streams,
+            optimizer=config.optimizer,
+            batch_size=config.batch_size,
             group=group,
             blueprint=blueprint,
         )

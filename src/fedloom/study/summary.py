@@ -8,8 +8,9 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.engine import Federation, Worker
+from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
-from fedloom.methods.method import Finding
+from fedloom.methods.facts import Finding
 from fedloom.study.config import RunConfig
 from fedloom.study.environment import peak_memory_mb
 from fedloom.study.folder import Row
@@ -21,12 +22,12 @@ def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: S
 
     Raises `ConfigError` if the config selects a round by validation data, and there is none.
     """
-    engine = federation.engine
     return {
         **_setting(config, federation),
         **_scores(config, rows),
         **_costs(federation, worker, rows),
-        "engine": engine.name + (", native kernels" if engine.native else ""),
+        "engine": engine_name(federation.engine, config.engine),
+        "engine_reason": federation.engine.reason,
     }
 
 
@@ -73,8 +74,15 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
         "bytes_up": int(total(rows, "bytes_up")),
         "bytes_down": int(total(rows, "bytes_down")),
         "samples": int(total(rows, "samples")),
-        "flops": flops_of(federation, worker),
+        "flops": flops_of(federation, worker, _held(rows), total(rows, "samples_adapted")),
         "samples_per_second": round(total(rows, "samples") / max(seconds["train"], 1e-9), 1),
         "seconds": seconds,
         "peak_memory_mb": peak_memory_mb(),
     }
+
+
+def _held(rows: Sequence[Row]) -> dict[int, float]:
+    """Training samples of all participants of all rounds, by group of architectures."""
+    prefix = "samples_held/"
+    names = dict.fromkeys(row["name"] for row in rows if row["name"].startswith(prefix))
+    return {int(name.removeprefix(prefix)): total(rows, name) for name in names}

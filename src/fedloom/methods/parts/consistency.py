@@ -38,13 +38,14 @@ def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor | None) -
     return counted.square().mean()
 
 
-def next_soft_labels(sums: Tensor, counts: Tensor, last: ClassTable, absent_row: str, ema: float) -> ClassTable:
-    """The next SL matrix [C, C], Eq. 7, from class sums and counts: rows without data by rule, then the average."""
-    fresh, last = ClassTable.from_sums(sums, counts), last.to(sums.dtype)
+def next_soft_labels(fresh: ClassTable, last: ClassTable, absent_row: str, ema: float) -> ClassTable:
+    """The next SL matrix [C, C] from this round's (Eq. 7): rows without data by rule, then the moving average."""
+    classes, dtype = len(fresh.held), fresh.values.dtype
+    last = last.to(dtype)
     if absent_row == "keep":
         fresh = fresh.or_else(last)
     elif absent_row != "mask":
-        fresh = fresh.or_else((identity_labels if absent_row == "eye" else uniform_labels)(len(counts)).to(sums.dtype))
+        fresh = fresh.or_else((identity_labels if absent_row == "eye" else uniform_labels)(classes).to(dtype))
     both = (fresh.held & last.held).unsqueeze(1)
     return ClassTable(torch.where(both, ema * fresh.values + (1 - ema) * last.values, fresh.values), fresh.held)
 

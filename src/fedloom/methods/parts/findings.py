@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedloom.methods.method import Finding
+from fedloom.methods.facts import Finding
 
 
 def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedloom.core.errors import ConfigError
-from fedloom.methods.method import Task
+from fedloom.methods.facts import Task
 from fedloom.nets.roles import Role
 
 

@@ -1,0 +1,6 @@
+"""The same work sooner: recorded steps, own convolution kernels. See README.md beside this file."""
+
+from fedloom.engine.fast.kernels import OwnKernels, kernels_obstacle
+from fedloom.engine.fast.recorder import Recorder
+
+__all__ = ["OwnKernels", "Recorder", "kernels_obstacle"]

@@ -1,0 +1,128 @@
+"""What a client is asked to do, what it has while it does it, and what it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedloom.core.errors import ClientError
+from fedloom.core.records import Record
+from fedloom.data.augment import Augmentation
+from fedloom.evaluation.metrics import Tested
+from fedloom.methods.facts import ClientContext, Finding, Start
+from fedloom.methods.method import Method
+from fedloom.methods.phases import Consts, OptimizerSpec, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTraining:
+    """How clients train unless a phase says otherwise. `augment` is for the batches of training phases alone."""
+
+    batch_size: int
+    optimizer: OptimizerSpec
+    augment: Augmentation = field(default_factory=Augmentation)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One client's work for one round. `indices` [n_k] are its training samples in the shared set.
+
+    measured: whether the gradients of the loss's terms are measured on the last step of each training phase.
+    closing: whether it is the round after the last (`Method.closing`).
+    """
+
+    ctx: ClientContext
+    payload: Record
+    state: Record
+    indices: Tensor
+    measured: bool = False
+    closing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a client leaves: payload, next state, mean loss terms of its last epoch, steps and samples processed.
+
+    norms: of the gradients of loss terms, where asked for (`engine/term_balance.py`). notes: what the worker has to
+    say, once.
+    """
+
+    client: int
+    payload: Record
+    state: Record
+    terms: Mapping[str, float]
+    steps: int
+    samples: int
+    seconds: float
+    norms: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[Finding] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """The test of one client's personal model. `indices` [n_k] are its training samples, for methods that adapt."""
+
+    ctx: ClientContext
+    server: Record
+    state: Record
+    indices: Tensor
+    split: str
+
+
+@dataclass(frozen=True, slots=True)
+class TestDone:
+    """What a test found, by predictor; `samples` that adapting processed."""
+
+    client: int
+    tested: dict[str, Tested]
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """A client's generators of one round: the order of its samples, and how they are augmented, if they are."""
+
+    order: np.random.Generator
+    augment: np.random.Generator | None
+
+
+@dataclass(slots=True)
+class Client:
+    """One client in its round: its job, what `begin` and `phases` gave, and what it has so far."""
+
+    job: Job
+    method: Method
+    start: Start
+    phases: Sequence[Phase]
+    draws: Draws
+    consts: Consts
+    collected: dict[str, Any] = field(default_factory=dict)
+    terms: dict[str, float] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+    samples: int = 0
+
+    def trained(self, terms: dict[str, float], collected: dict[str, Any], steps: int, samples: int) -> None:
+        """A training phase has ended."""
+        self.terms = terms or self.terms
+        self.steps, self.samples = self.steps + steps, self.samples + samples
+        self.learned(collected)
+        self.collected |= collected
+
+    def learned(self, results: dict[str, Any]) -> None:
+        """Statistics that later losses may use."""
+        self.consts = self.consts | results
+
+
+@contextlib.contextmanager
+def staged(ctx: ClientContext, stage: str) -> Iterator[None]:
+    """Raises `ClientError` that says where an exception came from."""
+    try:
+        yield
+    except Exception as error:
+        raise ClientError(ctx.client, ctx.round, stage, error) from error

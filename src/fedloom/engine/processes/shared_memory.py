@@ -1,0 +1,174 @@
+"""Memory that several processes see: tensors are put in by one and read in place by the others."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.records import Record, Value, mapped
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+
+# Address space, not memory: the file is sparse, and a page exists once it is written to.
+_SPACE = 1 << 40
+_ALIGN = 64
+_IN_NUMPY = {
+    getattr(torch, name): np.dtype(name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+}
+
+
+class Place(NamedTuple):
+    """Where a tensor lies in a shared memory."""
+
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class SharedMemory:
+    """An anonymous file in memory, filled from the front and emptied at once.
+
+    It has no name: the kernel frees it when the last process that maps it is gone, however that one ended. One process
+    writes, any may read. A view is valid until the writer's `clear`.
+    """
+
+    def __init__(self, handle: int | None = None, used: int = 0) -> None:
+        self._handle = _anonymous_file() if handle is None else handle
+        self._memory = mmap.mmap(self._handle, _SPACE)
+        self._start = torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
+        self.used = used
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Crosses to a process that is being started: the file is passed on, not its contents."""
+        return _mapped, (DupFd(self._handle), self.used)
+
+    def put(self, tensor: Tensor) -> Place:
+        """Where a tensor lies in here: a copy at the end, or where it was made by `empty_like`."""
+        offset = tensor.data_ptr() - self._start
+        if 0 <= offset < self.used and tensor.is_contiguous():
+            return Place(offset, tensor.dtype, tuple(tensor.shape))
+        place = self._place_for(tensor)
+        if tensor.numel():
+            self.view(place).copy_(tensor.detach())
+        return place
+
+    def empty_like(self, tensor: Tensor) -> Tensor:
+        """Memory in here for a tensor of that shape and dtype, in the plain order. `put` finds it again."""
+        return self.view(self._place_for(tensor))
+
+    def _place_for(self, tensor: Tensor) -> Place:
+        place = Place(self.used, tensor.dtype, tuple(tensor.shape))
+        self.used += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+        return place
+
+    def view(self, place: Place) -> Tensor:
+        """The tensor at `place`, without a copy."""
+        offset, dtype, shape = place
+        known = _IN_NUMPY.get(dtype)
+        if known is not None:  # at a third of what torch's own way costs, for tens of thousands of small tensors
+            return torch.from_numpy(np.ndarray(shape, known, self._memory, offset))
+        count = math.prod(shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in here."""
+        return self._start <= tensor.data_ptr() < self._start + _SPACE
+
+    def clear(self) -> None:
+        """Forget what is in here; the memory is used again."""
+        self.used = 0
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("fedloom")
+    else:
+        handle, path = tempfile.mkstemp()
+        Path(path).unlink()
+    os.ftruncate(handle, _SPACE)
+    return handle
+
+
+def _mapped(handle: Any, used: int) -> SharedMemory:
+    return SharedMemory(handle.detach(), used)
+
+
+Packed = dict[str, Any]
+
+
+class Packer:
+    """Puts records into a shared memory. What several of them share, as the weights of a round, is put in once."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        # By id; holding the tensor, or the tree, keeps its id its own.
+        self._known: dict[int, tuple[Tensor, Place]] = {}
+        self._trees: dict[int, tuple[Tree, Any]] = {}
+
+    def clear(self) -> None:
+        """Start a new round."""
+        self._known.clear()
+        self._trees.clear()
+        self._memory.clear()
+
+    def pack(self, record: Record, *, shared: bool = True) -> Packed:
+        """A record with places for tensors: small, and plain values only. `shared`: other records may repeat them."""
+        if not shared:
+            return {name: _packed(value, self._memory.put) for name, value in record.items()}
+        return {name: self._shared(value) for name, value in record.items()}
+
+    def _shared(self, value: Value) -> Any:
+        if not isinstance(value, dict):
+            return _packed(value, self.place)
+        known = self._trees.get(id(value))
+        if known is None:
+            known = self._trees[id(value)] = (value, _packed(value, self.place))
+        return known[1]
+
+    def place(self, tensor: Tensor) -> Place:
+        """Where a tensor lies, put there now or earlier in this round."""
+        known = self._known.get(id(tensor))
+        if known is None:
+            known = self._known[id(tensor)] = (tensor, self._memory.put(tensor))
+        return known[1]
+
+
+def _packed(value: Value, place: Callable[[Tensor], Place]) -> Any:
+    if isinstance(value, ClassTable):
+        return (place(value.values), place(value.held))
+    if isinstance(value, dict):
+        return {name: place(tensor) for name, tensor in value.items()}
+    return place(value) if isinstance(value, Tensor) else value
+
+
+def unpack(packed: Packed, view: Callable[[Place], Tensor]) -> Record:
+    """The record that was packed, as views: `view` is `SharedMemory.view`, or remembers what that gave."""
+    return {name: _unpacked(value, view) for name, value in packed.items()}
+
+
+def _unpacked(value: Any, view: Callable[[Place], Tensor]) -> Value:
+    if isinstance(value, Place):
+        return view(value)
+    if isinstance(value, dict):
+        return {name: view(place) for name, place in value.items()}
+    if isinstance(value, tuple):
+        return ClassTable(view(value[0]), view(value[1]))
+    return value  # type: ignore[no-any-return]
+
+
+def lasting(record: Record, memories: list[SharedMemory]) -> Record:
+    """The record with copies of the tensors that lie in one of the memories."""
+    return mapped(record, lambda tensor: tensor.clone() if any(one.holds(tensor) for one in memories) else tensor)

@@ -1,0 +1,89 @@
+"""A worker process: it runs the clients that it is given until its parent is gone."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import pickle
+import threading
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import torch
+
+from fedloom.core.errors import ClientError
+from fedloom.engine.client import Worker
+from fedloom.engine.jobs import Done, Job, Test, TestDone
+from fedloom.engine.memory import keep_freed
+from fedloom.engine.processes.messages import Asked, answer_of, asked_of
+from fedloom.engine.processes.shared_memory import Packer, SharedMemory
+from fedloom.engine.serial import Engine, Serial
+from fedloom.engine.stacked import Batched
+from fedloom.methods.facts import Task
+
+
+def serve(
+    pipe: Connection,
+    not_ours: list[Connection],
+    worker: Worker,
+    tasks: list[Task],
+    orders: SharedMemory,
+    results: SharedMemory,
+    width: int,
+) -> None:
+    """Work until the pipe closes."""
+    for other in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
+        other.close()
+    torch.set_num_threads(1)
+    keep_freed()
+    worker = worker.twin()  # spawned processes would share the parent's nets
+    worker.memory_for = results.empty_like
+    engine: Engine = Serial(worker) if width == 1 else Batched(worker, width)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    try:
+        while True:
+            fresh, given = pipe.recv()
+            if fresh:
+                results.clear()
+            if given:
+                view = functools.cache(orders.view)  # of what clients have in common, once
+                pipe.send(_answer([asked_of(order, tasks, view) for order in given], engine, results))
+    except (EOFError, OSError, KeyboardInterrupt):
+        _leave()
+
+
+def _answer(asked: Sequence[Asked], engine: Engine, results: SharedMemory) -> Any:
+    """What the clients left, and how much of the memory is used; or the error that ended them."""
+    jobs, tests = [one for one in asked if isinstance(one, Job)], [one for one in asked if isinstance(one, Test)]
+    try:
+        finished: list[Done | TestDone] = [*engine.run(jobs), *engine.test(tests)]
+    except ClientError as error:
+        return _portable(error)
+    pack = Packer(results)
+    return [answer_of(done, pack) for done in finished], results.used
+
+
+def _portable(error: ClientError) -> ClientError:
+    """The error with its traceback as a note, because tracebacks do not cross, and with a cause that does."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.dumps(error)
+    except Exception:  # an exception class that cannot be pickled, whatever it raises then
+        error = ClientError(error.client, error.round, error.stage, RuntimeError(repr(error.__cause__)))
+    error.add_note(text)
+    return error
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """End at once, without the parent's exit handlers."""
+    os._exit(0)

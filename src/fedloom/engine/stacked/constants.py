@@ -1,0 +1,59 @@
+"""A round's constants of several clients as one: what they have in common stays single, what differs is stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedloom.engine.leaves import Leaf, leaves_of, placed, rebuilt, shape_of
+from fedloom.methods.phases import Consts
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """`shared` leaves as they are (None where clients differ), `stacked` leaves [K, ...], and the shape of it all."""
+
+    shape: Hashable
+    shared: list[Leaf | None]
+    stacked: list[Tensor]
+
+    @staticmethod
+    def of(clients: Sequence[Consts]) -> Stacked:
+        """One for clients whose constants have the same `shape_of`."""
+        shape, *_ = (shape_of(consts) for consts in clients[:1])
+        shared: list[Leaf | None] = []
+        stacked: list[Tensor] = []
+        for leaves in zip(*(leaves_of(consts) for consts in clients), strict=True):
+            if all(_same(leaf, leaves[0]) for leaf in leaves):
+                shared.append(leaves[0])
+            else:
+                shared.append(None)
+                stacked.append(torch.stack([torch.as_tensor(leaf) for leaf in leaves]))
+        return Stacked(shape, shared, stacked)
+
+    def first(self, clients: int) -> list[Tensor]:
+        """The stacked leaves of the first clients, without a copy."""
+        return [leaf[:clients] for leaf in self.stacked]
+
+    def on(self, device: torch.device) -> Stacked:
+        """The same with all tensors on a device."""
+        return Stacked(self.shape, placed(self.shared, device), placed(self.stacked, device))
+
+    def of_one(self, own: Sequence[Tensor]) -> Consts:
+        """One client's constants: the shared leaves, and its `own` in place of the stacked ones."""
+        own_leaves = iter(own)
+        leaves = iter([next(own_leaves) if leaf is None else leaf for leaf in self.shared])
+        return cast(Consts, rebuilt(self.shape, leaves))
+
+
+def _same(a: Leaf, b: Leaf) -> bool:
+    if a is b:
+        return True
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return bool(a == b)
+    where = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
+    return where or torch.equal(a, b)

@@ -1,0 +1,53 @@
+"""Clients of one architecture side by side, in one process.
+
+Faster than one after another on a GPU, where one client leaves most of it idle. Within 1e-5 of the serial engine, not
+bit for bit: products of stacked weights are summed in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from fedloom.core.records import Record, mapped
+from fedloom.engine.client import Worker
+from fedloom.engine.jobs import Done, Test, TestDone
+from fedloom.engine.serial import Jobs
+from fedloom.engine.stacked.stacks import Stacks
+from fedloom.methods.facts import Finding
+
+
+class Batched:
+    """Runs clients in stacks of up to `width`, on this process's one thread. Tests are taken one by one."""
+
+    name = "batched"
+    reason = None
+
+    def __init__(self, worker: Worker, width: int) -> None:
+        self.stacks = Stacks(worker, width)
+
+    def run(self, jobs: Jobs) -> Iterator[Done]:
+        """Yields one `Done` per job. Raises `ClientError` at the first failure."""
+        return iter(self.stacks.run(list(jobs)))
+
+    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
+        """Yields one `TestDone` per test. Raises `ClientError` if adapting fails."""
+        return map(self.stacks.worker.test, tests)
+
+    def keep(self, record: Record) -> Record:
+        """`record` with copies of tensors that lie in a stack: one client's must not keep the others' in memory."""
+        return mapped(record, _own)
+
+    def notes(self) -> list[Finding]:
+        told, self.stacks.notes = self.stacks.notes, []
+        return told
+
+    def close(self) -> None:
+        pass
+
+
+def _own(tensor: Tensor) -> Tensor:
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,153 @@
+"""The clients of one stack: their net without weights, their batches and statistics passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.core.trees import Tree
+from fedloom.engine.client import CPU, PASS_BATCH, Worker, measure_of
+from fedloom.engine.jobs import Client, Draws
+from fedloom.engine.leaves import placed
+from fedloom.engine.stacked.constants import Stacked
+from fedloom.methods.phases import Batch, Statistic
+from fedloom.nets.functional import Functional
+from fedloom.nets.masked import masked_copy
+from fedloom.nets.net import Net
+
+
+class StackedNet:
+    """A net without weights of its own, which looks at a batch's mask."""
+
+    def __init__(self, net: Net) -> None:
+        copied, self._rows = masked_copy(net)
+        for module in copied.modules():
+            if isinstance(module, Net):
+                module.within = None  # other kernels know one client's tensors
+        self.parameters = [name for name, _ in net.named_parameters()]
+        self.module: nn.Module = copied
+        self._net = Functional(copied)
+
+    def call(self, function: Callable[..., Any], tree: Tree, batch: Batch, *arguments: Any) -> Any:
+        """`function(net, batch, *arguments)`, the net having the weights `tree`."""
+        self._rows.mask = batch.mask
+        try:
+            return self._net.call(function, tree, batch, *arguments)
+        finally:
+            self._rows.mask = None
+
+
+def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | None = None) -> Batch:
+    """One batch of every client, [K, B, ...], padded to the longest with rows that do not count.
+
+    draws: for training; without them, nothing is augmented, and there is no second view.
+    """
+    data, longest = worker.data, max(part.numel() for part in parts)
+    short = any(part.numel() < longest for part in parts)
+    padded = [_padded(part, longest) for part in parts] if short else list(parts)
+    rows = torch.stack(padded)
+    second = None
+    if draws is None or draws[0].augment is None:
+        x = data.gather(rows.flatten())
+        x = x.view(*rows.shape, *x.shape[1:])
+    else:
+        pairs = list(zip(parts, draws, strict=True))
+        views = [
+            torch.stack([_padded(worker.gathered(part, drawn), longest) for part, drawn in pairs])
+            for _ in range(worker.method.spec.views)
+        ]
+        x, second = views[0], views[1] if len(views) > 1 else None
+    mask = None
+    if short:
+        lengths = torch.tensor([part.numel() for part in parts])
+        mask = (torch.arange(longest) < lengths.unsqueeze(1)).to(worker.device)
+    return Batch(x, data.y[rows], mask, second)
+
+
+@torch.no_grad()
+def collect_statistics(
+    worker: Worker,
+    net: StackedNet,
+    statistics: Mapping[str, Statistic],
+    clients: list[Client],
+    tree: Tree,
+    *,
+    keep: bool = False,
+) -> None:
+    """A statistics pass of all clients. Results go to their constants and, with `keep`, to what they collect."""
+    classes = clients[0].job.ctx.task.num_classes
+    consts = Stacked.of([client.consts for client in clients]).on(worker.device)
+    parts = [list(torch.split(client.job.indices, PASS_BATCH)) for client in clients]
+    sums: dict[str, Tree] = {name: {} for name in statistics}
+
+    def added(sums: dict[str, Tree], own: list[Tensor], tree: Tree, batch: Batch) -> dict[str, Tree]:
+        new = {}
+        for name, statistic in statistics.items():
+            values = net.call(measure_of(name, statistic), tree, batch, consts.of_one(own))
+            new[name] = statistic.add(sums[name], values, batch, classes)
+        return new
+
+    net.module.eval()
+    for step in range(max(len(own) for own in parts)):
+        active = sum(len(own) > step for own in parts)
+        batch = batch_of(worker, [own[step] for own in parts[:active]])
+        fresh = torch.vmap(added, in_dims=(0, 0, 0, dims(batch)))(
+            first_rows(sums, active), consts.first(active), {n: v[:active] for n, v in tree.items()}, batch
+        )
+        put_rows(sums, fresh)
+    for row, client in enumerate(clients):
+        results = {
+            name: statistic.result({n: value[row] for n, value in sums[name].items()})
+            for name, statistic in statistics.items()
+        }
+        results = placed(results, CPU)
+        client.learned(results)
+        if keep:
+            client.collected |= results
+
+
+def stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:
+    """Trees as one of [K, ...]: what they have in common without a copy (`is_common`)."""
+    first, count = trees[0], len(trees)
+    stacked = {}
+    for name, value in first.items():
+        common = all(tree[name].data_ptr() == value.data_ptr() for tree in trees)
+        stacked[name] = (
+            value.to(device).expand(count, *value.shape)
+            if common
+            else torch.stack([tree[name] for tree in trees]).to(device)
+        )
+    return stacked
+
+
+def is_common(stacked: Tensor) -> bool:
+    """Whether the rows of a stack are all the same memory."""
+    return stacked.stride(0) == 0
+
+
+def _padded(rows: Tensor, length: int) -> Tensor:
+    """rows [B, ...] with repetitions of the first one up to `length`."""
+    missing = length - len(rows)
+    return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows
+
+
+def dims(batch: Batch) -> Any:
+    """Where the clients are in a batch, for `torch.vmap`."""
+    return Batch(*(None if part is None else 0 for part in batch))  # type: ignore[arg-type]
+
+
+def first_rows(sums: dict[str, Tree], clients: int) -> dict[str, Tree]:
+    return {name: {n: value[:clients] for n, value in tree.items()} for name, tree in sums.items()}
+
+
+def put_rows(sums: dict[str, Tree], fresh: dict[str, Tree]) -> None:
+    """`fresh` into the first rows of `sums`; the first time, it comes with all rows."""
+    for name, tree in fresh.items():
+        for n, value in tree.items():
+            if n in sums[name]:
+                sums[name][n][: len(value)] = value
+            else:
+                sums[name][n] = value

@@ -1,0 +1,75 @@
+"""The steps of a training phase of a stack: whose they are, and on which samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.engine.client import Worker
+from fedloom.engine.jobs import Client
+from fedloom.methods.phases import Train
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Step `number` of the first `active` clients: their samples; of whom it is in the last epoch; and of whom the
+    terms are measured, if of any.
+    """
+
+    number: int
+    active: int
+    samples: list[Tensor]
+    last_epoch: list[bool]
+    measured: Sequence[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A client's samples in the order of its batches, of which every epoch has `batches`; the last may be short."""
+
+    samples: Tensor
+    epoch: int
+    batches: int
+    size: int
+
+    def __len__(self) -> int:
+        """Steps in all."""
+        return self.samples.shape[0] // self.epoch * self.batches
+
+    def of(self, step: int) -> Tensor:
+        """The samples of a step."""
+        epoch, batch = divmod(step, self.batches)
+        start = epoch * self.epoch + batch * self.size
+        return self.samples[start : min(start + self.size, (epoch + 1) * self.epoch)]
+
+
+class Schedule:
+    """The steps of all clients, the largest first: those who still have batches are always the first rows."""
+
+    def __init__(self, worker: Worker, phase: Train, clients: Sequence[Client]) -> None:
+        self._clients, self._own = clients, []
+        for client in clients:
+            orders = [worker.order(client.job, client.draws) for _ in range(phase.epochs)]
+            epoch, batches = orders[0].shape[0], worker.batches(client.job)
+            self._own.append(_Own(torch.cat(orders), epoch, batches, worker.local.batch_size))
+        self.steps = [len(own) for own in self._own]
+        self.samples = [own.samples.shape[0] for own in self._own]
+
+    def __iter__(self) -> Iterator[Step]:
+        for number in range(self.steps[0]):
+            own = [one for one, steps in zip(self._own, self.steps, strict=True) if steps > number]
+            last_epoch = [number >= len(one) - one.batches for one in own]
+            yield Step(number, len(own), [one.of(number) for one in own], last_epoch, self._measured(number, len(own)))
+
+    def opens_epoch(self, step: Step) -> bool:
+        """Whether an epoch begins with this step, for clients with equally many batches."""
+        return step.number % self._own[0].batches == 0
+
+    def _measured(self, number: int, active: int) -> Sequence[bool]:
+        """Of which clients the terms are measured in a step; a first step may have no pull yet."""
+        pairs = zip(self._clients[:active], self.steps, strict=False)
+        ends = [client.job.measured and number == steps - 1 for client, steps in pairs]
+        return ends if any(ends) and number else ()

@@ -1,0 +1,114 @@
+"""Several clients' rounds at once: their weights stacked, their steps taken together under `torch.vmap`.
+
+The same draws and the same losses as one after another (`engine/client.py`); only the order of sums inside a
+product may differ. Short batches are padded, and padded rows do not count (`Batch.mask`, `nets/masked.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from fedloom.core.errors import ClientError
+from fedloom.engine.client import CPU, Worker
+from fedloom.engine.jobs import Client, Done, Job, staged
+from fedloom.engine.keys import phase_key
+from fedloom.engine.leaves import shape_of
+from fedloom.engine.stacked.members import StackedNet, collect_statistics, stacked_trees
+from fedloom.engine.stacked.training import Training
+from fedloom.methods.facts import Finding
+from fedloom.methods.phases import Collect, Train
+
+
+def obstacle(worker: Worker) -> str | None:
+    """Why clients of this worker cannot be stacked; None if nothing is known against it."""
+    if worker.method.spec.unstackable is not None:
+        return f"{worker.method.name()}: {worker.method.spec.unstackable}"
+    modules = [module for live in worker.lives for module in live.net.modules()]
+    if any(isinstance(module, torch.nn.RNNBase) for module in modules):
+        return "torch.vmap has no rule for recurrent layers"
+    dropout = any("Dropout" in type(module).__name__ for module in modules)
+    return "dropout draws for one client at a time" if dropout else None
+
+
+class Stacks:
+    """Runs clients on a worker's nets, up to `width` at once; those that fit nobody else run alone."""
+
+    def __init__(self, worker: Worker, width: int) -> None:
+        self.worker, self.width = worker, width
+        self.notes: list[Finding] = []
+        self._nets = [StackedNet(live.net) for live in worker.lives]
+
+    def run(self, jobs: Sequence[Job]) -> list[Done]:
+        """One `Done` per job, in any order. Raises `ClientError`."""
+        done: list[Done] = []
+        alike: dict[Hashable, list[Client]] = {}
+        for job in jobs:
+            client = self.worker.begun(job)
+            alike.setdefault(self._key(client), []).append(client)
+        for key, clients in alike.items():
+            clients.sort(key=lambda client: -client.job.indices.numel())
+            while clients:
+                chunk, clients = clients[: self.width], clients[self.width :]
+                if key is None or len(chunk) == 1:
+                    done += [self.worker.run(client.job) for client in chunk]
+                    continue
+                try:
+                    done += self._run(chunk)
+                except ClientError as error:
+                    if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                        raise
+                    self._narrow(len(chunk))
+                    clients = [self.worker.begun(client.job) for client in chunk] + clients
+        return done
+
+    def _narrow(self, clients: int) -> None:
+        """Memory does not suffice for a stack of so many: half as wide from now on."""
+        self.width = clients // 2
+        message = f"out of memory with {clients} clients in a stack; it goes on with {self.width}"
+        self.notes.append(Finding("engine.smaller_stacks", message, float(self.width)))
+        torch.cuda.empty_cache()
+
+    def _key(self, client: Client) -> Hashable | None:
+        """What clients must have in common to share a stack; None for one that must run alone."""
+        job, training = client.job, [phase for phase in client.phases if isinstance(phase, Train)]
+        batches = self.worker.batches(job)
+        if any(not batches or not by_epochs(phase) for phase in training):
+            return None
+        refreshed = any(phase.refresh for phase in training)
+        phases = tuple(phase_key(phase) for phase in client.phases)
+        consts = shape_of(client.consts)
+        return job.ctx.task.group, job.measured, job.closing, phases, consts, batches if refreshed else None
+
+    def _run(self, clients: list[Client]) -> list[Done]:
+        started, ctx = time.perf_counter(), clients[0].job.ctx
+        net = self._nets[ctx.task.group]
+        stage = "begin"
+        try:
+            tree = stacked_trees([client.start.tree for client in clients], self.worker.device)
+            for number, phase in enumerate(clients[0].phases):
+                stage = f"phase {number}"
+                if isinstance(phase, Collect):
+                    collect_statistics(self.worker, net, phase.statistics, clients, tree, keep=True)
+                else:
+                    tree = Training(self.worker, net, phase, clients, tree).run()
+            tree = {name: value.to(CPU) for name, value in tree.items()}
+        except Exception as error:
+            others = ", ".join(str(client.job.ctx.client) for client in clients)
+            error.add_note(f"clients {others} were trained together")
+            with staged(ctx, stage):
+                raise
+        taken = (time.perf_counter() - started) / max(1, sum(client.samples for client in clients))
+        rows = {name: value.unbind() for name, value in tree.items()}
+        return [
+            self.worker.ended(client, {n: own[row] for n, own in rows.items()}, lambda c=client: taken * c.samples)  # type: ignore[misc]
+            for row, client in enumerate(clients)
+        ]
+
+
+def by_epochs(phase: Train) -> bool:
+    """Whether a phase is whole epochs of all data, as stacks take them; others run client by client."""
+    whole = phase.steps is None and phase.share == 1 and phase.until is None
+    return whole and phase.epochs > 0

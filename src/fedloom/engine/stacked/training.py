@@ -1,0 +1,181 @@
+"""One training phase of a stack of clients, under `torch.vmap`.
+
+Rows of a stack are its clients, the largest first: those who still have batches are always the first rows. What all
+clients have in common is stacked without a copy, until somebody writes into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedloom.core.trees import Tree
+from fedloom.engine.client import CPU, Worker
+from fedloom.engine.jobs import Client
+from fedloom.engine.leaves import placed
+from fedloom.engine.optimizer import Optimizer
+from fedloom.engine.stacked.constants import Stacked
+from fedloom.engine.stacked.members import (
+    StackedNet,
+    batch_of,
+    collect_statistics,
+    dims,
+    first_rows,
+    is_common,
+    put_rows,
+)
+from fedloom.engine.stacked.schedule import Schedule
+from fedloom.engine.steps import moves, objective
+from fedloom.engine.term_balance import gradient_norms
+from fedloom.methods.phases import Batch, Objective, Train
+
+
+class Training:
+    """One training phase of a stack. Rows of `tree` are the clients, the largest first."""
+
+    def __init__(self, worker: Worker, net: StackedNet, phase: Train, clients: list[Client], tree: Tree) -> None:
+        self.worker, self.net, self.phase, self.clients, self.tree = worker, net, phase, clients, dict(tree)
+        ctx = clients[0].job.ctx
+        self.classes, self.roles = ctx.task.num_classes, ctx.task.roles
+        self.moving = [name for name in self.net.parameters if moves(name, phase, ctx)]
+        for name in tree:
+            if name in self.moving or name not in self.net.parameters:
+                self._own(name)
+        specs = [phase.spec_of(name, worker.local.optimizer) for name in self.moving]
+        self.optimizer = Optimizer(specs, [self.tree[name] for name in self.moving], ctx.round)
+        self.consts = self._constants()
+        self.terms: dict[str, Tensor] = {}
+        self.sums: dict[str, Tree] = {name: {} for name in phase.collect}
+
+    def run(self) -> Tree:
+        """The weights after the phase."""
+        phase, clients, worker = self.phase, self.clients, self.worker
+        schedule = Schedule(worker, phase, clients)
+        for step in schedule:
+            if phase.refresh and schedule.opens_epoch(step):
+                collect_statistics(worker, self.net, phase.refresh, clients, self.tree)
+                self.consts = self._constants()
+            worker.set_modes(self.net.module, phase, self.roles)
+            batch = batch_of(worker, step.samples, [client.draws for client in clients[: step.active]])
+            out = self._step(batch, self._narrowed(step.active), step.measured)
+            self._tally(out, batch, step.last_epoch)
+        self._settle(schedule)
+        return self.tree
+
+    def _constants(self) -> Stacked:
+        return Stacked.of([client.consts for client in self.clients]).on(self.worker.device)
+
+    def _own(self, name: str) -> Tensor:
+        """An entry of which every client has its own."""
+        if is_common(self.tree[name]):
+            self.tree[name] = self.tree[name].clone(memory_format=torch.contiguous_format)
+        return self.tree[name]
+
+    def _narrowed(self, active: int) -> Tree:
+        """The parameters of the first `active` clients that this phase moves, as leaves over the same memory."""
+        parameters = {name: self.tree[name][:active].detach().requires_grad_() for name in self.moving}
+        self.optimizer.narrow(list(parameters.values()))
+        return parameters
+
+    def _relaid(self, gradients: Sequence[Tensor]) -> None:
+        """The parameters in the memory order of their gradients, in which updates are several times faster."""
+        for name, gradient in zip(self.moving, gradients, strict=True):
+            if gradient.stride() != self.tree[name].stride() and gradient.shape == self.tree[name].shape:
+                self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
+
+    def _step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
+        """One step of all clients that still have batches."""
+        phase, active, first = self.phase, len(batch.y), not self.optimizer.steps
+        entries = {name: value[:active] for name, value in self.tree.items()} | parameters
+        own = self.consts.first(active)
+        out, gradients = self._loss_and_gradients(entries, own, batch, keep_graph=bool(measured))
+        if measured:
+            self._measure(out.terms, list(parameters.values()), measured)
+        if phase.grad_map is not None:
+            mapped = self._mapped(phase.grad_map, dict(zip(self.moving, gradients, strict=True)), parameters)
+            gradients = tuple(mapped[name] for name in self.moving)
+        self.optimizer.step(gradients)
+        if phase.project is not None:
+            with torch.no_grad():
+                projected = self._mapped(phase.project, parameters)
+                torch._foreach_copy_(self.optimizer.parameters, [projected[name] for name in self.moving])
+        if first:
+            self._relaid(gradients)
+        return out
+
+    def _loss_and_gradients(
+        self, entries: Tree, own: list[Tensor], batch: Batch, *, keep_graph: bool
+    ) -> tuple[Objective, Sequence[Tensor]]:
+        """One step of all clients up to their gradients, which are those of the sum over clients.
+
+        Totals and terms are [K], taps [K, B, ...].
+        """
+        phase, consts = self.phase, self.consts
+
+        def one(tree: Tree, own: list[Tensor], batch: Batch) -> tuple[Tensor, Tree, Tree]:
+            out = self.net.call(objective, tree, batch, consts.of_one(own), phase)
+            return out.total, dict(out.terms), dict(out.taps)
+
+        out = Objective(*torch.vmap(one, in_dims=(0, 0, dims(batch)))(entries, own, batch))
+        parameters, retained = [entries[name] for name in self.moving], keep_graph or None
+        gradients = torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
+        return out, gradients
+
+    def _mapped(self, function: Callable[..., Tree], *trees: Tree) -> Tree:
+        """A map of trees and constants, client by client."""
+        own = self.consts.first(len(next(iter(trees[0].values()))))
+
+        def one(own: list[Tensor], *trees: Tree) -> Tree:
+            return function(*trees, self.consts.of_one(own))
+
+        mapped: Tree = torch.vmap(one)(own, *trees)
+        return mapped
+
+    def _tally(self, out: Objective, batch: Batch, last_epoch: list[bool]) -> None:
+        """What is kept of a step, of the clients in their last epoch."""
+        if not any(last_epoch):
+            return
+        counted = None if all(last_epoch) else torch.tensor(last_epoch, device=batch.y.device)
+        fresh = {name: term.detach() for name, term in out.terms.items()}
+        if counted is not None:
+            fresh = {name: torch.where(counted, term, 0.0) for name, term in fresh.items()}
+        if not self.terms:
+            self.terms = {name: torch.zeros_like(term) for name, term in fresh.items()}
+        for name, term in fresh.items():
+            self.terms[name][: len(term)] += term
+        if not self.phase.collect:
+            return
+        statistics = self.phase.collect
+        if counted is not None:
+            mask = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
+            batch = batch._replace(mask=mask & counted.unsqueeze(1))
+
+        def added(sums: dict[str, Tree], taps: Tree, batch: Batch) -> dict[str, Tree]:
+            return {
+                name: statistic.add(sums[name], taps[str(statistic.of)], batch, self.classes)
+                for name, statistic in statistics.items()
+            }
+
+        tapped = {str(s.of): out.taps[str(s.of)].detach() for s in statistics.values()}
+        in_dims = (0, 0, dims(batch))
+        put_rows(self.sums, torch.vmap(added, in_dims=in_dims)(first_rows(self.sums, len(last_epoch)), tapped, batch))
+
+    def _measure(self, terms: Mapping[str, Tensor], parameters: Sequence[Tensor], measured: Sequence[bool]) -> None:
+        """Gradient norms of the terms, of the clients whose last step it is."""
+        norms = gradient_norms(terms, parameters, stacked=True)
+        for row, wanted in enumerate(measured):
+            if wanted:
+                self.clients[row].norms |= {name: float(norm[row]) for name, norm in norms.items()}
+
+    def _settle(self, schedule: Schedule) -> None:
+        """What the phase leaves beside the weights, client by client."""
+        named = {name: totals.tolist() for name, totals in self.terms.items()}
+        for row, (client, steps) in enumerate(zip(self.clients, schedule.steps, strict=True)):
+            means = {name: totals[row] / (steps // self.phase.epochs) for name, totals in named.items()}
+            collected = {
+                name: statistic.result({n: value[row] for n, value in self.sums[name].items()})
+                for name, statistic in self.phase.collect.items()
+            }
+            client.trained(means, placed(collected, CPU), steps, schedule.samples[row])

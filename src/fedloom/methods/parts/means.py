@@ -1,0 +1,39 @@
+"""The mean of what clients send, whatever kind of value it is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedloom.core.records import Value
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import weighted_mean
+
+
+def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
+    """The weighted mean of trees, class tables or tensors, in the order given and in float64.
+
+    Trees keep their dtypes (`weighted_mean`), and may come one by one. Of class tables [C, d], each row is the mean
+    over the clients that hold the class; weights are one for each table, or one for each table and class [m, C]; the
+    result is float64. Raises `TypeError` for values of another kind, and `ValueError` for none.
+    """
+    each = iter(values)
+    first = next(each, None)
+    if first is None:
+        raise ValueError("mean of nothing: at least one client must have sent this")
+    every = itertools.chain([first], each)
+    if isinstance(first, dict):
+        return weighted_mean(every, weights)  # type: ignore[arg-type]
+    if isinstance(first, ClassTable):
+        return ClassTable.stack(list(every)).to(torch.float64).mean_over_clients(_as_tensor(weights))  # type: ignore[arg-type]
+    if isinstance(first, Tensor):
+        trees = ({"": tensor.double()} for tensor in every)  # type: ignore[union-attr]
+        return weighted_mean(trees, weights)[""]
+    raise TypeError(f"mean of {type(first).__name__}: only trees, class tables and tensors have one")
+
+
+def _as_tensor(weights: Iterable[float] | Tensor) -> Tensor:
+    return weights if isinstance(weights, Tensor) else torch.tensor(list(weights), dtype=torch.float64)

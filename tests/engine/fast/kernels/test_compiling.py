@@ -1,0 +1,105 @@
+"""Compiled once, kept, and refused with a reason."""
+
+import stat
+import subprocess
+
+import pytest
+
+from fedloom.core.errors import FedloomError
+from fedloom.engine.fast.kernels import compiling
+from fedloom.engine.fast.kernels.compiling import KernelError, compiler, library
+
+SOURCE = '#include "numbers.h"\nextern "C" int answer() { return SIX * FACTOR; }\n'
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A C++ file, and a header beside it."""
+    (tmp_path / "numbers.h").write_text("#define SIX 6\n")
+    (tmp_path / "answer.cpp").write_text(SOURCE)
+    return tmp_path / "answer.cpp"
+
+
+@needs_compiler
+def test_a_file_is_compiled_once(folder, source, monkeypatch):
+    assert library(source, FACTOR=7).answer() == 42
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+    library(source, FACTOR=7)
+    (kept,) = folder.iterdir()  # and nothing else is left there
+    assert kept.suffix == ".so"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@needs_compiler
+def test_a_text_is_compiled_beside_a_folders_headers(folder, source):
+    text = SOURCE.replace("FACTOR", "8")
+    assert library_of(text, source.parent).answer() == 48
+    with pytest.raises(KernelError, match=r"could not compile text.cpp:(?s:.*)numbers.h"):
+        library_of(text, folder)
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", ["macro", "header", "flags", "processor", "compiler"])
+def test_whatever_the_code_depends_on_makes_another_library(change, folder, source, monkeypatch):
+    library(source, FACTOR=7)
+    factor = 8 if change == "macro" else 7
+    compiling._digest.cache_clear()
+    if change == "header":
+        (source.parent / "numbers.h").write_text("#define SIX 60\n")
+    elif change == "flags":
+        monkeypatch.setattr(compiling, "FLAGS", (*compiling.FLAGS, "-g"))
+    elif change in ("processor", "compiler"):
+        monkeypatch.setattr(compiling, {"processor": "_processor", "compiler": "_version"}[change], lambda: "another")
+    assert library(source, FACTOR=factor).answer() == {"macro": 48, "header": 420}.get(change, 42)
+    compiling._digest.cache_clear()
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_no_compiler(folder, source, monkeypatch):
+    monkeypatch.setattr(compiling, "compiler", lambda: None)
+    with pytest.raises(KernelError, match=r"needs a C\+\+ compiler.*install g\+\+ or clang\+\+"):
+        library(source, FACTOR=7)
+
+
+def test_the_compiler_may_be_named(monkeypatch, tmp_path):
+    own = tmp_path / "own-compiler"
+    own.touch(mode=0o755)
+    monkeypatch.setenv("CXX", str(own))
+    assert compiler.__wrapped__() == str(own)
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert compiler.__wrapped__() is None
+
+
+@needs_compiler
+def test_what_the_compiler_says_is_told(folder, source):
+    with pytest.raises(KernelError, match=r"could not compile answer.cpp with \{'OTHER': 4\}(?s:.*)FACTOR"):
+        library(source, OTHER=4)
+    assert not list(folder.iterdir())
+
+
+@needs_compiler
+def test_a_folder_that_others_may_write_to_is_refused(folder, source):
+    """What lies there is run."""
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with pytest.raises(KernelError, match="others may write there"):
+        library(source, FACTOR=7)
+
+
+@needs_compiler
+def test_a_folder_that_cannot_be_written(folder, source):
+    folder.parent.touch()
+    with pytest.raises(KernelError, match=r"cannot be written.*FEDLOOM_CACHE"):
+        library(source, FACTOR=7)
+
+
+def test_its_errors_are_expected_ones():
+    assert issubclass(KernelError, FedloomError)

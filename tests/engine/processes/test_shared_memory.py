@@ -1,0 +1,87 @@
+"""Memory between processes: what is put in comes out, and what must last is copied."""
+
+import multiprocessing
+
+import pytest
+import torch
+
+from fedloom.core.tables import ClassTable
+from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting, unpack
+from support import same_bits
+
+TENSORS = [
+    torch.randn(3, 4),
+    torch.arange(5),
+    torch.tensor([True, False, True]),
+    torch.tensor(2.5, dtype=torch.float64),
+    torch.zeros(0, 7),
+    torch.randn(6, 2).T,
+]
+
+
+def record():
+    table = ClassTable(torch.randn(3, 2), torch.tensor([True, False, True]))
+    return {"model": {"w": torch.randn(4, 5), "n": torch.tensor(3)}, "table": table, "counts": torch.arange(4), "k": 7}
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype}-{tuple(t.shape)}")
+def test_a_tensor_comes_out_as_it_was_put_in(tensor):
+    arena = SharedMemory()
+    arena.put(torch.ones(3, dtype=torch.uint8))  # so that the next one must be aligned
+    seen = arena.view(arena.put(tensor))
+    assert seen.dtype == tensor.dtype
+    assert seen.shape == tensor.shape
+    assert torch.equal(seen, tensor)
+
+
+def test_a_record_comes_out_as_it_was_packed():
+    arena, original = SharedMemory(), record()
+    packed = Packer(arena).pack(original)
+    assert same_bits(unpack(packed, arena.view), original)
+
+
+def test_what_records_share_is_put_in_once():
+    arena, weights = SharedMemory(), {"w": torch.randn(1000)}
+    packer = Packer(arena)
+    packer.pack({"model": weights})
+    used = arena.used
+    assert packer.pack({"model": dict(weights)})["model"] == packer.pack({"model": weights})["model"]
+    assert arena.used == used
+    packer.pack({"model": weights}, shared=False)
+    assert arena.used == 2 * used
+
+
+def test_memory_is_used_again_after_clear():
+    arena = SharedMemory()
+    first = arena.put(torch.ones(10))
+    arena.clear()
+    assert arena.put(torch.zeros(10)) == first
+    assert not arena.view(first).any()
+
+
+def test_lasting_copies_what_lies_in_an_arena_and_nothing_else():
+    arena, own = SharedMemory(), torch.ones(3)
+    inside = unpack(Packer(arena).pack(record()), arena.view)
+    kept = lasting(inside | {"own": own}, [arena])
+    assert kept["own"] is own
+    tensors = [*kept["model"].values(), kept["table"].values, kept["table"].held, kept["counts"]]
+    assert not any(arena.holds(tensor) for tensor in tensors)
+    assert arena.holds(inside["counts"])
+    assert same_bits({**kept, "own": own}, inside | {"own": own})
+
+
+def _double(arena, place, answer):
+    arena.view(place).mul_(2)
+    answer.send(arena.used)
+
+
+def test_another_process_sees_the_same_memory():
+    context, arena = multiprocessing.get_context("fork"), SharedMemory()
+    place = arena.put(torch.arange(4))
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_double, args=(arena, place, theirs))
+    process.start()
+    theirs.close()
+    assert ours.recv() == arena.used
+    process.join()
+    assert arena.view(place).tolist() == [0, 2, 4, 6]

@@ -1,0 +1,184 @@
+"""The batched engine: within 1e-5 of the serial engine, for every method, whatever the clients' sizes."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedloom.core.errors import ClientError, ConfigError
+from fedloom.data.augment import Augmentation
+from fedloom.engine.choose import EngineChoice
+from fedloom.engine.processes import Processes
+from fedloom.engine.stacked import Batched
+from fedloom.engine.stacked.stacks import obstacle
+from fedloom.methods import METHODS
+from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.phases import OptimizerSpec
+from fedloom.methods.spec import Spec
+from fedloom.study.config import parse
+from fedloom.study.run import run
+from support import Tiny, TinyBN, TinyDropout, configured, near, world
+
+# Unequal sizes, a class that nobody has in some clients, a client smaller than a batch, one of a single sample.
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+METHOD_NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw"]
+PROTOTYPES_IN_SINGLE = ("fedsc", "fedskc")
+
+
+class DoubleBN(TinyBN):
+    """In float64, where rounding cannot hide a difference."""
+
+    def __init__(self):
+        super().__init__()
+        self.double()
+
+    def features(self, x):
+        return super().features(x.double())
+
+
+def agree(method, *, rounds=2, tolerance=1e-5, engine=Batched, **settings):
+    """Both engines through some rounds: the same counts, findings and (nearly) numbers."""
+    toys = [world(method, LABELS, batch_size=4, **settings) for _ in range(2)]
+    toys[1].federation.engine = engine(toys[1].worker)
+    for _ in range(rounds):
+        serial, batched = (toy.federation.step() for toy in toys)
+        assert (serial.steps, serial.samples, serial.bytes_up) == (batched.steps, batched.samples, batched.bytes_up)
+        assert near(dict(serial.terms), dict(batched.terms), max(tolerance, 1e-5))
+        assert [f.code for f in serial.findings] == [f.code for f in batched.findings]
+    one, other = (toy.federation for toy in toys)
+    assert near(one.server, other.server, tolerance)
+    assert one.states.keys() == other.states.keys()
+    assert all(near(one.states[client], other.states[client], tolerance) for client in one.states)
+
+
+@pytest.mark.parametrize("net", [Tiny, TinyBN])
+@pytest.mark.parametrize("preset", ["sound", "paper", "authors"])
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_every_method_agrees_with_the_serial_engine(name, preset, net):
+    agree(configured(name, preset), net=net)
+
+
+@pytest.mark.parametrize("name", [name for name in METHOD_NAMES if not name.startswith(PROTOTYPES_IN_SINGLE)])
+def test_in_double_precision_only_the_order_of_sums_is_left(name):
+    agree(configured(name), net=DoubleBN, epochs=2, rounds=4, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("spec", [OptimizerSpec(momentum=0.9, weight_decay=1e-3), OptimizerSpec("adam", lr=0.001)])
+def test_optimizers_with_memory(spec):
+    agree(configured("fedavg"), optimizer=spec, epochs=3)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_any_width_of_the_stacks(width):
+    agree(configured("fedsc"), engine=lambda worker: Batched(worker, width))
+
+
+@pytest.mark.parametrize("name", ["fedskc", "fedsc"])
+def test_the_scale_over_the_data_set_is_taken_in_every_epoch(name):
+    agree(configured(name, "sound", scale="dataset"), epochs=3)
+
+
+def test_gradients_that_are_clipped():
+    agree(configured("fedssa", "sound", clip=0.1))
+
+
+def test_augmented_images():
+    toys = [world(configured("fedavg"), LABELS, net="conv4", shape=(1, 16, 16)) for _ in range(2)]
+    toys[1].federation.engine = Batched(toys[1].worker)
+    for toy in toys:
+        toy.worker.local = dataclasses.replace(toy.worker.local, augment=Augmentation(crop=2, flip=True))
+        toy.federation.step()
+    assert near(toys[0].federation.server, toys[1].federation.server, 1e-5)
+
+
+@pytest.mark.parametrize(("net", "shape", "rounds"), [("lenet5-bn", (1, 28, 28), 2), ("resnet8", (3, 16, 16), 1)])
+def test_convolutional_nets_with_batch_norm(net, shape, rounds):
+    """One round of ResNet-8, whose kernels differ (channels last): batch norm over two samples multiplies rounding."""
+    agree(configured("fedbn"), net=net, shape=shape, rounds=rounds, optimizer=OptimizerSpec(lr=0.01))
+
+
+def test_stacks_on_several_processes():
+    toys = [world(configured("fedco2"), LABELS, net=TinyBN, batch_size=4) for _ in range(2)]
+    toys[1].federation.engine = Processes(toys[1].worker, toys[1].federation.tasks, workers=2, width=2)
+    try:
+        for toy in toys:
+            toy.federation.step()
+            toy.federation.step()
+    finally:
+        toys[1].federation.engine.close()
+    one, other = (toy.federation for toy in toys)
+    assert near(one.server, other.server, 1e-5)
+    assert all(near(one.states[client], other.states[client], 1e-5) for client in one.states)
+
+
+def test_clients_of_several_architectures_are_stacked_by_architecture():
+    models = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [16, 8]}]
+    config = {
+        "method": "fedssa",
+        "model": models,
+        "scenario": {"source": "digits", "partition": "classes", "classes_per_client": 2, "clients": 10},
+        "rounds": 2,
+        "participation": 1.0,
+        "evaluation": {"protocol": "personal/global"},
+    }
+    serial, batched = (run(parse(config | {"engine": engine})).numbers for engine in ("serial", {"name": "batched"}))
+    assert batched["engine"] == "batched"
+    assert batched["test_loss"] == pytest.approx(serial["test_loss"], abs=1e-5)
+
+
+def test_a_state_that_is_kept_does_not_keep_its_stack():
+    toy = world(configured("local"), LABELS)
+    toy.federation.engine = Batched(toy.worker)
+    toy.federation.step()
+    for state in toy.federation.states.values():
+        assert all(t.untyped_storage().nbytes() == t.nbytes for t in state["model"].values())
+
+
+class Alone(FedAvg):
+    spec = Spec(alone="its step size is searched for")
+
+
+@pytest.mark.parametrize(
+    ("method", "net", "why"),
+    [(Alone(), Tiny, "its step size is searched"), (configured("fedavg"), TinyDropout, "drop")],
+)
+def test_what_cannot_be_stacked_says_why(method, net, why):
+    toy = world(method, LABELS, net=net)
+    assert why in obstacle(toy.worker)
+    with pytest.raises(ConfigError, match=why):
+        equip(toy.federation, toy.worker, EngineChoice("batched"))
+    equipped = equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, same_bits=False))
+    assert (toy.federation.engine.name, equipped.reason) == ("serial", None)
+
+
+def test_recurrent_nets_cannot_be_stacked():
+    class Recurrent(Tiny):
+        def __init__(self):
+            super().__init__()
+            self.rnn = torch.nn.LSTM(5, 5)
+
+    assert "recurrent" in obstacle(world(configured("fedavg"), LABELS, net=Recurrent).worker)
+
+
+class Fails(FedAvg):
+    def loss(self, net, batch, consts):
+        if float(batch.y.sum()) >= 0:  # a value that decides: nothing that can be stacked
+            raise ValueError("a loss of the user's own")
+        return super().loss(net, batch, consts)
+
+
+def test_an_exception_names_the_clients_that_were_stacked():
+    toy = world(Fails(), LABELS)
+    toy.federation.engine = Batched(toy.worker)
+    with pytest.raises(ClientError, match="failed in round 1") as caught:
+        toy.federation.step()
+    assert any("trained together" in note for note in caught.value.__cause__.__notes__)
+
+
+def test_auto_may_stack_where_it_is_asked_to():
+    toy = world(configured("fedavg"), LABELS * 8)
+    equipped = equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, same_bits=False))
+    assert toy.federation.engine.name in ("serial", "batched")
+    assert "stacked in one process" in equipped.reason
+    toy.federation.step()
+    toy.federation.engine.close()

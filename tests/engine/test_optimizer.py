@@ -1,0 +1,71 @@
+"""The local optimisers against `torch.optim`, bit for bit."""
+
+import pytest
+import torch
+
+from fedloom.engine.optimizer import Optimizer
+from fedloom.methods.phases import OptimizerSpec
+
+SHAPES = [(3, 4), (7,), (), (2, 3, 5, 5), (1, 129)]
+SPECS = [
+    OptimizerSpec("sgd", lr=0.1),
+    OptimizerSpec("sgd", lr=0.05, momentum=0.9),
+    OptimizerSpec("sgd", lr=0.05, weight_decay=1e-2),
+    OptimizerSpec("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5),
+    OptimizerSpec("adam", lr=1e-3),
+    OptimizerSpec("adam", lr=0.02, weight_decay=1e-2),
+    OptimizerSpec("adam", lr=0.02, betas=(0.5, 0.7), eps=1e-3),
+]
+
+
+def theirs(spec: OptimizerSpec, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    if spec.name == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, foreach=False
+        )
+    return torch.optim.Adam(
+        parameters, lr=spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay, foreach=False
+    )
+
+
+def start(dtype: torch.dtype) -> list[torch.Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=rng, dtype=dtype).requires_grad_() for shape in SHAPES]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_twenty_steps_equal_torch_bit_for_bit(spec, dtype):
+    ours, reference = start(dtype), start(dtype)
+    optimizer, oracle = Optimizer(spec, ours), theirs(spec, reference)
+    rng = torch.Generator().manual_seed(1)
+    for step in range(20):
+        gradients = [torch.randn(p.shape, generator=rng, dtype=dtype) * 10.0 ** (step % 5 - 2) for p in ours]
+        for p, g in zip(reference, gradients, strict=True):
+            p.grad = g.clone()
+        oracle.step()
+        optimizer.step(gradients)
+        for a, b in zip(ours, reference, strict=True):
+            assert torch.equal(a, b), (step, float((a - b).abs().max()))
+    assert optimizer.steps == 20
+
+
+def test_a_new_optimiser_has_no_memory():
+    """Momentum lives as long as the object: two objects of one step each are two first steps."""
+    spec = OptimizerSpec("sgd", lr=0.5, momentum=0.9)
+    w = torch.tensor([1.0])
+    Optimizer(spec, [w]).step([torch.tensor([2.0])])
+    Optimizer(spec, [w]).step([torch.tensor([2.0])])
+    assert w.tolist() == [-1.0]
+    both = Optimizer(spec, [w])
+    both.step([torch.tensor([2.0])])
+    both.step([torch.tensor([2.0])])
+    assert w.tolist() == pytest.approx([-1.0 - 0.5 * (2 + 3.8)])
+
+
+def test_parameters_are_updated_in_place():
+    w = torch.zeros(3, requires_grad=True)
+    view = w.detach()
+    Optimizer(OptimizerSpec("sgd", lr=1.0), [w]).step([torch.ones(3)])
+    assert view.tolist() == [-1.0] * 3
+    assert w.requires_grad
