@@ -184,7 +184,8 @@ class Worker:
             if phase.refresh:
                 client.learned(self._statistics(net, phase.refresh, client))
             self.set_modes(net, phase, ctx.task.roles)
-            steps = Steps(live, phase, client.consts, moving, optimizer)
+            ahead = max(0, ctx.task.rounds - ctx.round) / ctx.round if ctx.round else 0.0
+            steps = Steps(live, phase, client.consts, moving, optimizer, ahead)
             last_epoch, left = epoch == plan.epochs - 1, plan.batches(epoch)
             if last_epoch or phase.until:
                 tally = Tally(phase.collect, ctx.task.num_classes)

@@ -109,13 +109,17 @@ def all_steps(
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one epoch on a live net. `moving`: the parameters that the phase trains, by name."""
+    """The steps of one epoch on a live net. `moving`: the parameters that the phase trains, by name.
+
+    ahead: how many times what has been done so far the run has still to do.
+    """
 
     live: Live
     phase: Train
     consts: Consts
     moving: Tree
     optimizer: Optimizer
+    ahead: float = 0.0
 
     def one_by_one(self, block: Block) -> Taken:
         """The steps of a block."""

@@ -25,9 +25,9 @@ from fedloom.nets.functional import Functional
 
 # Full batches in a piece. A shorter last batch is a piece of its own.
 LENGTHS = (8, 4, 2, 1)
-# The first recording takes over a second, of later ones it is known what they take. A piece is recorded once it has
-# come so often that its recording would have saved that time already; long steps gain next to nothing.
-LEAST_COUNT, FIRST_SECONDS, MOST_PROGRAMS = 20, 2.0, 64
+# The first recording takes over a second, of later ones it is known what they take. A piece is recorded when it will
+# save twice that in the rest of the run, if it comes as often as so far; long steps gain next to nothing.
+LEAST_COUNT, FIRST_SECONDS, MOST_PROGRAMS = 3, 2.0, 64
 SAVED_SECONDS = 0.00025  # of each step, about
 LONGEST_SECONDS = 0.01
 MOST_COUNTED = 4096  # kinds of pieces
@@ -112,7 +112,7 @@ class Recorder:
             optimizer.advance(len(piece), taken.began)
             return taken.objectives
         self._count(seen, len(piece))
-        if not self._worth_it(seen):
+        if not self._worth_it(seen, steps.ahead):
             started = time.perf_counter()
             objectives = steps.one_by_one(piece).objectives
             seen.shortest = min(seen.shortest, (time.perf_counter() - started) / len(piece))
@@ -128,10 +128,10 @@ class Recorder:
     def _count(seen: _Seen, steps: int) -> None:
         seen.count, seen.steps = seen.count + 1, seen.steps + steps
 
-    def _worth_it(self, seen: _Seen) -> bool:
+    def _worth_it(self, seen: _Seen, ahead: float) -> bool:
         if seen.tried or seen.count <= self.least_count or self.programs >= MOST_PROGRAMS:
             return False
-        return seen.shortest < self.longest_seconds and seen.steps * SAVED_SECONDS > self.expected_seconds
+        return seen.shortest < self.longest_seconds and seen.steps * ahead * SAVED_SECONDS > 2 * self.expected_seconds
 
     def _record(self, kind: Hashable, seen: _Seen, function: Callable[..., Taken], inputs: list[Tensor]) -> None:
         started, drawn = time.perf_counter(), torch.default_generator.get_state()
@@ -149,7 +149,7 @@ class Recorder:
             self._notes.append(Finding("engine.plain_steps", message, 1.0))
         finally:
             torch.default_generator.set_state(drawn)  # the client's stream goes on as if nothing had been tried
-        self.expected_seconds = min(self.expected_seconds, 2 * (time.perf_counter() - started))
+        self.expected_seconds = time.perf_counter() - started
 
 
 def lengths_of(block: Block) -> list[int]:
