@@ -14,11 +14,14 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"
 PAGE = HERE.parent / "docs" / "performance.md"
 PICTURE = HERE.parent / "docs" / "images" / "performance.png"
-WORK = {
-    "cnn": "LeNet5, 32x32x3, 50 clients a round, batch 16",
-    "fashion": "LeNet5 with batch norm, Fashion-MNIST, Dirichlet 0.3, 10 clients a round, batch 32",
-    "mlp": "MLP 784-128-10, 100 clients of 60 samples a round, batch 10",
-    "logistic": "logistic regression, 100 clients of 60 samples a round, batch 10",
+WORK = {  # a column's title, and what it is
+    "cnn": ("LeNet5", "LeNet5 on 32x32x3, 50 clients a round, batch 16"),
+    "fashion": (
+        "LeNet5, batch norm",
+        "LeNet5 with batch norm, Fashion-MNIST, Dirichlet 0.3, 10 clients a round, batch 32",
+    ),
+    "mlp": ("MLP", "MLP 784-128-10, 100 clients of 60 samples a round, batch 10"),
+    "logistic": ("logistic regression", "logistic regression, 100 clients of 60 samples a round, batch 10"),
 }
 ENGINES = {
     "plain loop": ["plain loop"],
@@ -44,17 +47,24 @@ def with_figures(page: str, measured: Measured) -> str:
 
 
 def table_of(measured: Measured) -> str:
-    """One row for each work: seconds a round, medians."""
+    """One column for each work: seconds a round, medians."""
+    own = {name: _seconds(measured, name) for name in WORK}
+    peers = {name: _seconds(measured, f"{name} beside peers") for name in WORK}
+
+    def row(title: str, of: Mapping[str, Mapping[str, float]], names: list[str]) -> str:
+        cells = [min((of[work][who] for who in names if who in of[work]), default=None) for work in WORK]
+        return f"| {title} | " + " | ".join("" if c is None else _number(c) for c in cells) + " |"
+
+    empty = " |" * len(WORK)
     lines = [
-        "| work | " + " | ".join([*ENGINES, "", *PEERS.values()]) + " |",
-        "|---" * (len(ENGINES) + len(PEERS) + 2) + "|",
+        "| | " + " | ".join(short for short, _ in WORK.values()) + " |",
+        "|---" * (len(WORK) + 1) + "|",
+        f"| **engines, in turns** |{empty}",
+        *(row(title, own, names) for title, names in ENGINES.items()),
+        f"| **peers, in turns** |{empty}",
+        *(row(title, peers, [who]) for who, title in PEERS.items()),
     ]
-    for name, words in WORK.items():
-        own, peers = _seconds(measured, name), _seconds(measured, f"{name} beside peers")
-        cells = [min((own[who] for who in names if who in own), default=None) for names in ENGINES.values()]
-        cells += [None, *(peers.get(who) for who in PEERS)]
-        lines.append(f"| {words} | " + " | ".join("" if c is None else _number(c) for c in cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "The work:", "", *(f"- {words}." for _, words in WORK.values())]) + "\n"
 
 
 def sentences_of(measured: Measured) -> str:
@@ -77,7 +87,7 @@ def sentences_of(measured: Measured) -> str:
     if "scale" in measured:
         few, many = (_seconds(measured, "scale")[k] for k in ("1,000", "1,000,000"))
         found.append(
-            f"- A round of 100 clients takes {_number(few)} s when 1,000 are registered, {_number(many)} s when 1,000,000 are."
+            f"- A round of 100 clients takes {_number(few)} s of 1,000 registered ones, {_number(many)} s of 1,000,000."
         )
     return "\n".join(found) + "\n"
 
@@ -97,7 +107,7 @@ def draw(measured: Measured, path: Path) -> None:
         colours = ["#00897b" if who == "fedloom" else "#b0bec5" for who in names]
         bars = axes.barh([PEERS[who] for who in names], [seconds[who] for who in names], color=colours)
         axes.bar_label(bars, [f"{_number(seconds[who])} s" for who in names], padding=4)
-        axes.set_title(WORK[name], fontsize=9, loc="left")
+        axes.set_title(WORK[name][1], fontsize=9, loc="left")
         axes.margins(x=0.15)
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1, 0].set_xlabel("seconds a round (median); shorter is better")
