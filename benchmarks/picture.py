@@ -64,7 +64,7 @@ def table_of(measured: Measured) -> str:
         f"| **peers, in turns** |{empty}",
         *(row(title, peers, [who]) for who, title in PEERS.items()),
     ]
-    return "\n".join([*lines, "The work:", "", *(f"- {words}." for _, words in WORK.values())]) + "\n"
+    return "\n".join([*lines, "", "The work:", "", *(f"- {words}." for _, words in WORK.values())]) + "\n"
 
 
 def sentences_of(measured: Measured) -> str:
