@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test bench clean
+.PHONY: setup demo test docs bench clean
 
 setup: $(READY)
 
@@ -21,6 +21,14 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The documentation as a site in site/: strict, links checked, nothing fetched while it is built.
+$(VENV)/.docs: pyproject.toml constraints.txt | $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # fedloom beside what people use; peers have environments of their own that also see this one's packages.
 PEERS := .peers
@@ -46,4 +54,4 @@ bench: $(PEERS)/.ready $(FEDJAX)/.ready
 	$(BIN)/python benchmarks/engines.py --peers $(PEERS)/bin/python --fedjax $(FEDJAX)/bin/python
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(FEDJAX) build dist
+	rm -rf $(VENV) $(PEERS) $(FEDJAX) build dist site

@@ -1,0 +1,61 @@
+"""What the site needs beyond Markdown: equations as MathML, which browsers draw without any script or network.
+
+Pages write LaTeX between dollars. `pymdownx.arithmatex` finds it, `latex2mathml` turns it into MathML here.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+from latex2mathml.converter import convert
+from markdown import Extension, Markdown
+from markdown.preprocessors import Preprocessor
+
+_MATH = re.compile(r'<(?P<tag>span|div) class="arithmatex">(?P<text>.*?)</(?P=tag)>', re.DOTALL)
+
+
+def on_page_content(text: str, **_: Any) -> str:
+    """Every equation of a page as MathML; a long one scrolls in its own box."""
+    return _MATH.sub(_drawn, text)
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Doctests in docstrings become code blocks."""
+    config["markdown_extensions"].append(Doctests())
+    return config
+
+
+def _drawn(found: re.Match[str]) -> str:
+    block = found["tag"] == "div"
+    latex = html.unescape(found["text"]).strip()[2:-2].strip()  # without \( \) or \[ \]
+    drawn = convert(latex, display="block" if block else "inline")
+    ElementTree.fromstring(drawn)  # a broken equation ends the build
+    if "<mtext>\\" in drawn or "<mi>\\" in drawn:
+        raise ValueError(f"an equation has a command that is not known: {latex}")
+    return f'<div class="equation" tabindex="0">{drawn}</div>' if block else drawn
+
+
+class Doctests(Extension):
+    """Puts lines that start with `>>>`, and the output below them, into a fenced block."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        md.preprocessors.register(_Fencing(md), "doctests", 40)
+
+
+class _Fencing(Preprocessor):
+    def run(self, lines: list[str]) -> list[str]:
+        fenced: list[str] = []
+        inside = False
+        for line in lines:
+            starts = line.startswith(">>>")
+            if starts and not inside:
+                fenced += ["```pycon", line]
+            elif inside and not line.strip():
+                fenced += ["```", line]
+            else:
+                fenced.append(line)
+            inside = bool(line.strip()) and (inside or starts)
+        return [*fenced, "```"] if inside else fenced
