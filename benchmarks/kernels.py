@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
@@ -17,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d
 
-from fedloom.engine.memory import keep_freed
+sys.path.insert(0, str(Path(__file__).parent))
+
+from contestants.with_fedloom import keep_freed
 from fedloom.nets.kernels.native import gains
 from fedloom.nets.kernels.operators import convolution, max_pool2
 

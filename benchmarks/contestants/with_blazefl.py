@@ -1,7 +1,7 @@
 """BlazeFL, FedAvg in its process pool: `python with_blazefl.py WORKLOAD ROUNDS`, one JSON object on standard output.
 
-Given its best here: two processes, forked, so that they find the samples in memory; batches by index instead of one
-sample after another; its own FedAvg, no evaluation.
+Given its best here: two processes, forked, so that they find samples and modules in memory; batches by index instead of
+one sample after another; its own FedAvg, no evaluation.
 """
 
 from __future__ import annotations
@@ -72,10 +72,19 @@ class Quiet(FedAvgProcessPoolClientTrainer):
         return it
 
 
+def stepped(name: str) -> None:
+    """One step: torch imports much with the first, which each of a round's new processes would pay again."""
+    net, (x, y, _) = Selector().select_model(name), dealt(name)
+    optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+    nn.functional.cross_entropy(net(x[:2]), y[:2]).backward()
+    optimizer.step()
+
+
 def main(name: str, rounds: int) -> None:
     torch.set_num_threads(1)
     mp.set_start_method("fork", force=True)
     workload, dataset = WORKLOADS[name], Dealt(name)
+    stepped(name)
     clients = len(dealt(name)[2])
     sampled, sizes = workload.sampled / clients, [len(own) for own in dealt(name)[2]]
     handler = FedAvgBaseServerHandler(Selector(), name, dataset, rounds, clients, sampled, "cpu", workload.batch, 0)

@@ -1,7 +1,7 @@
 """FedJAX, FedAvg in one process: `python with_fedjax.py WORKLOAD ROUNDS`, one JSON object on standard output.
 
-Nets of linear layers alone (mlp, logistic), written in JAX with the same widths. The first round compiles, once for each
-size of a last batch.
+Nets of linear layers alone (mlp, logistic), written in JAX with the same widths. The first round compiles, once
+for each size of a last batch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """What all contestants train: the same samples, clients, net, batches and step size.
 
-With FEDLOOM_BENCH_SMOKE in the environment everything is tiny, to see that it runs.
+With --smoke among the arguments, here or of the command that started this one, everything is tiny, to see that it runs.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,9 @@ from fedloom.nets.net import Net
 from fedloom.study.config import ScenarioConfig
 
 LR = 0.01
-SMOKE = bool(os.environ.get("FEDLOOM_BENCH_SMOKE"))
+SMOKE = "--smoke" in sys.argv or "FEDLOOM_BENCH_SMOKE" in os.environ
+if SMOKE:
+    os.environ["FEDLOOM_BENCH_SMOKE"] = "1"  # for what is started from here
 
 
 @dataclass(frozen=True)
