@@ -416,7 +416,7 @@ def told(name: str, found: Figures) -> None:
 
 def table(rows: list[Figures]) -> str:
     """What must hold, as a table."""
-    lines = [f"\n{'must hold':48s}{'bound':>10s}{'seen':>10s}  "]
+    lines = [f"\n{'must hold':48s}{'bound':>10s}{'seen':>10s}"]
     for row in rows:
         seen = "" if row["seen"] is None else f"{row['seen']:.3f}"
         lines.append(f"{row['figure']:48s}{row['bound']:>10s}{seen:>10s}  {row['verdict']}")
