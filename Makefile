@@ -30,28 +30,51 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(READY)
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# fedloom beside what people use; peers have environments of their own that also see this one's packages.
+# fedloom beside what people use; peers have environments of their own, which also see this one's packages unless they
+# need another Python. ONLY="--only b,c" runs parts, ONLY=--smoke everything tiny.
 PEERS := .peers
+FLUKE := .fluke
 FEDJAX := .fedjax
+BLAZEFL := .blazefl
+BLAZEFL_PYTHON ?= python3.14
+ONLY ?=
+PIP := -m pip install --quiet --disable-pip-version-check
 SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
+PACKAGES = $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
 
 $(PEERS)/.ready: benchmarks/peers.txt | $(READY)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps pfl==0.6.0
-	$(PEERS)/bin/python -c '$(SEE)' $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
+	$(PEERS)/bin/python $(PIP) -r benchmarks/peers.txt
+	$(PEERS)/bin/python $(PIP) --no-deps pfl==0.6.0
+	$(PEERS)/bin/python -c '$(SEE)' $(PACKAGES)
+	touch $@
+
+$(FLUKE)/.ready: benchmarks/fluke.txt | $(READY)
+	$(PYTHON) -m venv $(FLUKE)
+	echo '*' > $(FLUKE)/.gitignore
+	$(FLUKE)/bin/python -c '$(SEE)' $(PACKAGES)
+	$(FLUKE)/bin/python $(PIP) -r benchmarks/fluke.txt
+	$(FLUKE)/bin/python $(PIP) --no-deps fluke-fl==0.8.1
 	touch $@
 
 $(FEDJAX)/.ready: benchmarks/fedjax.txt | $(READY)
 	$(PYTHON) -m venv $(FEDJAX)
-	$(FEDJAX)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/fedjax.txt
-	$(FEDJAX)/bin/python -c '$(SEE)' $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
+	$(FEDJAX)/bin/python $(PIP) -r benchmarks/fedjax.txt
+	$(FEDJAX)/bin/python -c '$(SEE)' $(PACKAGES)
 	touch $@
 
-bench: $(PEERS)/.ready $(FEDJAX)/.ready
+# Made where there is such a Python; engines.py says why it is left out where there is none.
+$(BLAZEFL)/.ready: benchmarks/blazefl.txt
+	if command -v $(BLAZEFL_PYTHON) > /dev/null; then \
+		$(BLAZEFL_PYTHON) -m venv $(BLAZEFL) && echo '*' > $(BLAZEFL)/.gitignore && \
+		$(BLAZEFL)/bin/python $(PIP) -r benchmarks/blazefl.txt --editable . && touch $@; \
+	fi
+
+bench: $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready $(BLAZEFL)/.ready
 	$(PEERS)/bin/python benchmarks/overhead.py --json benchmarks/results/overhead.json
 	$(BIN)/python benchmarks/steps.py --json benchmarks/results/steps.json
-	$(BIN)/python benchmarks/engines.py --peers $(PEERS)/bin/python --fedjax $(FEDJAX)/bin/python
+	$(BIN)/python benchmarks/engines.py --peers $(PEERS)/bin/python --fluke $(FLUKE)/bin/python \
+		--fedjax $(FEDJAX)/bin/python --blazefl $(BLAZEFL)/bin/python $(ONLY)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(FEDJAX) build dist site
+	rm -rf $(VENV) $(PEERS) $(FLUKE) $(FEDJAX) $(BLAZEFL) build dist site

@@ -1,29 +1,38 @@
-"""fedloom beside what people use today: `python benchmarks/engines.py [--peers PYTHON] [--fedjax PYTHON]`.
+"""fedloom beside what people use today: `python benchmarks/engines.py [--peers PYTHON] [--fluke PYTHON] ...`.
 
-Work, and what it must show (ratios of rates, taken in turns in one run):
-  (a) no-op     the round loop beside Flower's simulation
-  (b) cnn       LeNet5 on 32x32x3, 50 clients of 10 batches of 16
-  (c) fashion   FedAvg on Fashion-MNIST, 100 clients, Dirichlet 0.3, 10 a round, LeNet5 with batch norm, batch 32
-  (d) mlp, logistic   1,000 clients of 60 samples, 100 a round, batch 10
-  (e) memory    a stateful method with 10 and with 1,000 clients, states beyond the budget on disk
-  (f) centralised     plain SGD on the same net as (c), one thread: the limit
-  scale         1,000 registered clients against 1,000,000, 100 a round
+What is compared takes turns in one run; rates are samples a second over the whole rounds of a turn, figures medians of
+what the turns give. Parts, for --only by letter or name:
 
-In-process contestants take turns round by round, three rounds a turn where rounds are short; peers with processes of
-their own take turns command by command.
---peers: a Python that has flwr[simulation] 1.41 and pfl beside fedloom; --fedjax: one that has FedJAX (jax < 0.4.26).
-Fashion-MNIST is Debian's package.
+  (a) no-op           the round loop beside Flower's simulation
+  (b) cnn             LeNet5 on 32x32x3, 50 clients of 10 batches of 16
+  (c) fashion         Fashion-MNIST, 100 clients, Dirichlet 0.3, 10 a round, LeNet5 with batch norm, batch 32; beside it
+                      (centralised) SGD on the same net, the limit
+      command         the same from the command to the result, beside Flower's
+  (d) mlp, logistic, mlp-sizes, logistic-sizes
+                      1,000 clients, 100 a round, batch 10: of 60 samples each, and with Dirichlet 0.3, 4 to 219 samples
+  (e) memory          a stateful method with 10 and with 1,000 clients, states beyond the budget on disk
+  (f) scale           1,000 registered clients against 1,000,000, 100 a round
+  (g) resnet8, resnet10   3x32x32, batch 32, few clients: serial beside the plain loop
+  (h) auto            whole runs with the default engine beside serial and 2 processes, also while a core is busy
+  (i) evaluation      tests of 100 clients' own nets: 2 processes beside serial
+
+--peers: a Python that has flwr[simulation] 1.41 and pfl beside fedloom; --fluke: one with fluke 0.8; --fedjax: one with
+FedJAX (jax < 0.4.26); --blazefl: one with BlazeFL 3.0. Fashion-MNIST is Debian's package. At the end: what must hold.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,121 +44,209 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import overhead
 from contestants import with_fedloom, with_torch
-from contestants.workloads import LR, WORKLOADS, Workload
+from contestants.workloads import LR, SMOKE, WORKLOADS, Workload, with_clients
 from fedloom.core.files import write_atomic
-from fedloom.engine import Federation
-from fedloom.engine.serial import Engine
 from fedloom.study.environment import describe
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"
-TURNS, PEER_TURNS, PEER_ROUNDS = 8, 2, 8
-MORE = {"mlp": 3, "logistic": 3}  # times as many rounds, where they are short
-WARM_UP_SECONDS = 8.0  # of every fedloom contestant: steps that come often are recorded first
-ENGINES: dict[str, dict[str, Any]] = {
-    "serial": {"name": "serial"},
-    "2 processes": {"name": "processes", "workers": 2},
-    "batched": {"name": "batched", "workers": 1},
-    "batched, 2 processes": {"name": "batched", "workers": 2},
-}
-NATIVE: dict[str, dict[str, Any]] = {
-    "serial, native kernels": {"name": "serial", "kernels": "native"},
-    "2 processes, native kernels": {"name": "processes", "workers": 2, "kernels": "native"},
-}
-NATIVE_STACKS: dict[str, dict[str, Any]] = {
-    "batched, 2 processes, native kernels": {"name": "batched", "workers": 2, "kernels": "native"},
-}
-GAINING = {"cnn": NATIVE, "fashion": NATIVE, "mlp": NATIVE_STACKS, "logistic": NATIVE_STACKS}  # from native kernels
+TURNS = 1 if SMOKE else 6
+WARM_UP_SECONDS = 0.0 if SMOKE else 8.0  # of every fedloom contestant, after two rounds
+ROUNDS = {"cnn": 2, "fashion": 3, "resnet8": 1, "resnet10": 1}  # of a turn; else:
+SHORT_ROUNDS = 2 if SMOKE else 8
+RUN_ROUNDS = 3 if SMOKE else 30  # of a whole run
+RUN_TURNS = 1 if SMOKE else 3
 Figures = dict[str, Any]
+Taken = tuple[float, int]  # seconds, samples
 
-
-def summary(seconds: list[float]) -> Figures:
-    """Of what was measured: median, least, most and number."""
-    return {
-        "median_s": round(median(seconds), 4),
-        "min_s": round(min(seconds), 4),
-        "max_s": round(max(seconds), 4),
-        "n": len(seconds),
+SERIAL: dict[str, dict[str, Any]] = {"serial": {"name": "serial"}}
+ENGINES: dict[str, dict[str, Any]] = {**SERIAL, "2 processes": {"name": "processes", "workers": 2}, "auto": {}}
+# Left out, with the reason, where they are not there.
+OTHERS: dict[str, dict[str, dict[str, Any]]] = {
+    name: {
+        "serial, own kernels": {"name": "serial", "kernels": "own"},
+        "2 processes, own kernels": {"name": "processes", "workers": 2, "kernels": "own"},
     }
+    for name in ("cnn", "fashion")
+}
+LINEAR = ("mlp", "logistic", "mlp-sizes", "logistic-sizes")
+OTHERS |= {name: {"batched, 2 processes": {"name": "batched", "workers": 2}} for name in LINEAR}
 
 
-def in_turns(
-    contestants: Mapping[str, Callable[[], int]], turns: int = TURNS, rounds: int = 1
-) -> dict[str, list[float]]:
-    """Seconds a sample of every contestant in every round, after one turn that warms up. Clients, and so samples,
-    differ from round to round: rates are compared."""
-    taken: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(turns + 1):
-        for name, work in contestants.items():
-            for _ in range(rounds):
-                began = time.perf_counter()
-                samples = work()
-                if turn:
-                    taken[name].append((time.perf_counter() - began) / samples)
+@dataclass(frozen=True)
+class Peer:
+    """A contestant with a process of its own: which Python runs it, what it must be able to import."""
+
+    script: str
+    environment: str  # the option that names its Python
+    package: str
+    takes: tuple[str, ...]
+    least: tuple[int, int] = (3, 11)
+
+
+EVERYTHING = ("cnn", "fashion", *LINEAR)
+PEERS = {
+    "flower": Peer("with_flower.py", "peers", "flwr", EVERYTHING),
+    "flower, quickstart": Peer("with_flower.py quickstart", "peers", "flwr_datasets", ("cnn",)),
+    "pfl": Peer("with_pfl.py", "peers", "pfl", EVERYTHING),
+    "fedjax": Peer("with_fedjax.py", "fedjax", "fedjax", LINEAR),
+    "fluke": Peer("with_fluke.py", "fluke", "fluke", EVERYTHING),
+    "blazefl": Peer("with_blazefl.py", "blazefl", "blazefl", ("cnn", "fashion"), least=(3, 14)),
+}
+
+
+@dataclass(frozen=True)
+class Must:
+    """A figure of a part and the least, or the most, that it may be."""
+
+    part: str
+    figure: str
+    bound: float
+    most: bool = False
+
+    def judged(self, results: Mapping[str, Any]) -> Figures:
+        found = results.get(self.part, {})
+        seen = found.get("figures", {}).get(self.figure)
+        row = {"figure": f"{self.part}: {self.figure}", "bound": f"{'<=' if self.most else '>='} {self.bound:g}"}
+        if seen is None:
+            who = self.figure.partition(" / ")[2]
+            return row | {"seen": None, "verdict": found.get("left out", {}).get(who, "not measured")}
+        holds = seen <= self.bound if self.most else seen >= self.bound
+        return row | {"seen": seen, "verdict": "MET" if holds else "MISSED"}
+
+
+WHOLE_RUNS = ("cnn", "fashion", "mlp-sizes", "logistic-sizes")
+LOADS = ("idle", "a core busy")
+MUST = [
+    Must("no-op", "ms a client, 10 parameters", 0.3, most=True),
+    Must("no-op", "ms a client, 500000 parameters", 1.5, most=True),
+    *(Must(part, f"auto / {who}", 1.0) for part in EVERYTHING for who, peer in PEERS.items() if part in peer.takes),
+    *(Must(part, "auto / plain loop", 1.0) for part in EVERYTHING),
+    *(Must(part, "serial / plain loop", 0.97) for part in ("resnet8", "resnet10")),
+    *(Must("auto", f"{name}, {load}", 1.1, most=True) for name in WHOLE_RUNS for load in LOADS),
+    Must("evaluation", "2 processes / serial", 1.7),
+]
+
+
+def in_turns(contestants: Mapping[str, Callable[[], Taken]], turns: int) -> dict[str, list[Taken]]:
+    """What every contestant takes in every turn; who begins differs from turn to turn."""
+    names, taken = list(contestants), {name: list[Taken]() for name in contestants}
+    for turn in range(turns):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            taken[name].append(contestants[name]())
     return taken
 
 
-def ratio(slow: list[float], fast: list[float]) -> Figures:
-    """How many times the first takes as long as the second: of medians, and of each turn."""
-    pairs = sorted(a / b for a, b in zip(slow, fast, strict=True))
-    return {"of_medians": round(median(slow) / median(fast), 3), "by_turn": [round(pair, 3) for pair in pairs]}
+def rates(taken: list[Taken]) -> list[float]:
+    return [samples / seconds for seconds, samples in taken]
 
 
-def warmed(made: Federation) -> Federation:
-    """After the rounds that are not the steady state: steps are recorded as they would be in a long run."""
-    until = time.perf_counter() + WARM_UP_SECONDS
-    made.engine.hurry(True)
-    while time.perf_counter() < until:
-        made.step()
-    made.engine.hurry(False)
-    return made
+def summary(values: list[float], digits: int = 4) -> Figures:
+    """Of what was measured: median, least, most and number."""
+    found = {"median": median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, digits) for name, value in found.items()} | {"n": len(values)}
 
 
-def auto_takes(workload: Workload) -> str:
-    """The engine that auto chooses of all."""
-    made = with_fedloom.federation(workload, name="auto", same_bits=False)
-    made.engine.close()
-    return called(made.engine)
+def over(ours: list[float], theirs: list[float]) -> float:
+    """The median over turns of how many times the first is the second."""
+    return round(median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
-def called(engine: Engine) -> str:
-    """An engine's name in `ENGINES` and `NATIVE`."""
-    name = {"processes": "2 processes", "batched": "batched, 2 processes"}.get(engine.name, engine.name)
-    return f"{name}, native kernels" if engine.native else name
+def some(work: Callable[[], int], rounds: int) -> Callable[[], Taken]:
+    """Some rounds of work in this process."""
+
+    def turn() -> Taken:
+        began = time.perf_counter()
+        samples = sum(work() for _ in range(rounds))
+        return time.perf_counter() - began, samples
+
+    return turn
 
 
-def measured(name: str) -> Figures:
-    """The in-process contestants of one workload."""
-    workload = WORKLOADS[name]
-    auto = auto_takes(workload)
-    natives = GAINING.get(name, {})
-    choices = ENGINES | natives
-    federations = {engine: warmed(with_fedloom.federation(workload, **choice)) for engine, choice in choices.items()}
-    contestants = {engine: with_fedloom.rounds(made) for engine, made in federations.items()}
-    contestants["plain loop"] = with_torch.rounds(workload)
-    if name == "fashion":
-        contestants["centralised"] = with_torch.centralised(workload, 6000)
+def command(python: str, script: str, *arguments: str) -> Figures:
+    """One command of a contestant; its own JSON, and the seconds of the whole command."""
+    began = time.perf_counter()
+    script, *style = script.split()
+    words = [python, str(HERE / "contestants" / script), *arguments, *style]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
+    found: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return found | {"command_s": time.perf_counter() - began}
+
+
+@functools.cache
+def obstacle(python: str, package: str, least: tuple[int, int]) -> str | None:
+    """Why a peer cannot be run; None if it can."""
+    known = shutil.which(python) if python else None
+    if known is None:
+        newest = shutil.which(f"python{least[0]}.{least[1]}")
+        if sys.version_info < least and newest is None:
+            return f"cannot be installed: needs Python >= {least[0]}.{least[1]}"
+        return "not asked for"
+    done = subprocess.run([known, "-c", f"import {package}"], capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else f"cannot be imported: {done.stderr.strip().splitlines()[-1]}"
+
+
+def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[str, Any]]) -> Figures:
+    """fedloom's engines, the plain loop and the peers on one workload."""
+    workload, rounds = WORKLOADS[name], ROUNDS.get(name, SHORT_ROUNDS)
+    contestants: dict[str, Callable[[], Taken]] = {}
+    left_out: dict[str, str] = {}
+    starts: dict[str, list[float]] = {}
+    federations = {}
     try:
-        taken = in_turns(contestants, rounds=MORE.get(name, 1))
+        for who, choice in engines.items():
+            try:
+                federations[who] = with_fedloom.federation(workload, **choice)
+            except with_fedloom.NOT_THERE as error:
+                left_out[who] = str(error)
+                continue
+            with_fedloom.warmed(federations[who], WARM_UP_SECONDS)
+            contestants[who] = some(with_fedloom.rounds(federations[who]), rounds)
+        loops = {"plain loop": with_torch.rounds(workload)}
+        if name == "fashion":
+            loops["centralised"] = with_torch.centralised(workload, 600 if SMOKE else 6000)
+        for who, loop in loops.items():
+            loop()
+            contestants[who] = some(loop, rounds)
+        for who, peer in PEERS.items():
+            python = pythons[peer.environment]
+            if name not in peer.takes:
+                continue
+            if why := obstacle(python, peer.package, peer.least):
+                left_out[who] = why
+                continue
+            starts[who] = []
+            contestants[who] = functools.partial(peer_turn, python, peer.script, name, rounds, starts[who])
+        taken = in_turns(contestants, TURNS)
+        engine = with_fedloom.engine_of(federations["auto"]) if "auto" in federations else None
     finally:
         for made in federations.values():
-            made.engine.close()
-    per_round = _samples_a_round(workload)
-    serial, best = taken["serial"], min(choices, key=lambda engine: median(taken[engine]))
-    figures: Figures = {
-        "seconds_a_round": {who: summary([s * per_round for s in seconds]) for who, seconds in taken.items()},
-        "fastest": best,
-        "auto takes": auto,
-        "auto / fastest": round(median(taken[auto]) / median(taken[best]), 3),
-        "serial / plain loop": ratio(serial, taken["plain loop"]),
-        "serial / 2 processes": ratio(serial, taken["2 processes"]),
+            with_fedloom.closed(made)
+    per_round, speed = _samples_a_round(workload), {who: rates(each) for who, each in taken.items()}
+    ratios = {
+        f"{ours} / {who}": over(speed[ours], speed[who])
+        for ours in ("serial", "2 processes", "auto")
+        for who in speed
+        if ours in speed and who != ours
     }
-    for native in natives:
-        plain = native.removesuffix(", native kernels")
-        figures[f"{plain} / {native}"] = ratio(taken[plain], taken[native])
-    if "centralised" in taken:
-        figures["serial / centralised, a sample"] = ratio(serial, taken["centralised"])
-    return figures
+    return {
+        "samples_per_second": {who: summary(each, 1) for who, each in speed.items()},
+        "seconds_a_round": {who: summary([per_round / rate for rate in each]) for who, each in speed.items()},
+        **({"auto takes": engine} if engine else {}),
+        "to_first_round_s": starts,
+        "left out": left_out,
+        "figures": ratios,
+    }
+
+
+def peer_turn(python: str, script: str, workload: str, rounds: int, starts: list[float]) -> Taken:
+    """Some rounds of a peer after its first one."""
+    found = command(python, script, workload, str(rounds + 1))
+    starts.append(round(found["to_first_round"], 2))
+    return sum(found["rounds"][-rounds:]), sum(found["samples"][-rounds:])
 
 
 def _samples_a_round(workload: Workload) -> float:
@@ -157,150 +254,204 @@ def _samples_a_round(workload: Workload) -> float:
     return sum(len(scenario.train[k]) for k in range(scenario.clients)) * workload.sampled / scenario.clients
 
 
-def peer(python: str, script: str, workload: str, rounds: int) -> Figures:
-    """One command of a peer; its own JSON, and the seconds of the whole command."""
-    began = time.perf_counter()
-    script, *style = script.split()
-    command = [python, str(HERE / "contestants" / script), workload, str(rounds), *style]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    found: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return found | {"command_s": time.perf_counter() - began}
-
-
-def beside_peers(name: str, scripts: Mapping[str, tuple[str, str]]) -> Figures:
-    """fedloom's fastest engine and the peers, command after command: seconds of a round of average size."""
-    workload = WORKLOADS[name]
-    per_round, rounds = _samples_a_round(workload), PEER_ROUNDS * MORE.get(name, 1)
-    taken: dict[str, list[float]] = {who: [] for who in ("fedloom", *scripts)}
-    starts: dict[str, list[float]] = {who: [] for who in scripts}
-    made = with_fedloom.federation(workload, name="auto", same_bits=False)
-    try:
-        warmed(made)
-        for _ in range(PEER_TURNS):
-            for _ in range(rounds):
-                began = time.perf_counter()
-                samples = made.step().samples
-                taken["fedloom"].append((time.perf_counter() - began) / samples * per_round)
-            for who, (python, script) in scripts.items():
-                found = peer(python, script, name, rounds + 1)
-                pairs = list(zip(found["rounds"], found["samples"], strict=True))[-rounds:]
-                taken[who] += [seconds / samples * per_round for seconds, samples in pairs]
-                starts[who].append(round(found["to_first_round"], 2))
-        engine = called(made.engine)
-    finally:
-        made.engine.close()
-    figures: Figures = {
-        "engine": engine,
-        "seconds_a_round": {who: summary(seconds) for who, seconds in taken.items()},
-        "to_first_round_s": starts,
-    }
-    for who in scripts:
-        figures[f"{who} / fedloom"] = round(median(taken[who]) / median(taken["fedloom"]), 2)
-    return figures
-
-
 def no_op(python: str) -> Figures:
     """(a) Overhead per client-round, of clients that return what they got: here, and in Flower's simulation."""
-    found: Figures = {}
+    found: Figures = {"figures": {}, "left out": {}}
+    rounds = SHORT_ROUNDS
+    why = obstacle(python, "flwr", (3, 11))
     for size in (10, 500_000):
-        rounds = overhead.fedloom_rounds(size)
-        rounds()
+        work = overhead.fedloom_rounds(size)
+        work()
         ours, theirs = [], []
-        for _ in range(PEER_TURNS):
-            ours.append(overhead.milliseconds(rounds))
-            seconds = peer(python, "with_flower.py", f"no-op {size}", PEER_ROUNDS + 1)["rounds"][-PEER_ROUNDS:]
-            theirs += [second / overhead.CLIENTS * 1e3 for second in seconds]
-        found[f"{size} parameters"] = {
-            "fedloom_ms": round(median(ours), 3),
-            "flower_ms": round(median(theirs), 3),
-            "flower / fedloom": round(median(theirs) / median(ours), 1),
-        }
-    return found
+        for _ in range(1 if SMOKE else 2):
+            ours.append(overhead.milliseconds(work))
+            if why is None:
+                seconds = command(python, "with_flower.py", f"no-op {size}", str(rounds + 1))["rounds"][-rounds:]
+                theirs += [second / overhead.CLIENTS * 1e3 for second in seconds]
+        found["figures"][f"ms a client, {size} parameters"] = round(median(ours), 3)
+        if theirs:
+            found[f"{size} parameters, flower, ms"] = round(median(theirs), 3)
+            found["figures"][f"flower / fedloom, {size} parameters"] = round(median(theirs) / median(ours), 1)
+    return found | ({"left out": {"flower": why}} if why else {})
 
 
-def commands(python: str) -> Figures:
+def from_command(python: str) -> Figures:
     """(c) from the command to its result: 20 rounds, the test accuracy at the end, a run folder and a checkpoint."""
-    workload = WORKLOADS["fashion"]
+    if why := obstacle(python, "flwr", (3, 11)):
+        return {"figures": {}, "left out": {"flower": why}}
+    workload, rounds = WORKLOADS["fashion"], 2 if SMOKE else 20
     config = {
         "method": "fedavg",
         "model": workload.model,
         "scenario": workload.source,
-        "rounds": 20,
-        "participation": 0.1,
+        "rounds": rounds,
+        "participation": workload.sampled / workload.source["clients"],
         "local_epochs": 1,
         "batch_size": workload.batch,
         "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.0},
-        "evaluation": {"protocol": "global/global", "every": 20},
+        "evaluation": {"protocol": "global/global", "every": rounds},
     }
     taken: dict[str, list[float]] = {"fedloom": [], "flower": []}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(yaml.safe_dump(config))
-        for turn in range(PEER_TURNS):
+        for turn in range(1 if SMOKE else 2):
             began = time.perf_counter()
             run = ["-m", "fedloom", "run", str(path), "--out", str(Path(folder) / str(turn)), "--json"]
             subprocess.run([sys.executable, *run], check=True, capture_output=True)
             taken["fedloom"].append(time.perf_counter() - began)
-            taken["flower"].append(peer(python, "with_flower.py", "fashion", 20)["command_s"])
+            taken["flower"].append(command(python, "with_flower.py", "fashion", str(rounds))["command_s"])
     share = round(median(taken["fedloom"]) / median(taken["flower"]), 3)
-    return {who: summary(seconds) for who, seconds in taken.items()} | {"fedloom / flower": share}
+    return {who: summary(seconds) for who, seconds in taken.items()} | {"figures": {"fedloom / flower": share}}
 
 
 def scale() -> Figures:
     """Rounds of 100 clients of 60 samples, of 1,000 registered and of 1,000,000 that share the same samples."""
-    few, many = (with_fedloom.registered(count, name="serial") for count in (1000, 1_000_000))
-    taken = in_turns({"1,000": with_fedloom.rounds(few), "1,000,000": with_fedloom.rounds(many)}, 20)
-    seconds = {who: summary([s * 6000 for s in values]) for who, values in taken.items()}
-    return {"seconds_a_round": seconds, "1,000,000 / 1,000": ratio(taken["1,000,000"], taken["1,000"])}
+    workload = WORKLOADS["logistic"]
+    contestants = {}
+    for count in (1000, 1_000_000):
+        scenario = with_clients(workload.scenario(), count)
+        made = with_fedloom.federation(workload, scenario, name="serial")
+        with_fedloom.warmed(made, 0.0)
+        contestants[f"{count:,}"] = some(with_fedloom.rounds(made), 1)
+    taken = in_turns(contestants, 2 if SMOKE else 20)
+    each = {who: [seconds for seconds, _ in turns] for who, turns in taken.items()}
+    figures = {"1,000,000 / 1,000": over(each["1,000,000"], each["1,000"])}
+    return {"seconds_a_round": {who: summary(seconds) for who, seconds in each.items()}, "figures": figures}
 
 
 def memory() -> Figures:
     """(e) Peak memory of a run in a process of its own: FedBN, whose clients keep batch norm, and local training."""
-    found: Figures = {}
+    found: Figures = {"figures": {}}
     for method, model in (("fedbn", "lenet5-bn"), ("local", "mlp-128")):
-        peaks = {}
-        for clients in (10, 1000):
-            command = [sys.executable, str(HERE / "contestants" / "stateful.py"), method, model, str(clients)]
-            peaks[str(clients)] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-        found[f"{method}, {model}"] = peaks | {
-            "1,000 / 10": round(peaks["1000"]["peak_memory_mb"] / peaks["10"]["peak_memory_mb"], 3)
+        peaks = {
+            str(clients): command(sys.executable, "stateful.py", method, model, str(clients)) for clients in (10, 1000)
         }
+        found[f"{method}, {model}"] = peaks
+        share = peaks["1000"]["peak_memory_mb"] / peaks["10"]["peak_memory_mb"]
+        found["figures"][f"{method}, 1,000 / 10"] = round(share, 3)
     return found
+
+
+@contextlib.contextmanager
+def one_core_busy() -> Iterator[None]:
+    """A process that does nothing but compute, for as long as this one lives at most."""
+    code = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1000000))"
+    burner = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+    finally:
+        burner.terminate()
+        burner.wait()
+
+
+def auto() -> Figures:
+    """Whole runs: seconds of the default engine over those of the better of serial and 2 processes."""
+    found: Figures = {"figures": {}}
+    for load in LOADS:
+        with one_core_busy() if load == "a core busy" else contextlib.nullcontext():
+            for name in WHOLE_RUNS:
+                taken: dict[str, list[float]] = {who: [] for who in ENGINES}
+                engines = []
+                for turn in range(RUN_TURNS):
+                    for who in (list(ENGINES) * 2)[turn % 3 :][:3]:
+                        ran = command(sys.executable, "whole_run.py", name, str(RUN_ROUNDS), json.dumps(ENGINES[who]))
+                        taken[who].append(ran["seconds"])
+                        if who == "auto":
+                            engines.append(ran["engine"])
+                best = min(median(taken[who]) for who in ENGINES if who != "auto")
+                found["figures"][f"{name}, {load}"] = round(median(taken["auto"]) / best, 3)
+                seconds = {who: summary(values, 3) for who, values in taken.items()}
+                found[f"{name}, {load}"] = {"seconds": seconds, "auto took": engines}
+    return found
+
+
+def evaluation() -> Figures:
+    """(i) Seconds that testing takes."""
+    choices = {who: ENGINES[who] for who in ("serial", "2 processes")}
+    taken: dict[str, list[float]] = {who: [] for who in choices}
+    accuracies = set()
+    for _ in range(RUN_TURNS):
+        for who, choice in choices.items():
+            done = command(sys.executable, "personal_tests.py", "200" if SMOKE else "2000", json.dumps(choice))
+            taken[who].append(done["evaluate"])
+            accuracies.add(done["accuracy"])
+    return {
+        "seconds": {who: summary(values, 3) for who, values in taken.items()},
+        "same accuracy": len(accuracies) == 1,
+        "figures": {"2 processes / serial": over(taken["serial"], taken["2 processes"])},  # of their rates
+    }
+
+
+def parts_of(pythons: Mapping[str, str]) -> dict[str, tuple[str, Callable[[], Figures]]]:
+    """By name: the letter, and what measures it."""
+
+    def workload(name: str, engines: Mapping[str, dict[str, Any]]) -> Callable[[], Figures]:
+        return lambda: measured(name, pythons, {**engines, **OTHERS.get(name, {})})
+
+    return (
+        {
+            "no-op": ("a", lambda: no_op(pythons["peers"])),
+            "cnn": ("b", workload("cnn", ENGINES)),
+            "fashion": ("c", workload("fashion", ENGINES)),
+            "command": ("c", lambda: from_command(pythons["peers"])),
+        }
+        | {name: ("d", workload(name, ENGINES)) for name in LINEAR}
+        | {"memory": ("e", memory), "scale": ("f", scale)}
+        | {name: ("g", workload(name, SERIAL)) for name in ("resnet8", "resnet10")}
+        | {"auto": ("h", auto), "evaluation": ("i", evaluation)}
+    )
+
+
+def told(name: str, found: Figures) -> None:
+    """A part in a few lines."""
+    print(f"\n{name}")
+    for who, rate in found.get("samples_per_second", {}).items():
+        seconds = found["seconds_a_round"][who]["median"]
+        print(f"  {who:30s} {rate['median']:12,.1f} samples/s  {seconds:9.4f} s a round", flush=True)
+    for who, why in found.get("left out", {}).items():
+        print(f"  {who:30s} {why}", flush=True)
+    print(f"  {json.dumps(found['figures'])}", flush=True)
+
+
+def table(rows: list[Figures]) -> str:
+    """What must hold, as a table."""
+    lines = [f"\n{'must hold':48s}{'bound':>10s}{'seen':>10s}"]
+    for row in rows:
+        seen = "" if row["seen"] is None else f"{row['seen']:.3f}"
+        lines.append(f"{row['figure']:48s}{row['bound']:>10s}{seen:>10s}  {row['verdict']}")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default="", help="a Python with flwr[simulation] and pfl")
-    parser.add_argument("--fedjax", default="", help="a Python with FedJAX")
-    parser.add_argument("--only", default="", help="parts, e.g. cnn,fashion,mlp,logistic,commands,memory,scale")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the results go; parts not run are kept")
+    for option in sorted({peer.environment for peer in PEERS.values()}):
+        packages = {peer.package for peer in PEERS.values() if peer.environment == option}
+        parser.add_argument(f"--{option}", default="", metavar="PYTHON", help=f"has {', '.join(sorted(packages))}")
+    parser.add_argument("--only", default="", help="parts, e.g. b,c,resnet8")
+    parser.add_argument("--smoke", action="store_true", help="everything tiny, to see that it runs")
+    parser.add_argument("--json", type=Path, help=f"where the results go ({RESULTS.name}; smoke: nowhere); others stay")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    parts: dict[str, Callable[[], Figures]] = {name: lambda name=name: measured(name) for name in WORKLOADS}
-    for name in WORKLOADS:
-        scripts = {}
-        if arguments.peers:
-            scripts |= {"flower": (arguments.peers, "with_flower.py"), "pfl": (arguments.peers, "with_pfl.py")}
-            if name == "cnn":
-                scripts["flower, quickstart"] = (arguments.peers, "with_flower.py quickstart")
-        if arguments.fedjax and name in ("mlp", "logistic"):
-            scripts["fedjax"] = (arguments.fedjax, "with_fedjax.py")
-        if scripts:
-            parts[f"{name} beside peers"] = lambda name=name, scripts=scripts: beside_peers(name, scripts)
-    if arguments.peers:
-        parts["no-op beside flower"] = lambda: no_op(arguments.peers)
-        parts["fashion, 20 rounds from the command"] = lambda: commands(arguments.peers)
-    parts |= {"memory": memory, "scale": scale}
-    results = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-    for name, part in parts.items():
-        if arguments.only and not any(word in name for word in arguments.only.split(",")):
+    parts = parts_of({peer.environment: getattr(arguments, peer.environment) for peer in PEERS.values()})
+    asked = set(filter(None, arguments.only.split(",")))
+    if unknown := asked - parts.keys() - {letter for letter, _ in parts.values()}:
+        parser.error(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+    out: Path | None = arguments.json or (None if SMOKE else RESULTS)
+    before = json.loads(out.read_text()) if out and out.exists() else {}
+    results = {name: before[name] for name in parts if "figures" in before.get(name, {})}
+    for name, (letter, part) in parts.items():
+        if asked and not asked & {name, letter}:
             continue
         results[name] = part()
-        print(name, json.dumps(results[name], indent=1), flush=True)
+        told(name, results[name])
         results["environment"] = describe()
-        write_atomic(arguments.json, (json.dumps(results, indent=1) + "\n").encode())
+        results["must hold"] = [must.judged(results) for must in MUST]
+        if out:
+            write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())
+    print(table(results["must hold"]))
+    if SMOKE:
+        print("smoke: it runs; the figures mean nothing")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,20 +23,33 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedloom.core.streams import Streams
+sys.path.insert(0, str(Path(__file__).parent))
+
+from contestants import with_fedloom
+from contestants.workloads import LR, Workload
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.engine.stacked import Batched
-from fedloom.methods import METHODS
-from fedloom.methods.facts import Task
-from fedloom.methods.phases import OptimizerSpec
-from fedloom.nets import build
-from fedloom.nets.blueprint import prepared
 from fedloom.study.environment import describe
 
 CLASSES, TURNS = 10, 5
+WARM_UP_SECONDS = 8.0
+ENGINES = ("serial", "batched")
+
+
+def workload(method: str, model: str, clients: int, *, epochs: int, batch: int) -> Workload:
+    """SGD with momentum; all clients take part."""
+    return Workload(
+        f"{method}, {model}",
+        model,
+        clients,
+        batch,
+        {},
+        method=method,
+        epochs=epochs,
+        momentum=0.9,
+        weight_decay=1e-5,
+    )
 
 
 def scenario(sizes: list[int]) -> Scenario:
@@ -49,27 +64,12 @@ def scenario(sizes: list[int]) -> Scenario:
     return Scenario("noise", data, data.first(10), train, none, train)
 
 
-def federation(
-    name: str, model: str, sizes: list[int], device: torch.device, *, epochs: int, batch: int, engine: str, half: bool
-) -> Federation:
-    """A federation on the device, its steps recorded as they would be in a long run."""
-    method, made = METHODS.get(name).configured("sound", {}), scenario(sizes)
-    net = build(model, input_shape=(3, 32, 32), num_classes=CLASSES, streams=Streams(0))
-    prepared(net, head_bias=method.spec.head_bias, nets=method.spec.nets)
-    task = Task.of(net, clients=len(sizes), num_classes=CLASSES, rounds=100, local_epochs=epochs, streams=Streams(0))
-    local = LocalTraining(batch, OptimizerSpec("sgd", 0.01, 0.9, 1e-5))
-    worker = Worker(method, [net], made.train_set, local, device, bfloat16=half)
-    runs = Batched(worker) if engine == "batched" else Serial(worker)
-    runs.hurry(True)
-    return Federation(method, runs, [task], made, participation=1.0)
-
-
-def plain_loop(model: str, sizes: list[int], device: torch.device, batch: int) -> Callable[[], None]:
+def plain_loop(work: Workload, made: Scenario, device: torch.device) -> Callable[[], None]:
     """What a researcher writes, data resident on the device."""
-    made = scenario(sizes)
+    sizes = [len(made.train[client]) for client in range(made.clients)]
     x = made.train_set.gather(torch.arange(sum(sizes))).to(device)
     y = made.train_set.y.to(device)
-    net = build(model, input_shape=(3, 32, 32), num_classes=CLASSES, streams=Streams(0)).to(device)
+    net = work.net(made).to(device)
     weights = {name: value.clone() for name, value in net.state_dict().items()}
     criterion = nn.CrossEntropyLoss()
 
@@ -77,9 +77,9 @@ def plain_loop(model: str, sizes: list[int], device: torch.device, batch: int) -
         mean: dict[str, torch.Tensor] = {}
         for client, size in enumerate(sizes):
             net.load_state_dict(weights)
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5)
+            optimizer = torch.optim.SGD(net.parameters(), LR, work.momentum, weight_decay=work.weight_decay)
             order = made.train.tensor(client)[torch.randperm(size)].to(device)
-            for part in order.split(batch):
+            for part in order.split(work.batch):
                 optimizer.zero_grad()
                 criterion(net(x[part]), y[part]).backward()
                 optimizer.step()
@@ -117,14 +117,6 @@ def union(spans: Sequence[tuple[float, float]]) -> float:
     return total
 
 
-def recordings(made: Federation) -> dict[str, int]:
-    """How many steps of stacks were recorded, and how many of them as branches, which were faster than stacked."""
-    if not isinstance(made.engine, Batched):
-        return {}
-    recorder = made.engine.stacks.recorder
-    return {"recorded": recorder.programs, "as branches": recorder.others}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -133,26 +125,34 @@ def main() -> None:
     device = torch.device(arguments.device)
     drawn = np.random.default_rng(0).dirichlet([0.5] * 10) * (100 if arguments.small else 50_000)
     paper, lenet = [max(2, int(size)) for size in drawn], [64 if arguments.small else 320] * 20
-    epochs = 1 if arguments.small else 10
+    warm_up = 0.0 if arguments.small else WARM_UP_SECONDS
     found: dict[str, Any] = {"environment": describe(), "device": str(device)}
-    for half in (False, True):
-        for engine in ("serial", "batched"):
-            made = federation("fedsc", "resnet10", paper, device, epochs=epochs, batch=64, engine=engine, half=half)
-            taken = [seconds(made.step, device) for _ in range(4)][1:]
-            name = f"fedsc, resnet10, {engine}, {'bfloat16' if half else 'float32'}"
-            found[name] = {
-                "round_s": median(taken),
-                "100 rounds, minutes": median(taken) * 100 / 60,
-                "busy": busy(made.step, device),
-                **recordings(made),
-            }
-            print(name, json.dumps(found[name]), flush=True)
-    contestants: dict[str, Callable[[], Any]] = {"plain loop": plain_loop("lenet5", lenet, device, 32)}
-    federations = {
-        engine: federation("fedavg", "lenet5", lenet, device, epochs=1, batch=32, engine=engine, half=False)
-        for engine in ("serial", "batched")
-    }
-    contestants |= {engine: made.step for engine, made in federations.items()}
+    given = workload("fedsc", "resnet10", len(paper), epochs=1 if arguments.small else 10, batch=64)
+    for half, engine in itertools.product((False, True), ENGINES):
+        name = f"fedsc, resnet10, {engine}, {'bfloat16' if half else 'float32'}"
+        try:
+            made = with_fedloom.federation(given, scenario(paper), name=engine, device=str(device), bfloat16=half)
+        except with_fedloom.NOT_THERE as error:
+            print(name, "is not there:", error, flush=True)
+            continue
+        work = with_fedloom.rounds(with_fedloom.warmed(made, warm_up))
+        taken = [seconds(work, device) for _ in range(3)]
+        found[name] = {
+            "round_s": median(taken),
+            "100 rounds, minutes": median(taken) * 100 / 60,
+            "busy": busy(work, device),
+        }
+        print(name, json.dumps(found[name]), flush=True)
+        with_fedloom.closed(made)
+    given, dealt = workload("fedavg", "lenet5", len(lenet), epochs=1, batch=32), scenario(lenet)
+    contestants: dict[str, Callable[[], Any]] = {"plain loop": plain_loop(given, dealt, device)}
+    for engine in ENGINES:
+        try:
+            made = with_fedloom.federation(given, dealt, name=engine, device=str(device))
+        except with_fedloom.NOT_THERE as error:
+            print(f"lenet5, {engine} is not there:", error, flush=True)
+            continue
+        contestants[engine] = with_fedloom.rounds(with_fedloom.warmed(made, warm_up))
     for work in contestants.values():
         for _ in range(3):
             seconds(work, device)
@@ -163,7 +163,6 @@ def main() -> None:
             "round_s": median(turn[name] for turn in turns),
             "plain loop / it": median(ratios),
             "busy": busy(work, device),
-            **(recordings(federations[name]) if name in federations else {}),
         }
         print(name, json.dumps(found[f"lenet5, {name}"]), flush=True)
     print(json.dumps(found, indent=1))

@@ -1,7 +1,7 @@
 """Where the project's kernels are faster than torch's: `python benchmarks/kernels.py [convolutions|poolings]`.
 
 One convolution or pooling, forward and backward, one thread, torch in both memory orders and the project's kernels in
-turns; medians in microseconds. `taken`: whether a net with native kernels takes them (`fedloom.engine.fast.kernels.native`).
+turns; medians in microseconds. `taken`: whether a net with own kernels takes them (`engine/fast/kernels/native.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
@@ -17,9 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from contestants.with_fedloom import keep_freed
 from fedloom.engine.fast.kernels.native import gains
 from fedloom.engine.fast.kernels.operators import convolution, max_pool2
-from fedloom.engine.memory import keep_freed
 
 BATCH, SECONDS = 32, 1.0
 ORDERS = {"plain": torch.contiguous_format, "channels last": torch.channels_last}
@@ -53,7 +56,7 @@ def in_turns(works: dict[str, Work]) -> dict[str, float]:
 def told(title: str, taken: dict[str, float], chosen: bool) -> None:
     best = min(taken[name] for name in ORDERS)
     figures = "".join(f"{microseconds:12.0f}" for microseconds in taken.values())
-    print(f"{title:34s}{figures}  {best / taken['native']:5.2f} x  {'taken' if chosen else ''}", flush=True)
+    print(f"{title:34s}{figures}  {best / taken['own']:5.2f} x  {'taken' if chosen else ''}", flush=True)
 
 
 def convolutions() -> None:
@@ -61,10 +64,10 @@ def convolutions() -> None:
         for c_in, c_out in (map(int, pair.split("-")) for pair in IN_OUT.split()):
             x, weight = torch.randn(BATCH, c_in, side, side), torch.randn(c_out, c_in, kernel, kernel)
             works: dict[str, Work] = {}
-            for name, order in (ORDERS | {"native": torch.contiguous_format}).items():
+            for name, order in (ORDERS | {"own": torch.contiguous_format}).items():
                 leaves = [x.clone(memory_format=order), weight.clone(memory_format=order), torch.randn(c_out)]
                 wanted = [leaf.requires_grad_() for leaf in leaves[c_in <= 3 :]]  # a first layer's images need none
-                function: Callable[..., Tensor] = convolution if name == "native" else conv2d
+                function: Callable[..., Tensor] = convolution if name == "own" else conv2d
                 works[name] = trained(partial(function, padding=(padding, padding)), leaves, wanted)
             title = f"{c_in} -> {c_out}, {side}x{side}, {kernel}x{kernel}, padding {padding}"
             told(title, in_turns(works), gains(c_in, c_out))
@@ -76,14 +79,14 @@ def poolings() -> None:
         ordered = {name: x.clone(memory_format=order).requires_grad_() for name, order in ORDERS.items()}
         works = {name: trained(lambda x: max_pool2d(x, 2), [own], [own]) for name, own in ordered.items()}
         own = x.clone().requires_grad_()
-        works["native"] = trained(max_pool2, [own], [own])
+        works["own"] = trained(max_pool2, [own], [own])
         told(f"2x2 maxima, {channels} of {side}x{side}", in_turns(works), True)
 
 
 def main() -> None:
     torch.set_num_threads(1)
     keep_freed()
-    print(f"{f'batches of {BATCH}':34s}{'plain':>12s}{'channels last':>14s}{'native':>10s}  torch's best / native")
+    print(f"{f'batches of {BATCH}':34s}{'plain':>12s}{'channels last':>14s}{'own':>10s}  torch's best / own")
     for work in (convolutions, poolings):
         if len(sys.argv) < 2 or sys.argv[1] == work.__name__:
             work()

@@ -24,45 +24,22 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from contestants.workloads import Weights
-from fedloom.core.streams import Streams
-from fedloom.data.dataset import Dataset
-from fedloom.data.scenario import Scenario
-from fedloom.data.views import Views
-from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.engine.choose import EngineChoice
-from fedloom.methods.facts import ClientContext, Start, Task
-from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.phases import OptimizerSpec, Phase
+from contestants import with_fedloom
+from contestants.workloads import NO_OP, SMOKE
 from fedloom.study.environment import describe
 
 CLIENTS = 20
-ROUNDS = 10
+ROUNDS = 2 if SMOKE else 10
 REPEATS = 5
-
-
-class NoOp(FedAvg):
-    """FedAvg whose clients do nothing."""
-
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return []
 
 
 def fedloom_rounds(size: int) -> Callable[[], None]:
     """A function that runs ROUNDS rounds of CLIENTS no-op clients."""
-    data = Dataset(torch.zeros(CLIENTS, 1), torch.zeros(CLIENTS, dtype=torch.int64), ("0",))
-    views = Views.of(list(torch.arange(CLIENTS).numpy().reshape(CLIENTS, 1)))
-    scenario = Scenario("none", data, data, views, views, views)
-    net = Weights(size)
-    task = Task.of(net, clients=CLIENTS, num_classes=1, rounds=ROUNDS, local_epochs=1, streams=Streams(0))
-    method = NoOp()
-    worker = Worker(method, [net], data, LocalTraining(1, OptimizerSpec()))
-    federation = Federation(method, Serial(worker), [task], scenario, participation=1.0)
-    equip(federation, worker, EngineChoice("serial"))
+    one_round = with_fedloom.rounds(with_fedloom.federation(NO_OP[f"no-op {size}"], name="serial"))
 
     def rounds() -> None:
         for _ in range(ROUNDS):
-            federation.step()
+            one_round()
 
     return rounds
 
@@ -126,7 +103,7 @@ def main() -> None:
             bound = f"   (bound {limit} ms)" if name == "fedloom" else ""
             print(f"{size:>9,} parameters  {name:<8} {f['median_ms']:8.3f} ms {spread}{bound}")
     if "flower" not in result["10"]:
-        print("flwr is not installed: install benchmarks/peers.txt to have it measured beside")
+        print("flwr is not installed: install the extra 'flower' to have it measured beside")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -28,7 +28,7 @@ ENGINES = {
     "serial": ["serial"],
     "2 processes": ["2 processes"],
     "batched, 2 processes": ["batched, 2 processes"],
-    "native kernels, 2 processes": ["2 processes, native kernels", "batched, 2 processes, native kernels"],
+    "own kernels, 2 processes": ["2 processes, own kernels", "batched, 2 processes, own kernels"],
 }
 PEERS = {"fedloom": "fedloom, auto", "flower": "Flower", "pfl": "pfl", "fedjax": "FedJAX"}
 Measured = Mapping[str, Any]

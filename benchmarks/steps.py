@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,16 +19,16 @@ from typing import Any
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from contestants import with_fedloom
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.data.dataset import Dataset
-from fedloom.engine import LocalTraining, Worker
-from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.steps import Block, Steps, moves
 from fedloom.methods import METHODS, Method, fedsc
-from fedloom.methods.facts import ClientContext, ServerContext, Task
-from fedloom.methods.phases import Batch, OptimizerSpec, Train
+from fedloom.methods.method import ClientContext, ServerContext, Task
+from fedloom.methods.phases import Batch
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepared
 from fedloom.study.environment import describe
@@ -55,10 +56,7 @@ def payload_of(name: str, method: Method, task: Task) -> Record:
 
 
 def steps_of(names: Iterable[str], *, recorded: bool) -> dict[str, Callable[[], None]]:
-    """Functions that make one local step each, all in the same memory: where weights lie changes times by 10 %.
-
-    recorded: as in a long run, in which steps are recorded.
-    """
+    """Functions that make one local step each; recorded: as in a long run, in which steps are recorded."""
     torch.manual_seed(0)
     streams, samples = Streams(0), BATCH * 8
     net = build("lenet5", input_shape=(1, 28, 28), num_classes=CLASSES, streams=streams)
@@ -66,27 +64,11 @@ def steps_of(names: Iterable[str], *, recorded: bool) -> dict[str, Callable[[], 
     y = torch.arange(samples) % CLASSES
     data = Dataset(torch.randn(samples, 1, 28, 28), y, tuple(str(c) for c in range(CLASSES)))
     task = Task.of(net, clients=HOLDERS, num_classes=CLASSES, rounds=9, local_epochs=1, streams=streams)
-    worker = Worker(Method(), [net], data, LocalTraining(BATCH, OptimizerSpec("sgd", 0.01, 0.9)))
-    worker.recorder.hurried = True
     ctx = ClientContext(task, 5, 0, samples, torch.bincount(y, minlength=CLASSES))
     parts = itertools.cycle(torch.randperm(samples).split(BATCH))
-
-    def step_of(name: str) -> Callable[[], None]:
-        method = METHODS.get(name).configured("sound", {})
-        start = method.begin(payload_of(name, method, task), {}, ctx)
-        phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
-        live, consts = worker.lives[0], start.consts
-        moving = {n: p for n, p in live.parameters.items() if moves(n, phase, ctx)}
-        optimizer = Optimizer(worker.local.optimizer, list(moving.values()))
-        steps = Steps(worker.recorder, live, phase, consts, moving, optimizer, recordable=recorded)
-
-        def step() -> None:
-            part = next(parts)
-            steps.taken(Block(data.gather(part), data.y[part], BATCH))
-
-        return step
-
-    return {name: step_of(name) for name in names}
+    methods = {name: METHODS.get(name).configured("sound", {}) for name in names}
+    asked = {name: (method, payload_of(name, method, task), ctx) for name, method in methods.items()}
+    return with_fedloom.local_steps(net, data, BATCH, asked, parts, recorded=recorded)
 
 
 def milliseconds(work: Callable[[], Any]) -> float:

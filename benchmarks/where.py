@@ -1,12 +1,15 @@
-"""Where the time of a round goes, by cProfile: `python benchmarks/where.py [cnn fashion mlp]`.
+"""Where the time of a round goes, by cProfile: `python benchmarks/where.py [cnn fashion mlp] [--engine JSON]`.
 
-Seconds of four rounds by kind of work, for fedloom's serial engine with and without recorded steps and native kernels,
-the plain loop, and a loop with DataLoaders. Forward, backward and update of recorded steps are one call.
+Seconds of four rounds by kind of work, for fedloom's serial engine in its first rounds and in a long run, the plain
+loop, and a loop with DataLoaders. Forward, backward and update of recorded steps are one call. --engine: another
+choice, as in a config, e.g. '{"name": "serial", "kernels": "own"}'.
 """
 
 from __future__ import annotations
 
+import argparse
 import cProfile
+import json
 import pstats
 import sys
 from collections.abc import Callable
@@ -18,9 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from contestants import with_fedloom, with_torch
 from contestants.workloads import WORKLOADS, Workload
-from engines import GAINING, NATIVE, warmed
 
-ROUNDS = 4
+ROUNDS, WARM_UP_SECONDS = 4, 8.0
 KINDS = {
     "backward": ("run_backward",),
     "forward": ("conv2d", "linear", "batch_norm", "max_pool2d", "relu", "cross_entropy_loss", "flatten", "__call__"),
@@ -49,7 +51,7 @@ def kind_of(file: str, name: str) -> str:
     if file.endswith("programs.py"):
         return "recorded steps"
     if "kernels" in Path(file).parts:
-        return "native kernels"
+        return "own kernels"
     for kind, words in KINDS.items():
         if any(word in name for word in words):
             return kind
@@ -62,29 +64,24 @@ def profiled(work: Callable[[], int]) -> tuple[dict[str, float], int]:
         work()
     profile = cProfile.Profile()
     samples = sum(profile.runcall(work) for _ in range(ROUNDS))
-    seconds = dict.fromkeys(["recorded steps", "native kernels", *KINDS, "everything else"], 0.0)
+    seconds = dict.fromkeys(["recorded steps", "own kernels", *KINDS, "everything else"], 0.0)
     for (file, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         seconds[kind_of(file, name)] += own
     return seconds, samples
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", default=["cnn", "fashion"])
+    parser.add_argument("--engine", type=json.loads, default={"name": "serial"})
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for name in sys.argv[1:] or ["cnn", "fashion"]:
+    for name in arguments.workloads:
         workload = WORKLOADS[name]
-        made, recording = (with_fedloom.federation(workload, name="serial") for _ in range(2))
-        warmed(recording)
-        natives = {}
-        if GAINING.get(name) is NATIVE:
-            plain, recorded = (with_fedloom.federation(workload, name="serial", kernels="own") for _ in range(2))
-            natives = {
-                "fedloom, native kernels": with_fedloom.rounds(plain),
-                "fedloom, native kernels, recorded": with_fedloom.rounds(warmed(recorded)),
-            }
+        made, long = (with_fedloom.federation(workload, **arguments.engine) for _ in range(2))
         contestants = {
-            "fedloom, serial": with_fedloom.rounds(made),
-            "fedloom, recorded": with_fedloom.rounds(recording),
-            **natives,
+            "fedloom, first rounds": with_fedloom.rounds(made),
+            "fedloom, a long run": with_fedloom.rounds(with_fedloom.warmed(long, WARM_UP_SECONDS)),
             "plain loop": with_torch.rounds(workload),
             "loop with DataLoaders": with_loaders(workload),
         }
@@ -93,6 +90,8 @@ def main() -> None:
             seconds, samples = profiled(work)
             each = ", ".join(f"{kind} {spent / samples * 1e6:.1f}" for kind, spent in seconds.items())
             print(f"  {who}: {sum(seconds.values()) / samples * 1e6:.1f} = {each}")
+        with_fedloom.closed(made)
+        with_fedloom.closed(long)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from contestants.workloads import with_clients
+from contestants.workloads import SMOKE, with_clients
 from fedloom.study.config import RunConfig
 from fedloom.study.run import run
+
+ROUNDS = 2 if SMOKE else 100
 
 
 def main(method: str, model: str, clients: int) -> None:
@@ -22,12 +24,12 @@ def main(method: str, model: str, clients: int) -> None:
         "method": method,
         "model": model,
         "scenario": {"source": "fashion-mnist", "partition": "iid", "clients": 1000, "val": 0},
-        "rounds": 100,
+        "rounds": ROUNDS,
         "participation": 10 / clients,
         "local_epochs": 1,
         "batch_size": 10,
         "engine": {"name": "serial", "state_budget_mb": 5},
-        "evaluation": {"protocol": "personal/local", "every": 100},
+        "evaluation": {"protocol": "personal/local", "every": ROUNDS},
         "checkpoint": {"seconds": 3600},
     }
     made = RunConfig.model_validate(config)

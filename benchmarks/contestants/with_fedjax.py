@@ -1,6 +1,7 @@
 """FedJAX, FedAvg in one process: `python with_fedjax.py WORKLOAD ROUNDS`, one JSON object on standard output.
 
-Nets of linear layers alone (mlp, logistic), written in JAX with the same widths. The first round compiles.
+Nets of linear layers alone (mlp, logistic), written in JAX with the same widths. The first round compiles, once
+for each size of a last batch.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def main(name: str, rounds: int) -> None:
         fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch, num_epochs=1, drop_remainder=False),
     )
     data = [fedjax.ClientDataset({"x": images[own.numpy()], "y": labels[own.numpy()]}) for own in clients]
-    state, rng, seconds, first = algorithm.init(params), np.random.default_rng(0), [], 0.0
+    state, rng, first = algorithm.init(params), np.random.default_rng(0), 0.0
+    seconds: list[float] = []
+    samples: list[int] = []
     for number in range(rounds):
         began = time.time()
         chosen = rng.choice(len(clients), workload.sampled, replace=False)
@@ -56,11 +59,10 @@ def main(name: str, rounds: int) -> None:
         state, _ = algorithm.apply(state, [(int(c), data[c], key) for c, key in zip(chosen, keys, strict=True)])
         jax.block_until_ready(state.params)
         seconds.append(time.time() - began)
+        samples.append(sum(len(clients[c]) for c in chosen))
         first = first or time.time() - BEGAN
-    samples = [sum(map(len, clients)) * workload.sampled // len(clients)] * (rounds - 1)  # all clients are of one size
-    print(
-        json.dumps({"rounds": seconds[1:], "samples": samples, "to_first_round": first, "total": time.time() - BEGAN})
-    )
+    counts = {"rounds": seconds[1:], "samples": samples[1:]}
+    print(json.dumps(counts | {"to_first_round": first, "total": time.time() - BEGAN}))
 
 
 if __name__ == "__main__":

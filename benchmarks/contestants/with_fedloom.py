@@ -1,35 +1,71 @@
-"""fedloom: FedAvg on an engine of choice."""
+"""fedloom on an engine of choice: all that the benchmarks know of its engines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from contestants.workloads import LR, WORKLOADS, Workload, with_clients
+import torch
+from torch import Tensor
+
+from contestants.workloads import LR, Workload
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
 from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.engine.choose import EngineChoice
-from fedloom.methods.facts import Task
+from fedloom.engine.choose import EngineChoice, choose
+from fedloom.engine.fast import Recorder
+from fedloom.engine.memory import keep_freed
+from fedloom.engine.optimizer import Optimizer
+from fedloom.engine.steps import Block, Steps, moves, one_by_one
+from fedloom.methods import METHODS, Method
+from fedloom.methods.facts import ClientContext, Start, Task
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.phases import OptimizerSpec
+from fedloom.methods.phases import OptimizerSpec, Phase, Train
+from fedloom.nets.blueprint import prepared
+from fedloom.nets.net import Net
+
+ROUNDS = 1000  # of the run that is said to go on: what is made once is made as in a long run
+NOT_THERE = (ConfigError, TypeError, ValueError)  # what `federation` raises for an engine that cannot be had
+__all__ = ["NOT_THERE", "closed", "engine_of", "federation", "keep_freed", "local_steps", "rounds", "warmed"]
+
+
+class NoOp(FedAvg):
+    """FedAvg whose clients do nothing."""
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        return []
 
 
 def federation(workload: Workload, scenario: Scenario | None = None, **engine: Any) -> Federation:
-    """FedAvg on the workload (or on other clients), with the engine that `EngineChoice(**engine)` asks for."""
-    scenario, method = scenario or workload.scenario(), FedAvg()
+    """A federation on the workload (or on other clients); `engine` as in a config, `{}` the default, and `bfloat16`.
+
+    Raises one of `NOT_THERE` if there is no such engine, or if it cannot run this.
+    """
+    scenario = scenario or workload.scenario()
+    device, half = torch.device(engine.pop("device", "cpu")), engine.pop("bfloat16", False)
+    method: Method = NoOp() if workload.method == "no-op" else METHODS.get(workload.method).configured("sound", {})
     net = workload.net(scenario)
+    if workload.method != "no-op":
+        net = prepared(net, head_bias=method.spec.head_bias, nets=method.spec.nets, extra=method.extra)
+    optimizer = OptimizerSpec("sgd", LR, workload.momentum, workload.weight_decay)
     task = Task.of(
         net,
         clients=scenario.clients,
         num_classes=scenario.num_classes,
-        rounds=100,
-        local_epochs=1,
+        rounds=ROUNDS,
+        local_epochs=workload.epochs,
         streams=Streams(0),
+        optimizer=optimizer,
+        batch_size=workload.batch,
     )
-    worker = Worker(method, [net], scenario.train_set, LocalTraining(workload.batch, OptimizerSpec("sgd", LR)))
+    local = LocalTraining(workload.batch, optimizer)
+    worker = Worker(method, [net], scenario.train_set, local, device, bfloat16=half)
     made = Federation(method, Serial(worker), [task], scenario, participation=workload.sampled / scenario.clients)
-    equip(made, worker, EngineChoice(**engine))
+    made.engine = choose(made, worker, EngineChoice(**engine)).engine
     return made
 
 
@@ -38,7 +74,55 @@ def rounds(made: Federation) -> Callable[[], int]:
     return lambda: made.step().samples
 
 
-def registered(clients: int, **engine: Any) -> Federation:
-    """Logistic regression, 100 of `clients` a round, 60 samples each out of the same 60,000."""
-    workload = WORKLOADS["logistic"]
-    return federation(workload, with_clients(workload.scenario(), clients), **engine)
+def warmed(made: Federation, seconds: float) -> Federation:
+    """After two rounds at least and what else is not the steady state of a long run."""
+    until = time.perf_counter() + seconds
+    for number in range(10_000):
+        if number > 1 and time.perf_counter() > until:
+            break
+        made.step()
+    return made
+
+
+def closed(made: Federation) -> None:
+    """Give back its processes."""
+    made.engine.close()
+
+
+def engine_of(made: Federation) -> str:
+    """The engine that it has, in a word or two."""
+    return made.engine.name
+
+
+def local_steps(
+    net: Net,
+    data: Dataset,
+    batch: int,
+    asked: dict[str, tuple[Method, Record, ClientContext]],
+    parts: Iterator[Tensor],
+    *,
+    recorded: bool,
+) -> dict[str, Callable[[], None]]:
+    """Functions that make one local step each (batch gathered, gradients, update) on the samples that `parts` yields.
+
+    asked: by name a method, what the server sends, and the client. All steps work in the same memory: where weights lie
+    changes times by 10 %. recorded: as in a long run.
+    """
+    worker = Worker(Method(), [net], data, LocalTraining(batch, OptimizerSpec("sgd", 0.01, 0.9)))
+    take = Recorder(first_seconds=0.0, least_count=1) if recorded else one_by_one
+
+    def step_of(method: Method, payload: Record, ctx: ClientContext) -> Callable[[], None]:
+        start = method.begin(payload, {}, ctx)
+        phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
+        live = worker.lives[0]
+        moving = {n: p for n, p in live.parameters.items() if moves(n, phase, ctx)}
+        optimizer = Optimizer(worker.local.optimizer, list(moving.values()))
+        steps = Steps(live, phase, start.consts, moving, optimizer, ahead=1.0)
+
+        def step() -> None:
+            part = next(parts)
+            take(steps, Block(data.gather(part), data.y[part], batch))
+
+        return step
+
+    return {name: step_of(*given) for name, given in asked.items()}

@@ -17,6 +17,7 @@ import json
 
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
@@ -69,7 +70,7 @@ def main(name: str, rounds: int) -> None:
     sampled = workload.sampled
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(rounds, 10**9, sampled, 0),
-        backend=SimulatedBackend(training_data=users, val_data=None),
+        backend=SimulatedBackend(training_data=users, val_data=None, postprocessors=[WeightByDatapoints()]),
         model=model,
         model_train_params=NNTrainHyperParams(
             local_num_epochs=1, local_learning_rate=LR, local_batch_size=workload.batch

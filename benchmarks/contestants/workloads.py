@@ -1,7 +1,12 @@
-"""What all contestants train: the same samples, clients, net, batches and step size."""
+"""What all contestants train: the same samples, clients, net, batches and step size.
+
+With --smoke among the arguments, here or of the command that started this one, everything is tiny, to see that it runs.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,17 +23,24 @@ from fedloom.nets.net import Net
 from fedloom.study.config import ScenarioConfig
 
 LR = 0.01
+SMOKE = "--smoke" in sys.argv or "FEDLOOM_BENCH_SMOKE" in os.environ
+if SMOKE:
+    os.environ["FEDLOOM_BENCH_SMOKE"] = "1"  # for what is started from here
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Plain SGD at LR, one local epoch, `sampled` clients a round, averaged by samples. `source` as in a config."""
+    """SGD, FedAvg, `sampled` clients a round, averaged by samples. `source` as in a config."""
 
     name: str
     model: str
     sampled: int
     batch: int
     source: dict[str, Any]
+    method: str = "fedavg"
+    epochs: int = 1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
 
     def scenario(self) -> Scenario:
         if self.source.get("source") == "random":
@@ -40,6 +52,13 @@ class Workload:
             return Weights(self.source["parameters"])
         shape, classes = scenario.train_set.input_shape, scenario.num_classes
         return build(self.model, input_shape=shape, num_classes=classes, streams=Streams(0))
+
+    def tiny(self) -> Workload:
+        """A few clients a round, of noise also few samples."""
+        source = self.source
+        if source["source"] == "random":
+            source = source | {"samples": min(source["samples"], 2 * self.batch)}
+        return replace(self, source=source, sampled=max(2, self.sampled // 10))
 
 
 class Weights(Net):
@@ -53,21 +72,37 @@ class Weights(Net):
 
 def _no_op(size: int) -> Workload:
     return Workload(
-        f"no-op {size}", "weights", 20, 1, {"source": "random", "clients": 20, "samples": 1, "parameters": size}
+        f"no-op {size}",
+        "weights",
+        20,
+        1,
+        {"source": "random", "clients": 20, "samples": 1, "parameters": size},
+        method="no-op",
     )
 
 
+def _residual(model: str) -> Workload:
+    return Workload(model, model, 4, 32, {"source": "random", "clients": 4, "samples": 64})
+
+
 _FASHION = {"source": "fashion-mnist", "val": 0.0}
-_SMALL = {**_FASHION, "partition": "iid", "clients": 1000}
+_SMALL = {**_FASHION, "partition": "iid", "clients": 1000}  # 60 samples each
+_SIZES = {**_SMALL, "partition": "dirichlet", "alpha": 0.3, "min_samples": 0}  # 4 to 219 samples, 52 in the middle
 WORKLOADS = {
     w.name: w
     for w in (
         Workload("cnn", "lenet5", 50, 16, {"source": "random", "clients": 50, "samples": 160}),
         Workload("fashion", "lenet5-bn", 10, 32, {**_FASHION, "partition": "dirichlet", "alpha": 0.3, "clients": 100}),
         Workload("mlp", "mlp-128", 100, 10, _SMALL),
+        Workload("mlp-sizes", "mlp-128", 100, 10, _SIZES),
         Workload("logistic", "logistic", 100, 10, _SMALL),
+        Workload("logistic-sizes", "logistic", 100, 10, _SIZES),
+        _residual("resnet8"),
+        _residual("resnet10"),
     )
 }
+if SMOKE:
+    WORKLOADS = {name: workload.tiny() for name, workload in WORKLOADS.items()}
 NO_OP = {w.name: w for w in (_no_op(10), _no_op(500_000))}
 
 
