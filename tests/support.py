@@ -168,7 +168,13 @@ def world(
     else:
         with streams.isolated("init"):
             made = net()
-    made = prepared(made, head_bias=method.spec.head_bias, nets=method.spec.nets, extra=method.extra)
+    made = prepared(
+        made,
+        head_bias=method.spec.head_bias,
+        nets=method.spec.nets,
+        extra=method.extra,
+        other=lambda model: build(model, input_shape=shape, num_classes=classes, streams=streams),
+    )
     task = Task.of(
         made,
         clients=len(clients),

@@ -12,6 +12,7 @@ from fedloom.methods.method import METHODS, WRAPPERS, Method, Options, Uploads, 
 from fedloom.methods.parts.losses import cross_entropy, kl_divergence
 from fedloom.methods.parts.wrapping import averaged, names_of, wrapped
 from fedloom.methods.phases import (
+    TRAINABLE,
     Batch,
     ClassMeans,
     Collect,
@@ -33,6 +34,7 @@ __all__ = [
     "ALL_ROLES",
     "BN_ROLES",
     "METHODS",
+    "TRAINABLE",
     "WRAPPERS",
     "Batch",
     "Bundle",
