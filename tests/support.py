@@ -259,3 +259,8 @@ def two_domains(shift: float, n: int = 400) -> Dataset:
     )
     y = torch.from_numpy(np.arange(n) // 2 % 4)
     return Dataset(torch.from_numpy(x).float(), y, tuple("abcd"), domain=torch.from_numpy(domain), domains=("u", "v"))
+
+
+def rows_of(consts):
+    """The prototypes [Q, d] among a round's constants, whichever contrast they are for."""
+    return getattr(consts["prototypes"], "rows", consts["prototypes"])

@@ -12,7 +12,7 @@ from fedloom.methods import METHODS
 from fedloom.methods.facts import ServerContext
 from fedloom.methods.method import PRESETS
 from fedloom.methods.phases import Batch, ClassMeans, OptimizerSpec, SampleMean
-from support import CLASSES, Recording, TinyBN, configured, dataset, furthest, same_bits, same_tree, world
+from support import CLASSES, Recording, TinyBN, configured, dataset, furthest, rows_of, same_bits, same_tree, world
 
 NAMES = ["fedavg", "fedbn", "fedco2", "feddw", "fedprox", "fedsc", "fedskc", "fedssa", "local"]
 # Methods whose loss is made of the batch alone but for fedprox's pull; feddw and fedskc have tests of their own.
@@ -143,7 +143,7 @@ def prepared(name, preset="paper", **options):
     net, consts = toy.net.double(), start.consts
     net.load_state_dict({n: v + 0.05 for n, v in start.tree.items()})
     if options.get("scale") == "dataset":
-        consts["scale"] = torch.linspace(0.5, 2, len(consts["prototypes"]), dtype=torch.float64)
+        consts["scale"] = torch.linspace(0.5, 2, len(rows_of(consts)), dtype=torch.float64)
     data = dataset([0, 1, 2, 3, 0])
     return method, net, data.x.double(), data.y, consts
 

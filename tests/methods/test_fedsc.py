@@ -13,7 +13,19 @@ from fedloom.methods import fedsc
 from fedloom.methods.facts import ServerContext
 from fedloom.methods.parts.prototypes import label_discrepancy
 from fedloom.methods.phases import Batch, OptimizerSpec
-from support import CLASSES, PLAIN_SGD, Recording, Through, Tiny, TinyBN, configured, furthest, same_tree, world
+from support import (
+    CLASSES,
+    PLAIN_SGD,
+    Recording,
+    Through,
+    Tiny,
+    TinyBN,
+    configured,
+    furthest,
+    rows_of,
+    same_tree,
+    world,
+)
 
 PRESETS = ("paper", "authors", "sound")
 STILL = OptimizerSpec(lr=0.0)
@@ -33,7 +45,7 @@ def constants(method, r: ClassTable, o: ClassTable):
     toy = world(method, [[0, 1]])
     payload = {"model": toy.task.init, "relational": r, "consistent": o}
     consts = method.begin(payload, {}, toy.federation.client_context(0, 2)).consts
-    return consts | {"scale": torch.linspace(0.5, 2.0, len(consts["prototypes"]), dtype=r.values.dtype)}
+    return consts | {"scale": torch.linspace(0.5, 2.0, len(rows_of(consts)), dtype=r.values.dtype)}
 
 
 def example(method, *, seed=0, rows=7, width=3, held=None, tables=None):
@@ -356,7 +368,7 @@ def test_features_of_zero_and_features_on_a_prototype_have_finite_gradients(opti
     method = configured("fedsc", "paper", **options)
     z, y, consts = example(method, held=[[True] * CLASSES] * 4)
     z[0] = 0.0
-    z[1] = consts["prototypes"][1]
+    z[1] = rows_of(consts)[1]
     z[2] = consts["consistent"][y[2]]
     out = objective(method, z.requires_grad_(), y, consts)
     gradient = torch.autograd.grad(out.total, z)[0]
@@ -383,7 +395,7 @@ def test_no_gradient_through_U_unless_asked():
         z, y, consts = example(method)
         batch = Batch(z, y)
         if name == "numbers":
-            distances = (z.unsqueeze(1) - consts["prototypes"]).norm(dim=2).mean(0)
+            distances = (z.unsqueeze(1) - rows_of(consts)).norm(dim=2).mean(0)
             consts["scale"] = distances
             method = configured("fedsc", "paper", scale="dataset")
         loss = fedsc.rpcl(z.requires_grad_(), batch, consts, method.options)
@@ -419,7 +431,7 @@ def test_no_tensor_of_batch_times_prototypes_times_width(rows, options):
     with Largest() as seen:
         out = objective(method, z, torch.arange(rows) % CLASSES, consts)
         torch.autograd.grad(out.total, z)
-    prototypes = len(consts["prototypes"])
+    prototypes = len(rows_of(consts))
     assert seen.numel >= rows * prototypes  # the mode does see
     assert seen.numel <= max(rows * prototypes, rows * width, prototypes * (width + 2))
 

@@ -18,7 +18,7 @@ from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_s
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.prototypes import label_discrepancy, nearest_holders
 from fedloom.methods.phases import Batch, ClassMeans
-from support import CLASSES, Precision, Through, configured, world
+from support import CLASSES, Precision, Through, configured, rows_of, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedsc.json").read_text())["fedsc"]
 INPUTS, OUTPUTS = GOLDEN["inputs"], GOLDEN["outputs"]
@@ -223,8 +223,8 @@ def test_aggregate_weights_divide_by_the_participants_total(precision):
 def test_rpcl_scale_of_every_prototype(precision):
     _, consts = constants(precision)
     batch = batch_of(precision)
-    lengths, dots = batch.x.square().sum(1, keepdim=True), batch.x @ consts["prototypes"].T
-    ours = in_golden_order(mean_distances(lengths, dots, consts["squares"], batch))
+    lengths, dots = batch.x.square().sum(1, keepdim=True), batch.x @ rows_of(consts).T
+    ours = in_golden_order(mean_distances(lengths, dots, consts["prototypes"].squares, batch))
     golden = [OUTPUTS["rpcl"]["U_batch"][f"{j},{k}"] for j, k in OUTPUTS["rpcl"]["prototype_order_class_client"]]
     assert precision.matches(ours, golden)
 

@@ -14,7 +14,19 @@ from fedloom.methods import fedskc
 from fedloom.methods.facts import ServerContext
 from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders
 from fedloom.methods.phases import Batch, OptimizerSpec
-from support import CLASSES, Recording, Through, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
+from support import (
+    CLASSES,
+    Recording,
+    Through,
+    Tiny,
+    TinyBN,
+    configured,
+    furthest,
+    rows_of,
+    same_bits,
+    same_tree,
+    world,
+)
 
 PRESETS = ("paper", "authors", "sound")
 # Class 3 is held by nobody, class 2 by client 2 alone; client 3 has one sample, so one class.
@@ -48,7 +60,7 @@ def constants(method, table: ClassTable, round_: int = 2):
     payload = {"model": toy.task.init, "knowledge": table}
     consts = method.begin(payload, {}, toy.federation.client_context(0, round_)).consts
     scale = torch.linspace(0.5, 2.0, CLASSES, dtype=table.values.dtype)
-    return consts | {"scale": scale if len(consts["prototypes"]) == CLASSES else scale[table.held]}
+    return consts | {"scale": scale if len(rows_of(consts)) == CLASSES else scale[table.held]}
 
 
 def example(rows=7, seed=0):
@@ -307,7 +319,7 @@ def test_lcl_is_not_negative_and_finite_for_features_of_zero(options):
     for seed in range(5):
         consts = constants(method, knowledge_table(seed))
         logits, y = example(seed=seed)
-        logits[0], logits[1] = 0.0, consts["prototypes"][1]
+        logits[0], logits[1] = 0.0, rows_of(consts)[1]
         logits.requires_grad_()
         loss = fedskc.lcl(logits, Batch(logits, y), consts, method.options)
         assert float(loss.detach()) >= (math.log(2) * 5 / 7 if options["denominator"] == "positive_twice" else 0)
@@ -377,7 +389,7 @@ def test_U_takes_no_gradient_unless_asked():
     for name, options in (("detached", {}), ("not", {"detach_scale": False}), ("numbers", {"scale": "dataset"})):
         method = configured("fedskc", "paper", **options)
         consts = constants(method, knowledge_table())
-        consts["scale"] = torch.cdist(logits.detach(), consts["prototypes"]).mean(0)
+        consts["scale"] = torch.cdist(logits.detach(), rows_of(consts)).mean(0)
         gradients[name] = torch.autograd.grad(fedskc.lcl(logits, Batch(logits, y), consts, method.options), logits)[0]
     assert torch.allclose(gradients["detached"], gradients["numbers"], rtol=0, atol=1e-12)
     assert not torch.allclose(gradients["not"], gradients["numbers"], atol=1e-2)

@@ -18,7 +18,7 @@ from fedloom.methods.facts import ServerContext, Start, Work
 from fedloom.methods.parts.contrast import mean_distances
 from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders, shares
 from fedloom.methods.phases import Batch, ClassMeans, SampleMean
-from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, world
+from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, rows_of, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedskc.json").read_text())["fedskc"]
 INPUTS, OUTPUTS = GOLDEN["inputs"], GOLDEN["outputs"]
@@ -163,8 +163,8 @@ def test_c_tilde_without_silu(precision):
 def test_U_of_the_batch(precision):
     _, consts = constants(precision)
     batch = batch_of(precision)
-    lengths, dots = batch.x.square().sum(1, keepdim=True), batch.x @ consts["prototypes"].T
-    ours = mean_distances(lengths, dots, consts["squares"], batch)
+    lengths, dots = batch.x.square().sum(1, keepdim=True), batch.x @ rows_of(consts).T
+    ours = mean_distances(lengths, dots, consts["prototypes"].squares, batch)
     for place, value in enumerate(OUTPUTS["lcl"]["U_batch"].values()):  # of known classes, in their order
         assert precision.matches(ours[place], value)
     assert consts["known"].tolist() == [str(j) in OUTPUTS["lcl"]["U_batch"] for j in range(CLASSES)]

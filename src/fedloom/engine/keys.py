@@ -6,22 +6,30 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from types import FunctionType, MethodType
 from typing import Any
 
-from fedloom.methods.phases import Phase
+from fedloom.methods.phases import Collect, Phase, Train
 
-_PLAIN = (int, float, str, bytes, bool, Enum, type(None))
+_PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
+_FUNCTIONS = (FunctionType, MethodType)
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Train, Collect)}
 
 
 def phase_key(phase: Phase) -> Hashable:
     """Equal for phases that do the same, as long as both are alive. Every field of a phase counts."""
-    return _key(phase)
+    return type(phase), tuple([_key(getattr(phase, name)) for name in _FIELDS[type(phase)]])
 
 
 def _key(value: Any) -> Hashable:
     """Equal for values that mean the same; what cannot be compared is told apart by identity."""
-    if isinstance(value, _PLAIN):
-        return type(value), value
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if kind in _FUNCTIONS:
+        return _function_key(value)
+    if isinstance(value, Enum):
+        return value
     if isinstance(value, Mapping):
         return "mapping", tuple((name, _key(one)) for name, one in value.items())
     if isinstance(value, list | tuple):
@@ -29,7 +37,7 @@ def _key(value: Any) -> Hashable:
     if isinstance(value, set | frozenset):
         return "set", frozenset(map(_key, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value), tuple(_key(getattr(value, field.name)) for field in fields(value))
+        return kind, tuple(_key(getattr(value, field.name)) for field in fields(value))
     return _function_key(value) if callable(value) else id(value)
 
 

@@ -14,7 +14,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods import method
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramped
+from fedloom.methods.parts.contrast import Prototypes, prototype_contrast, prototypes_of, ramped
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.prototypes import (
@@ -145,11 +145,11 @@ class FedSC(Method):
         }
         if self.options.positives == "self":
             return Start(start.tree, released.constants(relational) | known)
-        return Start(start.tree, contrast_constants(rows, positives, negatives) | known)
+        return Start(start.tree, {"prototypes": prototypes_of(rows, positives, negatives)} | known)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
-        over_all = options.scale == "dataset" and "prototypes" in start.consts
+        over_all = options.scale == "dataset" and isinstance(start.consts.get("prototypes"), Prototypes)
         refresh = {"scale": SampleMean(_distances)} if over_all else {}
         if options.prototypes_from == "last_epoch":
             return [Train(self.loss, epochs, refresh=refresh, collect={"prototypes": ClassMeans("features")})]
@@ -185,7 +185,7 @@ def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
     """Relational prototype contrastive loss, Eq. 13-14: z [B, d] -> scalar, mean over samples of known classes."""
     losses, defined = prototype_contrast(z, batch, consts, options)
     if options.rpcl_reduce == "mean_exp":  # the positives' mean, without the advantage of many holders
-        losses = losses + consts["attracting"].log()[batch.y]
+        losses = losses + consts["prototypes"].attracting.log()[batch.y]
     return batch.mean(losses, among=defined)
 
 
@@ -264,4 +264,4 @@ def consistent_prototypes(relational: ClassTable, weights: Tensor, mode: str = "
 
 def _distances(net: Net, batch: Batch, consts: Consts) -> Tensor:
     """Distances [B, Q] of the features to every prototype, for U over the client's data set."""
-    return torch.cdist(net.features(batch.x), consts["prototypes"])
+    return torch.cdist(net.features(batch.x), consts["prototypes"].rows)

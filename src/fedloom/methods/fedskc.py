@@ -16,7 +16,7 @@ from fedloom.core.trees import Tree, combine
 from fedloom.methods import method
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.parts.contrast import contrast_constants, prototype_contrast, ramped
+from fedloom.methods.parts.contrast import prototype_contrast, prototypes_of, ramped
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.prototypes import (
@@ -157,7 +157,8 @@ class FedSKC(Method):
             "known": knowledge.held,
             "weight": ramped(options.lambda_lcl, ctx.round, options.lcl_ramp, knowledge.values),
         }
-        return Start(start.tree, contrast_constants(rows, held, held, all_rows=_as_released(options)) | own)
+        prototypes = prototypes_of(rows, held, held, all_rows=_as_released(options))
+        return Start(start.tree, {"prototypes": prototypes} | own)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
@@ -268,4 +269,4 @@ def _variances_not_negative(tree: Tree, roles: Mapping[str, Role]) -> Tree:
 
 def _distances(net: Net, batch: Batch, consts: Consts) -> Tensor:
     """Distances [B, C] of the logits to the knowledge, for U over the client's data set."""
-    return torch.cdist(net(batch.x), consts["prototypes"])
+    return torch.cdist(net(batch.x), consts["prototypes"].rows)

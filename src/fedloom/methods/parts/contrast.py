@@ -5,6 +5,7 @@ What is small costs by the call, so the prototypes are prepared once a round, an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -29,14 +30,30 @@ class Scaling(Protocol):
     def tau(self) -> float: ...
 
 
-def contrast_constants(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_rows: bool = False) -> Consts:
-    """A round's constants from prototypes [m, C, d]: which attract samples of their class, and which repel others.
+@dataclass(frozen=True, slots=True)
+class Prototypes:
+    """A round's Q prototypes, and which of them attract and repel the samples of each class.
 
-    positives, negatives [m, C] bool. Rows that are neither are left out, unless `all_rows`. Q prototypes remain:
-    "prototypes" [Q, d], their "squares" |p|^2 and "inverse_lengths" [Q]. By class: "members" [C, K], positions of its
-    positives, padded (None if class j's is j); "bias" [C, K], 0, or very negative for padding (None without any);
-    "pool" [C, Q] bool, the denominator (None if it is everything); "defined" [C] bool, has a positive (None if all
-    have); "attracting" [C], the number of positives, at least 1.
+    rows [Q, d]; squares: |p|^2, and inverse_lengths: 1 / |p|, [Q]. By class: members [C, K], positions of its
+    positives, padded (None if class j's is j); bias [C, K], 0, or very negative for padding (None without any); pool
+    [C, Q] bool, the denominator (None if it is everything); defined [C] bool, has a positive (None if all have);
+    attracting [C], the number of positives, at least 1.
+    """
+
+    rows: Tensor
+    squares: Tensor
+    inverse_lengths: Tensor
+    members: Tensor | None
+    bias: Tensor | None
+    attracting: Tensor
+    pool: Tensor | None
+    defined: Tensor | None
+
+
+def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_rows: bool = False) -> Prototypes:
+    """Prototypes out of rows [m, C, d]: positives [m, C] bool attract samples of their class, negatives repel others.
+
+    Rows that are neither are left out, unless `all_rows`.
     """
     holders, classes, width = rows.shape
     attract, repel = positives.reshape(-1), negatives.reshape(-1)
@@ -52,16 +69,16 @@ def contrast_constants(rows: Tensor, positives: Tensor, negatives: Tensor, *, al
     in_order = (members.flatten() == torch.arange(members.numel())).all()
     pool, defined = torch.where(own, attract, repel), attracting.any(1)
     lengths = prototypes.norm(dim=1)
-    return {
-        "prototypes": prototypes,
-        "squares": lengths.square(),
-        "inverse_lengths": torch.where(lengths > 1e-12, 1 / lengths, 0.0),
-        "members": None if members.shape == (len(prototypes), 1) and bool(in_order) else members,
-        "bias": None if most == 1 or is_member.all() else torch.where(is_member, 0.0, _NEVER).to(rows.dtype),
-        "attracting": is_member.sum(1).clamp(min=1).to(rows.dtype),
-        "pool": None if pool.all() else pool,
-        "defined": None if defined.all() else defined,
-    }
+    return Prototypes(
+        rows=prototypes,
+        squares=lengths.square(),
+        inverse_lengths=torch.where(lengths > 1e-12, 1 / lengths, 0.0),
+        members=None if members.shape == (len(prototypes), 1) and bool(in_order) else members,
+        bias=None if most == 1 or is_member.all() else torch.where(is_member, 0.0, _NEVER).to(rows.dtype),
+        attracting=is_member.sum(1).clamp(min=1).to(rows.dtype),
+        pool=None if pool.all() else pool,
+        defined=None if defined.all() else defined,
+    )
 
 
 def ramped(weight: float, round_: int, rounds: int, like: Tensor) -> Tensor:
@@ -95,21 +112,21 @@ def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: Batch)
 
 def _factors(lengths: Tensor, dots: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
     """1 / (|p| U tau) of every prototype: [Q]."""
-    inverse: Tensor = consts["inverse_lengths"] / options.tau
+    inverse: Tensor = consts["prototypes"].inverse_lengths / options.tau
     if options.scale == "none":
         return inverse
     if options.scale == "dataset":
         scale: Tensor = consts["scale"].clamp(min=1e-6)
         return inverse / scale
-    return inverse / mean_distances(lengths, dots, consts["squares"], batch)
+    return inverse / mean_distances(lengths, dots, consts["prototypes"].squares, batch)
 
 
 def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
     """s / tau [B, Q]: cosines of z [B, d] to every prototype, divided by that prototype's U and the temperature.
 
-    consts from `contrast_constants`, with "scale" [Q] where U is the data set's.
+    consts: "prototypes" (`Prototypes`), and "scale" [Q] where U is the data set's.
     """
-    squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].T
+    squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows.T
     with torch.set_grad_enabled(torch.is_grad_enabled() and not options.detach_scale):
         factors = _factors(squares, dots, batch, consts, options)
     scores: Tensor = dots * _inverse_norms(squares) * factors
@@ -122,16 +139,17 @@ def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling
     Returns losses [B] (finite, but meaningless where undefined) and defined [B] (None if all are: every class has a
     positive).
     """
-    members = batch.y.unsqueeze(1) if consts["members"] is None else consts["members"][batch.y]
-    bias, pool, defined = (None if consts[n] is None else consts[n][batch.y] for n in ("bias", "pool", "defined"))
+    known: Prototypes = consts["prototypes"]
+    members = batch.y.unsqueeze(1) if known.members is None else known.members[batch.y]
+    bias, pool, defined = (None if t is None else t[batch.y] for t in (known.bias, known.pool, known.defined))
     if options.scale == "batch" and not options.detach_scale:  # U has a gradient, too
         losses, *_ = contrast_of(scaled_similarities(z, batch, consts, options), members, bias, pool)
         return losses, defined
     with torch.no_grad():
-        squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].T
+        squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows.T
         factors, inverse = _factors(squares, dots, batch, consts, options), _inverse_norms(squares)
         scores = dots.mul_(inverse).mul_(factors)
-    inputs = (z, inverse, scores, factors, consts["prototypes"], members, bias, pool)
+    inputs = (z, inverse, scores, factors, known.rows, members, bias, pool)
     losses, *_ = _Contrast.apply(*inputs)  # type: ignore[no-untyped-call]
     return losses, defined
 
