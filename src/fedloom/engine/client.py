@@ -192,7 +192,7 @@ class Worker:
             measuring = job.measured and last_epoch
             for block in self.epoch(job, client.draws, phase.share, left):
                 for part in block.pieces([1] * len(block)) if measuring else [block]:
-                    samples, left = samples + len(part.y), left - len(part)
+                    samples, left = samples + part.y.shape[0], left - len(part)
                     if measuring and not left and optimizer.steps:  # a first step may have no pull yet
                         out, norms = steps.measured(part.whole())
                         client.norms |= {name: float(norm) for name, norm in norms.items()}

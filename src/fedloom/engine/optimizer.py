@@ -38,11 +38,14 @@ class Optimizer:
     ) -> None:
         self.parameters, self.steps = list(parameters), 0
         each = [specs] * len(self.parameters) if isinstance(specs, OptimizerSpec) else specs
-        self._groups = []
+        self._groups: list[_Group] = []
         for spec in dict.fromkeys(each):
             device = self.parameters[0].device
             rate = torch.tensor(spec.lr_in(round_), dtype=torch.float64, device=device) if spec.decay != 1 else None
             self._groups.append(_Group(spec, [place for place, own in enumerate(each) if own == spec], rate))
+
+        self._specs = tuple((group.spec, tuple(group.places)) for group in self._groups)
+        self._plain = all(spec.name == "sgd" and not spec.momentum for spec, _ in self._specs)
 
     @property
     def rates(self) -> list[Tensor]:
@@ -57,9 +60,10 @@ class Optimizer:
     @property
     def key(self) -> Hashable:
         """What the arithmetic of the next step depends on, beside tensors."""
+        if self._plain:  # the same in every step
+            return self._specs
         adam = any(group.spec.name == "adam" for group in self._groups)
-        parts = tuple((group.spec, tuple(group.places), bool(group.first)) for group in self._groups)
-        return parts, self.steps if adam else 0
+        return self._specs, bool(self.state), self.steps if adam else 0
 
     def remaking(self) -> Remaking:
         """Makes optimisers for other parameters at today's step; rates, then state, are the next tensors given."""

@@ -30,22 +30,21 @@ class Block:
 
     def __len__(self) -> int:
         """Number of batches."""
-        return -(-len(self.y) // self.size)
+        return -(-self.y.shape[0] // self.size)
 
     def batches(self) -> list[Batch]:
         """The batches, where they lie: sums may depend on where in memory that is."""
         return [one.whole() for one in self.pieces([1] * len(self))]
 
     def pieces(self, lengths: Sequence[int]) -> list[Block]:
-        """Consecutive blocks of so many batches each."""
-        found, start = [], 0
-        for length in lengths:
-            rows = slice(start, start + length * self.size)
-            found.append(
-                Block(self.x[rows], self.y[rows], self.size, None if self.second is None else self.second[rows])
-            )
-            start = rows.stop
-        return found
+        """Consecutive blocks of so many batches each, where they lie."""
+        if len(lengths) == 1:
+            return [self]
+        rows = [length * self.size for length in lengths]
+        rows[-1] -= sum(rows) - self.y.shape[0]
+        seconds = [None] * len(rows) if self.second is None else torch.split(self.second, rows)
+        parts = zip(torch.split(self.x, rows), torch.split(self.y, rows), seconds, strict=True)
+        return [Block(x, y, self.size, second) for x, y, second in parts]
 
     def whole(self) -> Batch:
         """All of it as one batch."""

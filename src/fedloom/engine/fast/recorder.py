@@ -45,6 +45,30 @@ class _Seen:
     recording: _Recording | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """What the pieces of one epoch share. kind: what a step does, beside the sizes of its inputs."""
+
+    steps: Steps
+    kind: Hashable
+    consts: list[Tensor]
+
+    @staticmethod
+    def of(steps: Steps) -> _Epoch:
+        leaves = leaves_of(steps.consts)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        numbers = tuple([leaf for leaf in leaves if not isinstance(leaf, Tensor)])
+        layout = tuple([(tensor.shape, tensor.stride()) for tensor in tensors])
+        consts = shape_of(steps.consts), numbers, layout
+        return _Epoch(steps, (id(steps.live), phase_key(steps.phase), consts, tuple(steps.moving)), tensors)
+
+    def inputs(self, piece: Block) -> list[Tensor]:
+        """All tensors that steps read or write: the net's entries, the optimiser's rates and state, constants, data."""
+        steps = self.steps
+        data = [piece.x, piece.y] if piece.second is None else [piece.x, piece.y, piece.second]
+        return [*steps.live.tree.values(), *steps.optimizer.rates, *steps.optimizer.state, *self.consts, *data]
+
+
 class Recorder:
     """Takes the steps of blocks, and records the pieces that come often.
 
@@ -63,18 +87,20 @@ class Recorder:
         self._seen: dict[Hashable, _Seen] = {}
         self._refused: set[Hashable] = set()  # kinds of steps, of whatever length
         self._notes: list[Finding] = []
-        self._last: tuple[Steps | None, Hashable] = None, None
+        self._last: _Epoch | None = None
 
     def __call__(self, steps: Steps, block: Block) -> list[Objective]:
         """The objectives of the steps of a block, detached; the live net and the optimiser are as after them."""
         if block.y.device.type != "cpu":
             return steps.one_by_one(block).objectives
-        kind = self._kind(steps)
-        if kind in self._refused:
+        epoch = self._last
+        if epoch is None or epoch.steps is not steps:
+            epoch = self._last = _Epoch.of(steps)
+        if epoch.kind in self._refused:
             return steps.one_by_one(block).objectives
         found: list[Objective] = []
         for piece in block.pieces(lengths_of(block)):
-            found += self._taken(kind, steps, piece)
+            found += self._taken(epoch, piece)
         return found
 
     def notes(self) -> Sequence[Finding]:
@@ -82,33 +108,16 @@ class Recorder:
         told, self._notes = self._notes, []
         return told
 
-    def _kind(self, steps: Steps) -> Hashable:
-        """What a step does, beside the sizes of its inputs; blocks of one epoch share it."""
-        last, kind = self._last
-        if last is not steps:
-            numbers = tuple(leaf for leaf in leaves_of(steps.consts) if not isinstance(leaf, Tensor))
-            layout = tuple([(t.shape, t.stride()) for t in leaves_of(steps.consts) if isinstance(t, Tensor)])
-            kind = (
-                id(steps.live),
-                phase_key(steps.phase),
-                shape_of(steps.consts),
-                numbers,
-                layout,
-                tuple(steps.moving),
-            )
-            self._last = steps, kind
-        return kind
-
-    def _taken(self, kind: Hashable, steps: Steps, piece: Block) -> list[Objective]:
-        optimizer = steps.optimizer
-        key = (kind, optimizer.key, piece.size, piece.x.shape, piece.x.stride(), piece.second is None)
+    def _taken(self, epoch: _Epoch, piece: Block) -> list[Objective]:
+        steps, optimizer = epoch.steps, epoch.steps.optimizer
+        key = (epoch.kind, optimizer.key, piece.y.shape[0], piece.size)
         seen = self._seen.get(key)
         if seen is None:
             if len(self._seen) >= MOST_COUNTED:  # numbers that change every round make new kinds
                 self._seen = {old: known for old, known in self._seen.items() if known.recording is not None}
             seen = self._seen[key] = _Seen(steps.phase)
         if seen.recording is not None:
-            taken = seen.recording(inputs_of(steps, piece))
+            taken = seen.recording(epoch.inputs(piece))
             optimizer.advance(len(piece), taken.began)
             return taken.objectives
         self._count(seen, len(piece))
@@ -119,9 +128,9 @@ class Recorder:
             return objectives
         seen.tried = True
         function = pure(steps, piece)
-        inputs = [tensor.detach().clone() for tensor in inputs_of(steps, piece)]
+        inputs = [tensor.detach().clone() for tensor in epoch.inputs(piece)]
         objectives = steps.one_by_one(piece).objectives
-        self._record(kind, seen, function, inputs)
+        self._record(epoch.kind, seen, function, inputs)
         return objectives
 
     @staticmethod
@@ -154,7 +163,7 @@ class Recorder:
 
 def lengths_of(block: Block) -> list[int]:
     """How a block is cut: full batches in pieces of `LENGTHS`, the longest first, then a shorter batch alone."""
-    full, rest = divmod(len(block.y), block.size)
+    full, rest = divmod(block.y.shape[0], block.size)
     found = []
     for length in LENGTHS:
         found += [length] * (full // length)
@@ -162,15 +171,8 @@ def lengths_of(block: Block) -> list[int]:
     return found + [1] * bool(rest)
 
 
-def inputs_of(steps: Steps, piece: Block) -> list[Tensor]:
-    """All tensors that steps read or write: the net's entries, rates and state of the optimiser, constants, data."""
-    consts = [leaf for leaf in leaves_of(steps.consts) if isinstance(leaf, Tensor)]
-    data = [piece.x, piece.y] if piece.second is None else [piece.x, piece.y, piece.second]
-    return [*steps.live.tree.values(), *steps.optimizer.rates, *steps.optimizer.state, *consts, *data]
-
-
 def pure(steps: Steps, piece: Block) -> Callable[..., Taken]:
-    """The steps of a piece as a function of `inputs_of`, in which it changes what they change."""
+    """The steps of a piece as a function of `_Epoch.inputs`, in which it changes what they change."""
     net = Functional(steps.live.net)
     names, moved, phase = list(steps.live.tree), list(steps.moving), steps.phase
     made, size, twice = steps.optimizer.remaking(), piece.size, piece.second is not None
