@@ -23,6 +23,7 @@ from fedloom.nets.frozen import Frozen
 from fedloom.nets.groups import group_of
 
 _REMEMBERED = 4096  # clients whose class counts are kept
+_LAST = 32  # clients of a round that are ordered by size
 
 
 @dataclass(slots=True)
@@ -170,8 +171,7 @@ class Federation:
             down.add(job.payload)
             return job
 
-        largest_first = sorted(chosen, key=lambda client: -len(self.scenario.train[client]))
-        uploads = _Uploads(self.engine.run(_Jobs(largest_first, made)), chosen)
+        uploads = _Uploads(self.engine.run(_Jobs(self._order_of_work(chosen), made)), chosen)
         findings, asked = list[Finding](), time.perf_counter()
         server = self.engine.keep(method.aggregate(self.server, uploads, ctx)) if chosen else self.server
         done = uploads.all()
@@ -204,6 +204,12 @@ class Federation:
             seconds=seconds,
             findings=findings,
         )
+
+    def _order_of_work(self, clients: Sequence[int]) -> list[int]:
+        """The first ones in the order of their ids, in which the server sums; the last ones by size, the largest first,
+        so that nobody waits long for the very last."""
+        first, last = clients[:-_LAST], clients[-_LAST:]
+        return [*first, *sorted(last, key=lambda client: -len(self.scenario.train[client]))]
 
     def _held(self, clients: Sequence[int]) -> dict[int, int]:
         """Training samples of some clients, by group."""
