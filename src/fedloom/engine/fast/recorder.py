@@ -112,7 +112,7 @@ class Recorder:
             optimizer.advance(len(piece), taken.began)
             return taken.objectives
         self._count(seen, len(piece))
-        if not self._worth_it(seen):
+        if kind in self._refused or not self._worth_it(seen):
             started = time.perf_counter()
             objectives = steps.one_by_one(piece).objectives
             seen.shortest = min(seen.shortest, (time.perf_counter() - started) / len(piece))
