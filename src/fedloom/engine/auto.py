@@ -47,7 +47,7 @@ class Candidate:
 
 
 class Auto:
-    """Runs each round on one of the `candidates`, the first one first. rounds: of the whole run."""
+    """Runs each round on one of the `candidates`, the first one first. rounds: that are to come."""
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:
         self._candidates, self._rounds = list(candidates), rounds
@@ -74,7 +74,8 @@ class Auto:
             yield done
         if samples:
             self._now.seconds = [*self._now.seconds, (time.perf_counter() - began) / samples][-_REMEMBERED:]
-        self._now.rounds, self._now.looked = self._now.rounds + 1, self._round
+            self._now.rounds += 1  # one without a sample says nothing
+        self._now.looked = self._round
 
     def _tried(self, jobs: list[Job]) -> list[Done]:
         """A round on a candidate that may fail; then on the first, which may not."""
