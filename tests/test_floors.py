@@ -16,14 +16,14 @@ FLOORS = {
     "data": 2,
     "nets": 2,
     "methods": 3,
-    "engine": 4,
     "evaluation": 4,
-    "study": 5,
-    "report": 6,
-    "api": 6,
-    "terminal": 7,
-    "cli": 7,
-    "__main__": 8,
+    "engine": 5,
+    "study": 6,
+    "report": 7,
+    "api": 7,
+    "terminal": 8,
+    "cli": 8,
+    "__main__": 9,
 }
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 

@@ -183,7 +183,7 @@ def test_only_the_named_roles_are_trained():
 class Pair(Method):
     """Two nets side by side, each trained on cross-entropy; the second stays with the client. `phase` shapes it."""
 
-    spec = Spec(nets=("first", "second"), private_nets=frozenset({"second"}))
+    spec = Spec(nets={"first": None, "second": None}, private_nets=frozenset({"second"}))
 
     def __init__(self, **phase):
         super().__init__()
