@@ -85,8 +85,12 @@ def engine_imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedloom.engine."):
             yield node.module.removeprefix("fedloom.engine.")
         elif isinstance(node, ast.Import):
-            yield from (a.name.removeprefix("fedloom.engine.") for a in node.names if a.name.startswith("fedloom.engine."))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("fedloom.engine."):
+            yield from (
+                a.name.removeprefix("fedloom.engine.") for a in node.names if a.name.startswith("fedloom.engine.")
+            )
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("fedloom.engine.")
+        ):
             yield node.value.removeprefix("fedloom.engine.")
 
 

@@ -1,5 +1,7 @@
 """The engine that compares whole rounds: which one it takes, when it looks again, what becomes of one that fails."""
 
+import itertools
+
 import pytest
 
 from fedloom.core.errors import ClientError
@@ -106,7 +108,7 @@ def test_it_looks_again_now_and_then_and_less_often_at_a_slower_one(clock):
         ran[slower] = [n for n, name in enumerate(run(engine, 400)) if name == "serial"]
     assert [len(rounds) for rounds in ran.values()] == [2 + 16, 2 + 3]
     for slower, rounds in ran.items():
-        waits = [after - before for before, after in zip(rounds[1:], rounds[2:], strict=False)]
+        waits = [after - before for before, after in itertools.pairwise(rounds)]
         assert set(waits) == {int(20 * slower) + 1}
 
 

@@ -89,7 +89,10 @@ def test_more_workers_than_cores_are_warned_of(monkeypatch):
         found = choose(toy.federation, toy.worker, EngineChoice(name=name, workers=workers))
         found.engine.close()
         warnings[name, workers] = found.warning
-    assert warnings.pop(("processes", 3)) == "engine.workers = 3: they share 2 cores; more workers than cores are no faster"
+    assert (
+        warnings.pop(("processes", 3))
+        == "engine.workers = 3: they share 2 cores; more workers than cores are no faster"
+    )
     assert set(warnings.values()) == {None}
 
 

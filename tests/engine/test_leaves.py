@@ -24,7 +24,15 @@ def consts(value, number=0.5):
 def test_leaves_are_tensors_and_numbers_in_order():
     given = consts(1)
     found = leaves_of(given)
-    expected = [given["own"], given["table"].values, given["table"].held, given["heads"][0]["w"], given["pair"][0], 3, 0.5]
+    expected = [
+        given["own"],
+        given["table"].values,
+        given["table"].held,
+        given["heads"][0]["w"],
+        given["pair"][0],
+        3,
+        0.5,
+    ]
     assert len(found) == len(expected)
     assert all(one is other or one == other for one, other in zip(found, expected, strict=True))
 

@@ -1,6 +1,7 @@
 """Adapting a personal model before its test (`Method.adapt`): a throw-away, on training data, on every engine."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def after_tests(method, *, protocol="personal/local", engine="serial", net=Tiny,
     apart = dataset([label for labels in LABELS for label in labels[::-1]])
     apart = dataclasses.replace(apart, x=apart.x + 1)
     sizes = np.cumsum([0, 5, 4, 3, 4])
-    views = Views.of([np.arange(a, b) for a, b in zip(sizes, sizes[1:], strict=False)])
+    views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(sizes)])
     scenario = dataclasses.replace(toy.scenario, test_set=apart, test=views)
     toy.worker.evaluator = Evaluator(toy.worker.live_of, scenario, protocol, batch=PASS_BATCH)
     federation = toy.federation
@@ -211,7 +212,9 @@ def test_a_run_adapts_tests_and_counts(registered, protocol, tmp_path):
             "evaluation": {"protocol": protocol},
         }
         for engine in ("serial", {"name": "processes", "workers": 2}):
-            numbers[name, str(engine)[:4]] = run(parse(config | {"engine": engine}), out=tmp_path / f"{name}{engine}").numbers
+            numbers[name, str(engine)[:4]] = run(
+                parse(config | {"engine": engine}), out=tmp_path / f"{name}{engine}"
+            ).numbers
     for name in ("tuned0", "tuned4"):
         (one, other) = (ones for (which, _), ones in numbers.items() if which == name)
         assert all(one[key] == other[key] for key in ("checkpoint_sha256", "test_loss", "accuracy", "flops"))

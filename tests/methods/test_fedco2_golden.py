@@ -269,7 +269,10 @@ def trees(precision: Precision) -> list[dict[str, Tensor]]:
 
 def averaged(precision: Precision, participants, **options):
     """Server weights by their plain names, and the names that stayed with client 0, both of the online net."""
-    method, bundle = configured("fedco2", "paper", **options), prepared(Listed().to(precision.dtype), nets=dict.fromkeys(NETS))
+    method, bundle = (
+        configured("fedco2", "paper", **options),
+        prepared(Listed().to(precision.dtype), nets=dict.fromkeys(NETS)),
+    )
     task = Task.of(bundle, clients=3, num_classes=3, rounds=3, local_epochs=1, streams=Streams(0))
     assert set(tree_of(bundle)) == set(trees(precision)[0])
     uploads, states = {}, {}

@@ -462,7 +462,9 @@ def test_dw_over_fedavg_is_feddw():
                 toy.federation.step()
         plain, wrapping = (toy.federation.server for toy in toys)
         assert same_bits(plain, {name.removeprefix("dw."): value for name, value in wrapping.items()})
-        assert {name for name in wrapping if name.startswith("dw.")} == {f"dw.{name}" for name in plain.keys() - {"model"}}
+        assert {name for name in wrapping if name.startswith("dw.")} == {
+            f"dw.{name}" for name in plain.keys() - {"model"}
+        }
 
 
 def test_options_and_presets_of_both():

@@ -126,7 +126,9 @@ def test_global_soft_labels_in_both_precisions(precision):
         ("uniform", "global_all3_absent_uniform"),
         ("eye", "global_all3_keep"),
     ):
-        assert precision.matches(next_soft_labels(ClassTable.from_sums(sums, counts), first, rule, 1.0).values, SL[entry])
+        assert precision.matches(
+            next_soft_labels(ClassTable.from_sums(sums, counts), first, rule, 1.0).values, SL[entry]
+        )
 
 
 def test_weights_as_fedavg(precision):

@@ -21,7 +21,7 @@ class Taught(Method):
 
     def begin(self, payload, state, ctx):
         start = super().begin(payload, state, ctx)
-        return Start(start.tree, {"teacher": {name: value for name, value in start.tree.items()}})
+        return Start(start.tree, {"teacher": dict(start.tree)})
 
     def one(self, net):
         return net
@@ -79,11 +79,13 @@ def test_they_are_those_of_the_net_in_evaluation_mode_and_constants(method, net)
         assert torch.allclose(features, fresh.features(x), rtol=0, atol=1e-6)
 
 
-def test_statistics_of_batch_norm_move_as_without_a_teacher():
-    """The teacher's passes leave no trace in the net, or in its own weights."""
-    taught, plain = (after(world(method, LABELS, net=TinyBN), 1) for method in (type("T", (Taught,), {"pull": 0.0})(), Method()))
+def test_a_teachers_passes_leave_no_trace():
+    """Neither in batch norm's statistics, nor in its own weights."""
+    taught, plain = (
+        after(world(method, LABELS, net=TinyBN), 1) for method in (type("T", (Taught,), {"pull": 0.0})(), Method())
+    )
     ours, theirs = (toy.federation.server["model"] for toy in (taught, plain))
-    # three training passes per step instead of one
+    # the net itself runs three times in each step, not once
     assert int(ours["norm.num_batches_tracked"]) == 3 * int(theirs["norm.num_batches_tracked"])
     job = taught.job(0, round_=2)
     before = {name: value.clone() for name, value in job.payload["model"].items()}

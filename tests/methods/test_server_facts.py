@@ -171,7 +171,7 @@ def test_a_selection_may_look_at_the_servers_state():
 
 # -- the closing round -------------------------------------------------------------------------------------------------
 class Heads(Method):
-    """The closing round: every client sends its head after one epoch on it alone; their mean is kept beside the model."""
+    """The closing round: every client sends its head after one epoch on it alone; the server keeps their mean."""
 
     def phases(self, start, ctx):
         return [Train(self.loss, 1, trains=frozenset({Role.HEAD}))]

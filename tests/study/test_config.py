@@ -10,8 +10,8 @@ import yaml
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError
-from fedloom.methods.method import METHODS, Method, Options
 from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.method import METHODS, Method, Options
 from fedloom.methods.spec import Spec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.study.config import load, parse

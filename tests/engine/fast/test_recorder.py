@@ -263,7 +263,9 @@ def test_constants_of_another_layout_have_a_recording_of_their_own():
         steps = dataclasses.replace(first, consts={"table": given})
         before = float(first.live.net.head.bias.detach().sum())
         (out,) = recorder(steps, some_block(toy))
-        assert float(out.total) == pytest.approx(float((table.reshape(-1) * torch.arange(6.0)).sum()) * before, rel=1e-5)
+        assert float(out.total) == pytest.approx(
+            float((table.reshape(-1) * torch.arange(6.0)).sum()) * before, rel=1e-5
+        )
     assert recorder.programs == 2
 
 

@@ -12,7 +12,9 @@ from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.stacks import obstacle
 from fedloom.methods import METHODS
+from fedloom.methods.facts import Start
 from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.methods.spec import Spec
 from fedloom.study.config import parse
@@ -41,9 +43,9 @@ class DoubleBN(TinyBN):
         return super().features(x.double())
 
 
-def agree(method, *, rounds=2, tolerance=1e-5, engine=stacked, **settings):
+def agree(method, *, labels=LABELS, rounds=2, tolerance=1e-5, engine=stacked, **settings):
     """Both engines through some rounds: the same counts, findings and (nearly) numbers."""
-    toys = [world(method, LABELS, batch_size=4, **settings) for _ in range(2)]
+    toys = [world(method, labels, batch_size=4, **settings) for _ in range(2)]
     toys[1].federation.engine = engine(toys[1].worker)
     for _ in range(rounds):
         serial, batched = (toy.federation.step() for toy in toys)
@@ -85,6 +87,31 @@ def test_the_scale_over_the_data_set_is_taken_in_every_epoch(name):
 
 def test_gradients_that_are_clipped():
     agree(configured("fedssa", "sound", clip=0.1))
+
+
+def test_one_clients_shared_constants_are_not_taken_for_another_ones():
+    """The same shapes, once with one leaf of each client's own, once with the other."""
+    agree(Swaps(), rounds=4)
+
+
+class Swaps(FedAvg):
+    """Two constants of the same shape: in odd rounds the first is the client's own, in even rounds the second."""
+
+    def begin(self, payload, state, ctx):
+        start = super().begin(payload, state, ctx)
+        own, common = torch.full((4,), 1.0 + ctx.client), torch.full((4,), 0.5)
+        odd = ctx.round % 2 == 1
+        return Start(start.tree, {"a": own if odd else common, "b": common if odd else own})
+
+    def loss(self, net, batch, consts):
+        return batch.mean(cross_entropy(net(batch.x) * consts["a"] - consts["b"], batch.y))
+
+
+def test_clients_of_one_size_with_momentum():
+    alike = [[0, 1, 2, 0, 1, 1, 0, 3], [1, 1, 2, 3, 3, 0, 1, 2], [0, 1, 2, 3, 0, 1, 2, 3]]
+    for name in METHOD_NAMES:
+        momentum = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=1e-3)
+        agree(configured(name), labels=alike, optimizer=momentum, epochs=2, rounds=3)
 
 
 def test_augmented_images():
