@@ -15,16 +15,19 @@ from fedloom.core.records import Record, to_bytes
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
+from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.engine import Federation, LocalTraining, Serial, Worker
+from fedloom.engine import Federation, LocalTraining, RoundReport, Serial, Worker
 from fedloom.engine.jobs import Done, Job
+from fedloom.engine.processes import Processes
+from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS
 from fedloom.methods.facts import ServerContext, Task
 from fedloom.methods.method import Method
 from fedloom.methods.phases import OptimizerSpec
-from fedloom.nets import build
+from fedloom.nets import MODELS
 from fedloom.nets.blueprint import prepared
 from fedloom.nets.net import Net
 
@@ -94,6 +97,7 @@ class World:
     task: Task
     worker: Worker
     federation: Federation
+    reports: Sequence[RoundReport] = ()
 
     def job(self, client: int, *, round_: int = 1, state: Record | None = None) -> Job:
         """One client's work against the server's present state."""
@@ -156,25 +160,23 @@ def world(
     rounds: int = 5,
     seed: int = 3,
     engine: Callable[[Worker], Any] = Serial,
+    augment: Augmentation | None = None,
+    public: Dataset | None = None,
 ) -> World:
     """A federation; `clients` holds one list of labels per client."""
     streams = Streams(seed)
     data = dataset([label for labels in clients for label in labels], shape=shape, classes=classes)
     starts = np.cumsum([0, *(len(labels) for labels in clients)])
     views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(starts)])
-    scenario = Scenario("toy", data, data, views, Views.of([np.arange(0)] * len(clients)), views)
-    if isinstance(net, str):
-        made = build(net, input_shape=shape, num_classes=classes, streams=streams)
-    else:
-        with streams.isolated("init"):
-            made = net()
-    made = prepared(
-        made,
-        head_bias=method.spec.head_bias,
-        nets=method.spec.nets,
-        extra=method.extra,
-        other=lambda model: build(model, input_shape=shape, num_classes=classes, streams=streams),
-    )
+    scenario = Scenario("toy", data, data, views, Views.of([np.arange(0)] * len(clients)), views, public=public)
+
+    def registered(name: str) -> Net:
+        return MODELS.get(name)(input_shape=shape, num_classes=classes)
+
+    spec = method.spec
+    with streams.isolated("init"):
+        made = registered(net) if isinstance(net, str) else net()
+        made = prepared(made, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra, other=registered)
     task = Task.of(
         made,
         clients=len(clients),
@@ -185,9 +187,37 @@ def world(
         optimizer=optimizer,
         batch_size=batch_size,
     )
-    worker = Worker(method, [made], data, LocalTraining(batch_size, optimizer))
+    worker = Worker(method, [made], data, LocalTraining(batch_size, optimizer, augment or Augmentation()))
     federation = Federation(method, engine(worker), [task], scenario, participation=participation, net=made.frozen)
     return World(method, made, data, scenario, task, worker, federation)
+
+
+ENGINES = ("serial", "processes", "stacked")
+
+
+def after(toy: World, rounds: int, engine: str = "serial") -> World:
+    """The federation after some rounds on one of `ENGINES`, with their `reports`."""
+    federation = toy.federation
+    if engine == "processes":
+        federation.engine = Processes(toy.worker, federation.tasks, workers=2)
+    if engine == "stacked":
+        federation.engine = Batched(toy.worker, 32)
+    try:
+        toy.reports = [federation.step() for _ in range(rounds)]
+    finally:
+        federation.engine.close()
+    return toy
+
+
+def alike(one: World, other: World, engine: str) -> bool:
+    """Whether the federation `other` has the bits of `one`, or, stacked, its numbers within 1e-5."""
+    pairs = [(one.federation.server, other.federation.server)]
+    if one.federation.states.keys() != other.federation.states.keys():
+        return False
+    pairs += [(state, other.federation.states[client]) for client, state in one.federation.states.items()]
+    same = same_bits if engine != "stacked" else (lambda a, b: near(a, b, 1e-5))
+    counts = [[(r.steps, r.samples, r.bytes_up, r.bytes_down) for r in toy.reports] for toy in (one, other)]
+    return counts[0] == counts[1] and all(same(a, b) for a, b in pairs)
 
 
 class Backwards(Serial):

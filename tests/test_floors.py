@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,14 +19,14 @@ FLOORS = {
     "data": 2,
     "nets": 2,
     "methods": 3,
-    "engine": 4,
     "evaluation": 4,
-    "study": 5,
-    "report": 6,
-    "api": 6,
-    "terminal": 7,
-    "cli": 7,
-    "__main__": 8,
+    "engine": 5,
+    "study": 6,
+    "report": 7,
+    "api": 7,
+    "terminal": 8,
+    "cli": 8,
+    "__main__": 9,
 }
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 
@@ -52,6 +55,80 @@ def test_every_place_has_a_floor() -> None:
     assert places == set(FLOORS)
 
 
+# -- inside the engine -------------------------------------------------------------------------------------------------
+ENGINE = SOURCE / "engine"
+# From below to above: a file imports from lower places only, or from its own folder.
+ENGINE_FLOORS: dict[str, int] = {
+    **dict.fromkeys(["steps", "optimizer", "leaves", "keys", "term_balance", "jobs", "memory"], 0),
+    "fast": 1,
+    "speedups": 2,
+    "client": 3,
+    "serial": 4,
+    "states": 4,
+    "loop": 5,
+    "stacked": 5,
+    "processes": 6,
+    "flops": 6,
+    "auto": 7,
+    "choose": 8,
+    "__init__": 9,
+}
+ENGINE_FILES = [path for path in FILES if ENGINE in path.parents]
+
+
+def engine_imports(path: Path) -> Iterator[str]:
+    """Modules of the engine that a file imports, without `fedloom.engine.`; lazy ones and those by name included."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "fedloom.engine":
+            yield from (alias.name if (ENGINE / f"{alias.name}.py").exists() else "__init__" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedloom.engine."):
+            yield node.module.removeprefix("fedloom.engine.")
+        elif isinstance(node, ast.Import):
+            yield from (
+                a.name.removeprefix("fedloom.engine.") for a in node.names if a.name.startswith("fedloom.engine.")
+            )
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("fedloom.engine.")
+        ):
+            yield node.value.removeprefix("fedloom.engine.")
+
+
+@pytest.mark.parametrize("path", ENGINE_FILES, ids=lambda p: str(p.relative_to(ENGINE)))
+def test_imports_go_down_inside_the_engine(path: Path) -> None:
+    own = path.relative_to(ENGINE).parts[0].removesuffix(".py")
+    for module in engine_imports(path):
+        word = module.split(".")[0]
+        level = ENGINE_FLOORS[word] <= 0 and ENGINE_FLOORS[own] == 0  # the lowest may import each other
+        assert word == own or level or ENGINE_FLOORS[word] < ENGINE_FLOORS[own], f"engine/{own} must not import {word}"
+
+
+def test_every_file_of_the_engine_has_a_floor() -> None:
+    assert {p.relative_to(ENGINE).parts[0].removesuffix(".py") for p in ENGINE_FILES} == set(ENGINE_FLOORS)
+
+
+def test_files_of_the_engine_do_not_import_in_circles() -> None:
+    names = {".".join(p.relative_to(ENGINE).with_suffix("").parts): p for p in ENGINE_FILES}
+    packages = {name.removesuffix(".__init__"): name for name in names}
+    graph = {name: [packages.get(module, module) for module in engine_imports(path)] for name, path in names.items()}
+    assert {module for modules in graph.values() for module in modules} <= set(names)
+    assert len(list(TopologicalSorter(graph).static_order())) == len(names)  # raises `CycleError`
+
+
+def test_the_engine_knows_one_door_to_what_is_fast() -> None:
+    words = re.compile(r"\b(recorders?|recordings?|recorded|hurry|hurried|native|room)\b", re.IGNORECASE)
+    found = {
+        str(path.relative_to(ENGINE)): set(words.findall(path.read_text(encoding="utf-8")))
+        for path in ENGINE_FILES
+        if path.relative_to(ENGINE).parts[0] != "fast"
+    }
+    assert {name: said for name, said in found.items() if said} == {"speedups.py": {"Recorder"}}
+    outside = [path for path in FILES if ENGINE / "fast" not in path.parents]
+    doors = [path for path in outside if "fedloom.engine.fast" in path.read_text(encoding="utf-8")]
+    assert doors == [ENGINE / "speedups.py"]
+
+
+# -- what importing costs ----------------------------------------------------------------------------------------------
 def modules_after(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(*sys.modules)"
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())

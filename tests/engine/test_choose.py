@@ -1,15 +1,16 @@
-"""Engines with native kernels: asked for, or found faster in a trial."""
+"""The engine that is asked for, with own kernels or without, and what stands in the way of one."""
 
 import pytest
 import torch
 
-from fedloom.core import native
 from fedloom.core.errors import ConfigError
-from fedloom.engine import choose
-from fedloom.engine.choose import EngineChoice, choose
+from fedloom.engine.auto import Auto
+from fedloom.engine.choose import EngineChoice, choose, engine_name
 from fedloom.engine.client import Worker
+from fedloom.engine.fast import kernels
 from fedloom.engine.fast.kernels.compiling import compiler
 from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.processes import Processes
 from fedloom.engine.serial import Serial
 from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS
@@ -20,14 +21,21 @@ from support import configured, furthest, same_bits, world
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0, 3]]
 NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw"]
+OWN, TORCH = EngineChoice(name="serial", kernels="own"), EngineChoice(name="serial")
 
 
-def images(name="fedavg", *, net="lenet5-bn"):
-    return world(configured(name), LABELS, net=net, shape=(1, 28, 28), epochs=2, rounds=4)
+def images(name="fedavg", *, net="lenet5-bn", rounds=4):
+    return world(configured(name), LABELS, net=net, shape=(1, 28, 28), epochs=2, rounds=rounds)
+
+
+def chosen(toy, choice):
+    """The toy federation on the engine that is chosen for it."""
+    toy.federation.engine = choose(toy.federation, toy.worker, choice).engine
+    return toy.federation.engine
 
 
 def trained(toy, choice, *, count=2):
-    equip(toy.federation, toy.worker, choice)
+    chosen(toy, choice)
     try:
         for _ in range(count):
             toy.federation.step()
@@ -36,15 +44,116 @@ def trained(toy, choice, *, count=2):
     return toy.federation
 
 
-NATIVE, TORCH = EngineChoice("serial", kernels="own"), EngineChoice("serial")
+def words(engine):
+    """How each candidate of an automatic choice works."""
+    return [candidate.words for candidate in engine._candidates]
 
 
+# -- engines -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "workers", "kind", "said"),
+    [
+        ("serial", 2, Serial, "serial"),
+        ("processes", 2, Processes, "processes"),
+        ("processes", 1, Processes, "processes"),
+        ("batched", 1, Batched, "batched"),
+        ("batched", 2, Processes, "batched"),
+        ("auto", 2, Auto, "processes"),
+        ("auto", 1, Auto, "serial"),
+    ],
+)
+def test_the_engine_is_the_one_asked_for(name, workers, kind, said):
+    toy = world(configured("fedavg"), LABELS)
+    engine = chosen(toy, EngineChoice(name=name, workers=workers))
+    try:
+        assert (type(engine), engine.name, engine.reason) == (kind, said, None)
+        assert engine_name(engine, EngineChoice(name=name)) == said
+    finally:
+        engine.close()
+
+
+def test_no_more_processes_than_clients_of_a_round():
+    toy = world(configured("fedavg"), LABELS, participation=0.5)
+    engine = chosen(toy, EngineChoice(name="processes", workers=4))
+    try:
+        assert len(engine._hands) == 2
+    finally:
+        engine.close()
+
+
+def test_more_workers_than_cores_are_warned_of(monkeypatch):
+    monkeypatch.setattr("fedloom.engine.choose.cores", lambda: 2)
+    warnings = {}
+    for name, workers in (("processes", 3), ("processes", 2), ("serial", 3)):
+        toy = world(configured("fedavg"), LABELS)
+        found = choose(toy.federation, toy.worker, EngineChoice(name=name, workers=workers))
+        found.engine.close()
+        warnings[name, workers] = found.warning
+    assert (
+        warnings.pop(("processes", 3))
+        == "engine.workers = 3: they share 2 cores; more workers than cores are no faster"
+    )
+    assert set(warnings.values()) == {None}
+
+
+def test_stacks_have_the_width_asked_for():
+    toy = world(configured("fedavg"), LABELS)
+    assert chosen(toy, EngineChoice(name="batched", workers=1, stack=3)).stacks.width == 3
+    assert chosen(toy, EngineChoice(name="batched", workers=1)).stacks.width == 32
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_auto_keeps_to_the_serial_engines_bits_unless_told(workers):
+    toy = images()
+    engine = chosen(toy, EngineChoice(workers=workers))
+    assert words(engine) == (["in 2 processes", "in one"] if workers == 2 else ["in one process"])
+    assert all(candidate.reference for candidate in engine._candidates)
+    engine.close()
+
+
+@needs_compiler
+def test_auto_compares_all_that_it_may():
+    toy = images()
+    engine = chosen(toy, EngineChoice(workers=2, same_bits=False))
+    split = ["in 2 processes", "in one"]
+    assert words(engine) == [*split, *(f"{where} with own kernels" for where in split), "stacked in 2 processes"]
+    assert [candidate.reference for candidate in engine._candidates] == [True, True, False, False, False]
+    made = [candidate.make() for candidate in engine._candidates]
+    try:
+        assert [one.name for one in made] == ["processes", "serial", "processes", "serial", "batched"]
+        assert [one._worker.speedups.kernels for one in made if isinstance(one, Processes)] == [False, True, False]
+        assert [one.worker.speedups.kernels for one in made if isinstance(one, Serial)] == [False, True]
+    finally:
+        for one in made:
+            one.close()
+
+
+@needs_compiler
+@pytest.mark.parametrize(("named", "count"), [("torch", 0), ("auto", 2)])
+def test_kernels_that_are_named_are_the_only_ones_compared(named, count):
+    engine = chosen(images(), EngineChoice(workers=2, same_bits=False, kernels=named))
+    assert sum("own kernels" in each for each in words(engine)) == count
+
+
+@needs_compiler
+def test_own_kernels_that_are_named_are_those_of_all_candidates():
+    engine = chosen(images(), EngineChoice(workers=2, same_bits=False, kernels="own"))
+    assert words(engine) == ["in 2 processes", "in one"]
+    made = [candidate.make() for candidate in engine._candidates]
+    workers = [made[0]._worker, made[1].worker]
+    for one in made:
+        one.close()
+    assert all(worker.speedups.kernels for worker in workers)
+    assert all(live.net.within is not None for worker in workers for live in worker.lives)
+
+
+# -- own kernels -------------------------------------------------------------------------------------------------------
 @needs_compiler
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_is_close_to_torchs_kernels(name):
     """Close as a run with batch norm can be after a few steps: it divides by the spread of small batches."""
-    native, plain = trained(images(name), NATIVE), trained(images(name), TORCH)
-    records = [(native.server, plain.server), *((state, plain.states[k]) for k, state in native.states.items())]
+    own, plain = trained(images(name), OWN), trained(images(name), TORCH)
+    records = [(own.server, plain.server), *((state, plain.states[k]) for k, state in own.states.items())]
     apart = [furthest(a["model"], b["model"]) for a, b in records if "model" in a]
     assert 0 < max(apart) < 1e-5
 
@@ -52,32 +161,33 @@ def test_every_method_is_close_to_torchs_kernels(name):
 @needs_compiler
 @pytest.mark.parametrize("name", ["fedavg", "fedsc", "fedco2"])
 def test_processes_have_the_bits_of_one(name):
-    two = EngineChoice("processes", workers=2, kernels="own")
-    assert same_bits(trained(images(name), two).server, trained(images(name), NATIVE).server)
+    two = EngineChoice(name="processes", workers=2, kernels="own")
+    assert same_bits(trained(images(name), two).server, trained(images(name), OWN).server)
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", ["fedavg", "fedsc", "fedskc"])
-def test_recordings_have_the_bits_of_steps(name):
+def test_recorded_steps_have_the_bits_of_steps(name):
     toy = images(name)
-    equip(toy.federation, toy.worker, NATIVE)
-    assert isinstance(toy.federation.engine, Serial)
-    recorder = toy.federation.engine.worker.recorder = Recorder(0.0, longest_seconds=1e9, after=1)
+    engine = chosen(toy, OWN)
+    assert isinstance(engine, Serial)
+    recorder = engine.worker.stepping = Recorder(0.0, 0, 1e9)
     for _ in range(2):
         toy.federation.step()
     assert recorder.programs > 0
-    assert same_bits(toy.federation.server, trained(images(name), NATIVE).server)
+    assert same_bits(toy.federation.server, trained(images(name), OWN).server)
 
 
 @needs_compiler
 def test_the_workers_own_nets_stay_torchs():
     """They evaluate, and count floating-point operations."""
     toy = images()
-    equip(toy.federation, toy.worker, NATIVE)
-    engine = toy.federation.engine
+    engine = chosen(toy, OWN)
     assert isinstance(engine, Serial)
-    assert engine.native
-    assert not toy.worker.native
+    assert engine.worker.speedups.kernels
+    assert not toy.worker.speedups.kernels
+    assert engine.worker.lives[0].net.within is not None
+    assert toy.worker.lives[0].net.within is None
     weights = [p for p in engine.worker.lives[0].net.parameters() if p.dim() == 4]
     assert all(p.is_contiguous() for p in weights)
 
@@ -85,101 +195,72 @@ def test_the_workers_own_nets_stay_torchs():
 @pytest.mark.parametrize(
     ("change", "choice", "why"),
     [
-        ({}, EngineChoice("batched", kernels="own"), "stacks are computed by torch"),
-        ({"net": "mlp-128"}, NATIVE, "no net has a convolution"),
-        ({"bfloat16": True}, NATIVE, "precision is bfloat16"),
-        ({"device": torch.device("meta")}, NATIVE, "run on the CPU, and the device is meta"),
+        ({}, EngineChoice(name="batched", kernels="own"), "stacks are computed by torch"),
+        ({"net": "mlp-128"}, OWN, "no net has a convolution"),
+        ({"net": "mlp-128"}, EngineChoice(name="auto", workers=1, kernels="own"), "no net has a convolution"),
+        ({"bfloat16": True}, OWN, "precision is bfloat16"),
+        ({"device": torch.device("meta")}, OWN, "run on the CPU, and the device is meta"),
     ],
 )
 def test_what_stands_in_their_way_is_told(change, choice, why):
+    change = dict(change)
     toy = images(net=change.pop("net", "lenet5"))
     if change:
         device = change.pop("device", torch.device("cpu"))
         toy.worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local, device, **change)
     with pytest.raises(ConfigError, match=f"engine.kernels: own cannot be used: .*{why}"):
-        equip(toy.federation, toy.worker, choice)
+        chosen(toy, choice)
 
 
 def test_no_compiler_is_told(monkeypatch):
-    monkeypatch.setattr(native, "compiler", lambda: None)
+    monkeypatch.setattr(kernels, "compiler", lambda: None)
     toy = images()
     with pytest.raises(ConfigError, match="there is no C\\+\\+ compiler"):
-        equip(toy.federation, toy.worker, NATIVE)
-    equipped = equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, same_bits=False))
-    toy.federation.engine.close()
-    assert "native" not in equipped.reason
+        chosen(toy, OWN)
+    engine = chosen(toy, EngineChoice(workers=1, same_bits=False))
+    assert words(engine) == ["in one process", "stacked in one process"]
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_an_installation_without_them_is_told(missing, monkeypatch):
+    if missing:
+        monkeypatch.setattr("fedloom.engine.speedups._folder", lambda: None)
+    elif compiler() is None:
+        pytest.skip("needs a C++ compiler")
+    toy = images()
+    if missing:
+        with pytest.raises(ConfigError, match="own cannot be used: this installation has none"):
+            chosen(toy, OWN)
+    else:
+        assert chosen(toy, OWN).worker.speedups.kernels
+    assert trained(images(), TORCH, count=1).round == 1
 
 
 @needs_compiler
 @pytest.mark.parametrize("faster", ["serial", "processes"])
 def test_auto_takes_them_where_it_may_and_they_are_faster(faster, monkeypatch):
-    def seconds(_, engine, *, hurried):
-        return 1.0 if engine.name == faster and engine.native else 2.0
-
-    monkeypatch.setattr(choose._Trial, "seconds", seconds)
-    toy = images()
-    equipped = equip(toy.federation, toy.worker, EngineChoice("auto", workers=2, same_bits=False))
-    engine = toy.federation.engine
+    toy = images(rounds=20)
+    engine = chosen(toy, EngineChoice(workers=2, same_bits=False))
+    for candidate in engine._candidates:
+        candidate.rounds, candidate.seconds = 2, [2.0]
+    place = "in one with own kernels" if faster == "serial" else "in 2 processes with own kernels"
+    (best,) = (candidate for candidate in engine._candidates if candidate.words == place)
+    best.seconds = [1e-9]
     try:
-        assert (engine.name, engine.native) == (faster, True)
-        split = "in one process" if faster == "serial" else "in 2"
-        assert f"1.000 s {split} with native kernels" in equipped.reason
-        assert all(words in equipped.reason for words in ("in one process,", "in 2,", "stacked in 2"))
+        toy.federation.step()
+        assert engine.name == faster
+        worker = best.engine.worker if faster == "serial" else best.engine._worker
+        assert worker.speedups.kernels
+        assert f"us a sample {place} (3 rounds)" in engine.reason
+        assert all(f"us a sample {each} (" in engine.reason for each in words(engine))
     finally:
         engine.close()
-
-
-@needs_compiler
-def test_stacks_of_linear_nets_take_them_where_auto_may(monkeypatch):
-    monkeypatch.setattr(choose._Trial, "seconds", lambda _, engine, *, hurried: 2.0 - engine.native)
-    toy = images(net="mlp-128")
-    equipped = equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, same_bits=False))
-    assert (toy.federation.engine.name, toy.federation.engine.native) == ("batched", True)
-    assert equipped.reason.endswith("took 2.000 s in one process, 1.000 s stacked in one process with native kernels")
-
-
-@needs_compiler
-def test_stacks_of_convolutions_beside_linear_nets_are_torchs():
-    stacked = images(net="lenet5")
-    stacked.federation.engine = Batched(stacked.worker.twin(native=True))
-    stacked.federation.step()
-    plain = trained(images(net="lenet5"), TORCH, count=1)
-    assert furthest(stacked.federation.server["model"], plain.server["model"]) < 1e-5
-
-
-@needs_compiler
-@pytest.mark.parametrize("name", ["batched", "auto"])
-def test_stacks_of_linear_nets_take_them_where_they_are_named(name):
-    toy = images(net="mlp-128")
-    equip(toy.federation, toy.worker, EngineChoice(name, workers=1, same_bits=False, kernels="own"))
-    assert toy.federation.engine.native
-    with pytest.raises(ConfigError, match="no net has a convolution"):
-        equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, kernels="own"))
-
-
-@needs_compiler
-@pytest.mark.parametrize("choice", [EngineChoice("auto", workers=1), EngineChoice("auto", workers=2)])
-def test_auto_keeps_to_torchs_bits_unless_told(choice):
-    toy = images()
-    equipped = equip(toy.federation, toy.worker, choice)
-    toy.federation.engine.close()
-    assert "native" not in (equipped.reason or "")
-
-
-@needs_compiler
-@pytest.mark.parametrize("kernels_", ["torch", "native"])
-def test_kernels_that_are_named_are_the_only_ones_tried(kernels_):
-    toy = images()
-    choice = EngineChoice("auto", workers=2, same_bits=False, kernels=kernels_)
-    equipped = equip(toy.federation, toy.worker, choice)
-    toy.federation.engine.close()
-    assert equipped.reason.count("native") == (2 if kernels_ == "native" else 0)
 
 
 def test_a_config_asks_for_them():
     scenario = {"source": "digits", "clients": 5, "partition": "iid"}
     config = {"method": "fedavg", "model": "lenet5", "rounds": 1, "scenario": scenario}
-    assert parse(config | {"engine": {"kernels": "native"}}).engine.choice().kernels == "native"
+    assert parse(config | {"engine": {"kernels": "own"}}).engine.kernels == "own"
     with pytest.raises(ConfigError, match="kernels"):
         parse(config | {"engine": {"kernels": "mine"}})
 
@@ -188,6 +269,14 @@ def test_a_config_asks_for_them():
 def test_a_result_names_them():
     scenario = {"source": "digits", "clients": 5, "partition": "iid"}
     config = {"method": "fedavg", "model": "digits-cnn", "rounds": 1, "scenario": scenario}
-    engine = {"name": "serial", "kernels": "native"}
-    assert run(parse(config | {"engine": engine})).numbers["engine"] == "serial, native kernels"
+    engine = {"name": "serial", "kernels": "own"}
+    assert run(parse(config | {"engine": engine})).numbers["engine"] == "serial, own kernels"
     assert run(parse(config | {"engine": "serial"})).numbers["engine"] == "serial"
+
+
+def test_a_config_may_take_every_step_in_plain_python():
+    scenario = {"source": "digits", "clients": 5, "partition": "iid"}
+    config = {"method": "fedavg", "model": "mlp", "rounds": 2, "scenario": scenario}
+    fast, plain = (run(parse(config | {"engine": {"name": "serial", "fast": fast}})) for fast in (True, False))
+    same = ("test_loss", "accuracy", "fingerprint", "flops")
+    assert all(fast.numbers[name] == plain.numbers[name] for name in same)

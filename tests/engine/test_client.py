@@ -183,7 +183,7 @@ def test_only_the_named_roles_are_trained():
 class Pair(Method):
     """Two nets side by side, each trained on cross-entropy; the second stays with the client. `phase` shapes it."""
 
-    spec = Spec(nets=("first", "second"), private_nets=frozenset({"second"}))
+    spec = Spec(nets={"first": None, "second": None}, private_nets=frozenset({"second"}))
 
     def __init__(self, **phase):
         super().__init__()
@@ -507,6 +507,30 @@ def test_what_a_client_leaves_does_not_change_when_others_train():
     kept = clone(done.payload["model"])
     toy.worker.run(toy.job(1))
     assert same_tree(done.payload["model"], kept)
+
+
+class Room:
+    """Memory of which it is known what was written."""
+
+    def __init__(self):
+        self.given = []
+
+    def empty_like(self, tensor):
+        self.given.append(torch.full(tensor.shape, float("nan")).to(tensor.dtype))
+        return self.given[-1]
+
+    def holds(self, tensor):
+        return any(tensor.data_ptr() == own.data_ptr() for own in self.given)
+
+
+def test_weights_are_written_where_the_worker_says():
+    toy, plain = (world(Method(), LABELS, net=TinyBN) for _ in range(2))
+    room = Room()
+    toy.worker.memory_for = room.empty_like
+    done = toy.worker.run(toy.job(0))
+    assert len(room.given) == len(toy.task.init)
+    assert all(room.holds(tensor) for tensor in done.payload["model"].values())
+    assert same_tree(done.payload["model"], plain.worker.run(plain.job(0)).payload["model"])
 
 
 def test_a_client_does_not_depend_on_who_went_before():

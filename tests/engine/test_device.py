@@ -92,7 +92,7 @@ def test_stacks_that_do_not_fit_are_halved_and_it_is_said():
     full, toy = world(Full(), LABELS, batch_size=4), world(configured("fedavg"), LABELS, batch_size=4)
     full.method.failures = 2
     for one in (full, toy):
-        one.federation.engine = Batched(one.worker)
+        one.federation.engine = Batched(one.worker, 32)
     report, _ = full.federation.step(), toy.federation.step()
     assert [f.message for f in report.findings] == [
         "out of memory with 4 clients in a stack; it goes on with 2",

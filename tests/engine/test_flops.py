@@ -35,11 +35,12 @@ def test_two_nets_count_twice():
 
 def test_a_run_counts_all_participants_of_all_rounds():
     toy = world(configured("fedavg"), LABELS, participation=0.67)
-    samples = 0
+    held = []
     for round_ in (1, 2, 3):
-        toy.federation.step()
-        samples += sum(len(LABELS[client]) for client in toy.federation.participants(round_))
-    assert flops_of(toy.federation, toy.worker) == samples * STEP
+        held.append(toy.federation.step().held)
+        assert held[-1] == {0: sum(len(LABELS[client]) for client in toy.federation.participants(round_))}
+    samples = sum(own[0] for own in held)
+    assert flops_of(toy.federation, toy.worker, {0: samples}) == samples * STEP
 
 
 def test_counting_changes_nothing_that_lasts():
@@ -47,7 +48,7 @@ def test_counting_changes_nothing_that_lasts():
     toy.federation.step()
     before = dict(toy.federation.server)
     drawn = torch.random.get_rng_state()
-    flops_of(toy.federation, toy.worker)
+    assert flops_of(toy.federation, toy.worker, {0: 7.0}) > 0
     assert same_bits(before, toy.federation.server)
     assert torch.equal(torch.random.get_rng_state(), drawn)
     job = toy.job(0, round_=2)

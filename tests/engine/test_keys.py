@@ -1,11 +1,16 @@
 """When phases of two clients do the same."""
 
+import dataclasses
+import functools
+
+import pytest
 import torch
 
 from fedloom.engine.keys import phase_key
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.parts.gradients import clipped
-from fedloom.methods.phases import ClassMeans, Collect, Train
+from fedloom.methods.phases import ClassMeans, Collect, OptimizerSpec, SampleMean, Train
+from fedloom.nets.roles import Role
 
 METHOD = FedAvg()
 
@@ -39,3 +44,101 @@ def test_tensors_are_told_apart_by_identity():
     one, other = torch.ones(2), torch.ones(2)
     assert phase_key(loss_with(one)) == phase_key(loss_with(one))
     assert phase_key(loss_with(one)) != phase_key(loss_with(other))
+
+
+def of(net, batch, consts):
+    return net(batch.x)
+
+
+# Another value of every field of a phase.
+OTHERS = {
+    Train: {
+        "loss": FedAvg().loss,
+        "epochs": 2,
+        "trains": frozenset({Role.HEAD}),
+        "nets": ("online",),
+        "optimizer": OptimizerSpec(lr=0.5),
+        "grad_map": clipped(1.0),
+        "project": lambda parameters, consts: parameters,
+        "refresh": {"mean": SampleMean(of)},
+        "collect": {"means": ClassMeans("z")},
+        "evaluates": frozenset({Role.BN_STAT}),
+        "steps": 3,
+        "share": 0.5,
+        "until": lambda means: True,
+    },
+    Collect: {"statistics": {"means": ClassMeans(of)}},
+}
+PLAIN = {Train: Train(METHOD.loss), Collect: Collect({"means": SampleMean(of)})}
+FIELDS = [(kind, field.name) for kind in OTHERS for field in dataclasses.fields(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda given: getattr(given, "__name__", given))
+def test_every_field_of_a_phase_counts(kind, name):
+    plain, value = PLAIN[kind], OTHERS[kind][name]
+    changed = dataclasses.replace(plain, **{name: value})
+    assert phase_key(changed) != phase_key(plain)
+    assert phase_key(changed) == phase_key(dataclasses.replace(plain, **{name: value}))
+    hash(phase_key(changed))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"optimizer": OptimizerSpec(lr=0.5)}, {"optimizer": {"head": OptimizerSpec(lr=0.5)}}),
+        ({"optimizer": {"head": OptimizerSpec(lr=0.5)}}, {"optimizer": {"extra": OptimizerSpec(lr=0.5)}}),
+        ({"optimizer": OptimizerSpec()}, {"optimizer": OptimizerSpec(decay=0.5)}),
+        ({"refresh": {"a": SampleMean(of)}}, {"refresh": {"b": SampleMean(of)}}),
+        ({"refresh": {"a": SampleMean(of)}}, {"refresh": {"a": ClassMeans(of)}}),
+        ({"collect": {"a": SampleMean("z")}}, {"collect": {"a": SampleMean("y")}}),
+        ({"epochs": 1}, {"epochs": True}),
+        ({"nets": ("a", "b")}, {"nets": ("b", "a")}),
+    ],
+    ids=str,
+)
+def test_what_is_inside_a_field_counts(one, other):
+    keys = [phase_key(Train(METHOD.loss, **given)) for given in (one, other)]
+    assert keys[0] != keys[1]
+
+
+def loss_over(value):
+    """A loss that is made anew and closes over a value."""
+
+    def loss(net, batch, consts):
+        return len(str(value)) * net(batch.x).sum()
+
+    return Train(loss)
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        ({"a", "b"}, {"b", "a"}, {"a", "c"}),
+        (frozenset({1}), {1}, {2}),
+        ({"x": [1, 2]}, {"x": [1, 2]}, {"x": [2, 1]}),
+        ((1, {"y": {3}}), (1, {"y": {3}}), (1, {"y": {4}})),
+        (1, 1, True),
+        (Role.HEAD, Role.HEAD, Role.BODY),
+        (functools.partial(of, consts=1), functools.partial(of, consts=1), functools.partial(of, consts=2)),
+    ],
+    ids=str,
+)
+def test_what_a_loss_closes_over_counts(one, same, other):
+    assert phase_key(loss_over(one)) == phase_key(loss_over(same))
+    assert phase_key(loss_over(one)) != phase_key(loss_over(other))
+    hash(phase_key(loss_over(one)))
+
+
+def test_default_arguments_count():
+    def with_default(value):
+        return Train(lambda net, batch, consts, weight=value: weight * net(batch.x).sum())
+
+    def with_keyword(value):
+        def loss(net, batch, consts, *, weight=value):
+            return weight * net(batch.x).sum()
+
+        return Train(loss)
+
+    for made in (with_default, with_keyword):
+        assert phase_key(made(1.0)) == phase_key(made(1.0))
+        assert phase_key(made(1.0)) != phase_key(made(2.0))

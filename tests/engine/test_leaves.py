@@ -1,57 +1,79 @@
-"""Constants of several clients as one."""
+"""The tensors and numbers inside constants, and constants rebuilt around others."""
 
+import pytest
 import torch
-from fedloom.engine.constants import Stacked, shape_of
 
 from fedloom.core.tables import ClassTable
-
-COMMON = torch.arange(3.0)
+from fedloom.engine.leaves import leaves_of, placed, rebuilt, shape_of
 
 
 def consts(value, number=0.5):
-    """A client's constants: every kind of thing that methods put there."""
+    """Every kind of thing that methods put into a round's constants."""
     return {
-        "common": COMMON,
         "own": torch.full((2,), float(value)),
-        "equal": torch.ones(2),
         "table": ClassTable(torch.full((2, 1), float(value)), torch.ones(2, dtype=torch.bool)),
         "heads": [{"w": torch.full((1,), float(value))}],
+        "pair": (torch.arange(2), 3),
         "number": number,
         "nothing": None,
+        "yes": True,
         "word": "l2",
     }
 
 
-def test_what_clients_have_in_common_stays_single():
-    stacked = Stacked.of([consts(1), consts(2)])
-    assert stacked.tensors()[0] is COMMON
-    assert len(stacked.stacked) == 3  # own, the table's values, the head
-    assert all(leaf.shape[0] == 2 for leaf in stacked.stacked)
-    assert stacked.kinds() == ("shared", "own", "shared", "own", "shared", "own", 0.5)
+def test_leaves_are_tensors_and_numbers_in_order():
+    given = consts(1)
+    found = leaves_of(given)
+    expected = [
+        given["own"],
+        given["table"].values,
+        given["table"].held,
+        given["heads"][0]["w"],
+        given["pair"][0],
+        3,
+        0.5,
+    ]
+    assert len(found) == len(expected)
+    assert all(one is other or one == other for one, other in zip(found, expected, strict=True))
 
 
-def test_one_client_gets_its_own_back():
-    stacked = Stacked.of([consts(1), consts(2)])
-    second = stacked.of_one([leaf[1] for leaf in stacked.stacked])
-    assert shape_of(second) == shape_of(consts(2))
-    assert torch.equal(second["own"], torch.full((2,), 2.0))
-    assert torch.equal(second["table"].values, torch.full((2, 1), 2.0))
-    assert second["heads"][0]["w"] == 2
-    assert (second["number"], second["nothing"], second["word"]) == (0.5, None, "l2")
+def test_constants_are_rebuilt_around_other_leaves():
+    other = rebuilt(shape_of(consts(1)), iter(leaves_of(consts(2, 0.25))))
+    assert shape_of(other) == shape_of(consts(2))
+    assert torch.equal(other["own"], torch.full((2,), 2.0))
+    assert torch.equal(other["table"].values, torch.full((2, 1), 2.0))
+    assert other["heads"][0]["w"] == 2
+    assert isinstance(other["pair"], tuple)
+    assert (other["number"], other["nothing"], other["yes"], other["word"]) == (0.25, None, True, "l2")
 
 
-def test_numbers_that_differ_become_a_tensor():
-    stacked = Stacked.of([consts(1, 0.1), consts(1, 0.2)])
-    assert len(stacked.stacked) == 1
-    assert torch.allclose(stacked.stacked[0], torch.tensor([0.1, 0.2]))
+def test_shapes_are_equal_whatever_the_values():
+    assert shape_of(consts(1)) == shape_of(consts(2, 7))
+    assert hash(shape_of(consts(1))) == hash(shape_of(consts(2, 7)))
 
 
-def test_shared_tensors_can_be_replaced():
-    stacked = Stacked.of([consts(1), consts(2)])
-    doubled = stacked.with_tensors(iter([2 * t if t is COMMON else t for t in stacked.tensors()]))
-    assert torch.equal(doubled.of_one([leaf[0] for leaf in doubled.stacked])["common"], 2 * COMMON)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"word": "l1"},
+        {"own": torch.ones(3)},
+        {"own": torch.ones(2, dtype=torch.float64)},
+        {"yes": False},
+        {"nothing": 1.0},
+        {"heads": []},
+        {"pair": [torch.arange(2), 3]},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_everything_else_is_part_of_the_shape(change):
+    assert shape_of(consts(1)) != shape_of(consts(1) | change)
 
 
-def test_clients_that_cannot_share_a_stack_differ_in_shape():
-    other_word, other_size = consts(1) | {"word": "l1"}, consts(1) | {"own": torch.ones(3)}
-    assert len({shape_of(c) for c in (consts(1), consts(2), other_word, other_size)}) == 3
+def test_constants_that_are_there_are_not_moved():
+    given = consts(1)
+    assert placed(given, torch.device("cpu")) is given
+    moved = placed(given, torch.device("meta"))
+    assert {leaf.device.type for leaf in leaves_of(moved) if isinstance(leaf, torch.Tensor)} == {"meta"}
+    assert shape_of(moved) == shape_of(given)
+    assert given["own"].device.type == "cpu"

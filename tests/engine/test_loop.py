@@ -14,12 +14,12 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import to_bytes
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
-from fedloom.core.trees import clone
+from fedloom.core.trees import clone, weighted_mean
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS, register
 from fedloom.methods import method as contract
-from fedloom.methods.facts import Finding, ServerContext, Task
+from fedloom.methods.facts import Finding, ServerContext, Start, Task
 from fedloom.methods.method import Method
 from fedloom.methods.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
 from support import Backwards, Recording, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
@@ -422,7 +422,7 @@ def test_a_third_party_method_works_end_to_end(open_registry):
         def begin(self, payload, state, ctx):
             assert payload["you"] == ctx.client
             assert payload["table"].values[0, 0] == ctx.client
-            return contract.Start(payload["weights"], {"visits": state["visits"]})
+            return Start(payload["weights"], {"visits": state["visits"]})
 
         def phases(self, start, ctx):
             seen = SampleMean(lambda net, batch, consts: batch.x)
@@ -441,7 +441,7 @@ def test_a_third_party_method_works_end_to_end(open_registry):
             assert all(u["note"] == f"round {ctx.round}" for u in uploads.values())
             z = torch.stack([u["z"] for u in uploads.values()]).mean(0)[:5]
             running = self.options.shrink * server["running"] + z
-            model = contract.weighted_mean([u["tree"] for u in uploads.values()], [u["n"] for u in uploads.values()])
+            model = weighted_mean([u["tree"] for u in uploads.values()], [u["n"] for u in uploads.values()])
             return {"model": model, "running": running, "rounds": server["rounds"] + 1}
 
         def predictors(self, server, state, ctx):

@@ -22,7 +22,7 @@ def trained(name, engine=None, *, bfloat16=True, recorder=None):
     """Two rounds."""
     toy = world(configured(name), LABELS, net=TinyBN, epochs=2, rounds=3)
     worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local, bfloat16=bfloat16)
-    worker.recorder = recorder or worker.recorder
+    worker.stepping = recorder or worker.stepping
     toy.federation.engine = engine(worker, toy) if engine else toy.federation.engine.__class__(worker)
     try:
         for _ in range(2):
@@ -58,7 +58,7 @@ def test_processes_have_the_bits_of_one(name):
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsc", "fedskc"])
 def test_recordings_have_the_bits_of_steps(name):
-    recorder = Recorder(0.0, longest_seconds=1e9, after=1)
+    recorder = Recorder(0.0, 0, 1e9)
     assert same_bits(trained(name, recorder=recorder).server, trained(name).server)
     assert recorder.programs > 0
 
@@ -66,7 +66,7 @@ def test_recordings_have_the_bits_of_steps(name):
 @pytest.mark.parametrize("name", ["fedavg", "fedsc", "fedskc", "fedssa"])
 def test_stacks_are_close(name):
     """bfloat16 has 8 bits: one rounding the other way is 0.4 % of a value."""
-    one, stacked = trained(name), trained(name, lambda worker, toy: Batched(worker))
+    one, stacked = trained(name), trained(name, lambda worker, toy: Batched(worker, 32))
     if "model" in one.server:
         assert furthest(one.server["model"], stacked.server["model"]) < 0.02
 

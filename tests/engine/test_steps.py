@@ -21,11 +21,23 @@ def test_a_block_is_its_batches_in_order_without_copies(samples, sizes):
     assert batches[0].x.data_ptr() == whole.x.data_ptr()
 
 
-def test_single_batches_lie_where_the_block_lies():
+def test_pieces_lie_where_the_block_lies():
     """Bits of a product may depend on where its operands start."""
     whole = block(7, 3)
-    assert [single.x.data_ptr() for single in whole.singles()] == [batch.x.data_ptr() for batch in whole.batches()]
-    assert [len(single) for single in whole.singles()] == [1, 1, 1]
+    singles = whole.pieces([1, 1, 1])
+    assert [single.x.data_ptr() for single in singles] == [batch.x.data_ptr() for batch in whole.batches()]
+    assert [len(single) for single in singles] == [1, 1, 1]
+    two, one = whole.pieces([2, 1])
+    assert (len(two), len(one), len(two.y), len(one.y)) == (2, 1, 6, 1)
+
+
+def test_a_second_view_is_cut_like_the_first():
+    first = block(7, 3)
+    whole = Block(first.x, first.y, 3, first.x + 100)
+    for batch in whole.batches():
+        assert torch.equal(batch.second, batch.x + 100)
+    assert torch.equal(whole.pieces([2, 1])[1].second, whole.second[6:])
+    assert first.batches()[0].second is None
 
 
 def test_a_tally_means_terms_over_steps_and_sums_taps():
@@ -33,7 +45,7 @@ def test_a_tally_means_terms_over_steps_and_sums_taps():
     for value in (1.0, 3.0):
         block = Block(torch.zeros(2, 1), torch.tensor([0, 0]), 2)
         term = torch.tensor(value, requires_grad=True)
-        tally.add([Objective(term, {"loss": term}, {"z": torch.full((2, 3), value)})], block)
+        tally.add([Objective(term, {"loss": term}, {"z": torch.full((2, 3), value)})], block.batches())
     assert tally.means() == {"loss": 2.0}
     assert tally.collected()["means"].values[0].tolist() == [2.0] * 3
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.engine.term_balance import PROBED, findings, gradient_norms, pulls
+from fedloom.engine.term_balance import ROUNDS, balance, findings, gradient_norms
 from fedloom.methods.method import Method
 from fedloom.methods.phases import Objective, OptimizerSpec
 from support import Recording, TinyBN, TinyDropout, configured, same_bits, world
@@ -36,24 +36,24 @@ def test_norms_are_those_of_gradients_with_the_cross_entropies_together(paramete
     torch.autograd.grad(terms["square"] + terms["both"], parameters)  # the graphs are still there
 
 
-def test_without_anything_to_compare_there_are_no_pulls(parameters):
+def test_without_anything_to_compare_there_is_no_balance(parameters):
     w, _ = parameters
     assert gradient_norms({"ce": w.sum()}, parameters) == {}
     assert gradient_norms({"loss": w.sum(), "reg": w.square().sum()}, parameters) == {}
     assert gradient_norms({}, parameters) == {}
-    assert pulls([{}, {}]) == {}
+    assert balance([{}, {}]) == {}
 
 
-def test_a_pull_is_a_term_s_norms_over_those_of_cross_entropy_summed_over_the_clients():
+def test_a_balance_is_a_term_s_norms_over_those_of_cross_entropy_summed_over_the_clients():
     clients = [{"ce": 4.0, "reg": 1.0}, {}, {"ce": 1e-9, "reg": 1.0, "other": 6.0}]  # the last holds a single class
-    assert pulls(clients) == pytest.approx({"reg": 0.5, "other": 1.5})
-    assert pulls([{"ce": 0.0, "reg": 1.0}])["reg"] > 1e9
-    assert pulls([{"ce": 0.0, "reg": 0.0}]) == {"reg": 0.0}
+    assert balance(clients) == pytest.approx({"reg": 0.5, "other": 1.5})
+    assert balance([{"ce": 0.0, "reg": 1.0}])["reg"] > 1e9
+    assert balance([{"ce": 0.0, "reg": 0.0}]) == {"reg": 0.0}
 
 
 # -- what is said, and when --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("rounds", "last"), [(2, 2), (3, 3), (5, 5), (9, 5)])
-def test_that_a_term_is_inactive_is_said_at_the_last_probed_round(rounds, last):
+def test_that_a_term_is_inactive_is_said_at_the_last_measured_round(rounds, last):
     said = [r for r in range(1, rounds + 1) if findings("some", {"reg": 0.0099}, r, rounds)]
     assert said == [last]
     assert findings("some", {"reg": 0.01}, last, rounds) == []
@@ -64,7 +64,7 @@ def test_that_a_term_is_inactive_is_said_at_the_last_probed_round(rounds, last):
 
 
 def test_that_a_term_dominates_is_said_at_once():
-    for round_ in PROBED:
+    for round_ in ROUNDS:
         (finding,) = findings("some", {"reg": 12.34, "other": 10.0, "third": 1.0}, round_, 9)
         assert (finding.code, finding.figure) == ("some.dominating_reg", 12.34)
         assert "12.3 times" in finding.message
@@ -89,23 +89,23 @@ def test_the_loop_reports_terms_out_of_proportion(weight, code):
     assert reported == {r: [f"weighted.{code}_decay"] if r in expected else [] for r in range(1, 8)}
 
 
-def test_clients_are_probed_in_rounds_two_to_five():
+def test_clients_are_measured_in_rounds_two_to_five():
     toy = world(configured("fedprox"), LABELS, participation=0.67, rounds=8, engine=Recording, batch_size=3, epochs=2)
     for round_ in range(1, 9):
         toy.federation.engine.jobs.clear()
         toy.federation.engine.done.clear()
         report = toy.federation.step()
-        probed = tuple(job.ctx.client for job in toy.federation.engine.jobs if job.probe)
-        assert sorted(probed) == list(report.participants if round_ in (2, 3, 4, 5) else ())
-        assert tuple(d.client for d in toy.federation.engine.done if d.norms) == probed
+        measured = tuple(job.ctx.client for job in toy.federation.engine.jobs if job.measured)
+        assert sorted(measured) == list(report.participants if round_ in (2, 3, 4, 5) else ())
+        assert tuple(d.client for d in toy.federation.engine.done if d.norms) == measured
 
 
-def test_a_phase_of_one_step_is_not_probed():
+def test_a_phase_of_one_step_is_not_measured():
     toy = world(configured("fedprox"), LABELS, batch_size=64)  # the pull to where one starts is 0 at first
     assert toy.worker.run(dataclasses.replace(toy.job(0), measured=True)).norms == {}
 
 
-def test_the_pull_is_that_of_the_last_step():
+def test_the_norms_are_those_of_the_last_step():
     toy = world(Weighted(), [LABELS[0]], epochs=2, batch_size=7)
     job = dataclasses.replace(toy.job(0), measured=True)
     done = toy.worker.run(job)
@@ -123,15 +123,15 @@ def test_the_pull_is_that_of_the_last_step():
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "feddw", "fedsc", "fedskc", "local"])
 @pytest.mark.parametrize("net", [TinyBN, TinyDropout])
-def test_training_gives_the_same_bits_with_and_without_a_probe(name, net):
+def test_training_gives_the_same_bits_measured_or_not(name, net):
     toy = world(configured(name), LABELS, net=net, epochs=2, batch_size=3)
     toy.federation.step()
     job = toy.job(0, round_=2)
-    plain, probed = (toy.worker.run(dataclasses.replace(job, measured=probe)) for probe in (False, True))
-    assert same_bits(plain.payload, probed.payload)
-    assert same_bits(plain.state, probed.state)
-    assert dict(plain.terms) == dict(probed.terms)
+    plain, measured = (toy.worker.run(dataclasses.replace(job, measured=wanted)) for wanted in (False, True))
+    assert same_bits(plain.payload, measured.payload)
+    assert same_bits(plain.state, measured.state)
+    assert dict(plain.terms) == dict(measured.terms)
     assert dict(plain.norms) == {}
-    assert bool(probed.norms) == (name not in ("fedavg", "local"))
-    watched = {term for term in probed.terms if not term.startswith("ce")} - {"loss"}
-    assert set(probed.norms) == ({"ce"} | watched if watched else set())
+    assert bool(measured.norms) == (name not in ("fedavg", "local"))
+    watched = {term for term in measured.terms if not term.startswith("ce")} - {"loss"}
+    assert set(measured.norms) == ({"ce"} | watched if watched else set())

@@ -315,7 +315,7 @@ def test_a_method_keeps_nothing_to_itself(name, preset):
     for _ in range(2):
         toy.federation.step()
     assert vars(toy.method) == before
-    assert vars(type(toy.method)()).keys() == before.keys()
+    assert vars(type(toy.method)(toy.method.options)).keys() == before.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,6 +21,7 @@ from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
 from fedloom.methods.fedco2 import foreign_losses, fused
 from fedloom.methods.parts.losses import kl_divergence
 from fedloom.methods.phases import Batch, OptimizerSpec
+from fedloom.nets.blueprint import prepared
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net, tree_of
 from support import Precision, Through, configured
@@ -59,7 +60,7 @@ class Straight(Net):
 
 def pair(net, **values) -> Bundle:
     """A bundle whose nets hold `values` by full name."""
-    bundle = Bundle(net, NETS)
+    bundle = prepared(net, nets=dict.fromkeys(NETS))
     bundle.load_state_dict(values)
     return bundle
 
@@ -167,7 +168,7 @@ def heads(precision: Precision) -> list[dict[str, Tensor]]:
 
 def adapted(precision: Precision, **options):
     """The local objective of client 0 through `down`, `begin` and `loss`, and the bundle that it was taken on."""
-    bundle = Bundle(Block().to(precision.dtype), NETS)
+    bundle = prepared(Block().to(precision.dtype), nets=dict.fromkeys(NETS))
     for name in NETS:
         bundle[name].features_given = precision.tensor(GEN["in"][f"features_{name}"]).requires_grad_()
         bundle[name].logits_given = precision.tensor(GEN["in"][f"own_logits_{name}"])
@@ -268,7 +269,10 @@ def trees(precision: Precision) -> list[dict[str, Tensor]]:
 
 def averaged(precision: Precision, participants, **options):
     """Server weights by their plain names, and the names that stayed with client 0, both of the online net."""
-    method, bundle = configured("fedco2", "paper", **options), Bundle(Listed().to(precision.dtype), NETS)
+    method, bundle = (
+        configured("fedco2", "paper", **options),
+        prepared(Listed().to(precision.dtype), nets=dict.fromkeys(NETS)),
+    )
     task = Task.of(bundle, clients=3, num_classes=3, rounds=3, local_epochs=1, streams=Streams(0))
     assert set(tree_of(bundle)) == set(trees(precision)[0])
     uploads, states = {}, {}
@@ -300,7 +304,7 @@ def test_label_skew_code_weighs_by_samples_and_averages_statistics(precision):
     shared, own = averaged(precision, [0, 1, 2], weights="samples", bn_stats="shared")
     assert own == out["labelskew_code_personal_keys"]
     assert [n / sum(sizes) for n in sizes] == pytest.approx(out["labelskew_code_weights"], abs=1e-12)
-    every = configured("fedavg").average({k: {"model": t, "samples": sizes[k]} for k, t in enumerate(trees(precision))})
+    every = configured("fedavg").mean({k: {"model": t, "samples": sizes[k]} for k, t in enumerate(trees(precision))})
     for name, value in out["labelskew_code_global_all_keys"].items():
         assert precision.matches(every[f"online.{name}"], value)  # the code's server averages what clients ignore, too
         assert name in own or precision.matches(shared[name], value)

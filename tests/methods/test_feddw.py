@@ -139,7 +139,7 @@ def test_rows_without_data(rule, ema):
     sums, counts = omega(1) * torch.tensor([[4.0], [0], [2], [0]]), torch.tensor([4.0, 0, 2, 0]).double()
     last = ClassTable(omega(2), torch.tensor([True, True, False, True]))
     last = ClassTable(last.values * last.held.unsqueeze(1), last.held)
-    new = next_soft_labels(sums, counts, last, rule, ema)
+    new = next_soft_labels(ClassTable.from_sums(sums, counts), last, rule, ema)
     absent = {"keep": omega(2), "eye": torch.eye(4).double(), "uniform": torch.full((4, 4), 0.25).double()}
     for row in range(CLASSES):
         present = bool(counts[row] > 0)
@@ -437,7 +437,7 @@ def test_wrapped_methods_train(name, preset):
     plain = world(configured(base, preset), SKEWED, net=TinyBN, participation=0.75)
     for _ in range(3):
         plain.federation.step()
-    assert set(payload) == {*plain.job(0, round_=4).payload, "soft_labels"}
+    assert set(payload) == {*plain.job(0, round_=4).payload, "dw.soft_labels"}
     assert toy.method.name() == name
     assert type(toy.method) is METHODS.get(name)
     assert isinstance(toy.method, METHODS.get(base))
@@ -460,7 +460,11 @@ def test_dw_over_fedavg_is_feddw():
         for _ in range(3):
             for toy in toys:
                 toy.federation.step()
-        assert same_bits(*(toy.federation.server for toy in toys))
+        plain, wrapping = (toy.federation.server for toy in toys)
+        assert same_bits(plain, {name.removeprefix("dw."): value for name, value in wrapping.items()})
+        assert {name for name in wrapping if name.startswith("dw.")} == {
+            f"dw.{name}" for name in plain.keys() - {"model"}
+        }
 
 
 def test_options_and_presets_of_both():

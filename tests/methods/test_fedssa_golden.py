@@ -16,7 +16,7 @@ from torch import Tensor
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
-from fedloom.methods.fedssa import fused_rows, fusion_weight, mean_rows
+from fedloom.methods.fedssa import fused_rows, fusion_weight
 from fedloom.nets.net import Net
 from support import SINGLE, Precision, Through, configured
 
@@ -140,7 +140,7 @@ def test_global_rows_in_both_precisions(precision, clients, seen, entry, bias):
         for k in clients
     ]
     before = table(precision, inputs["W_global_prev"], inputs["b_global_prev"])
-    values = mean_rows(ClassTable.stack(locals_)).or_else(before).values
+    values = ClassTable.stack(locals_).mean_over_clients().or_else(before).values
     assert precision.matches(values[:, :WIDTH], MEAN[entry])
     assert bias is None or precision.matches(values[:, WIDTH], MEAN[bias])
 
@@ -149,7 +149,7 @@ def test_a_row_of_zeros_counts_where_the_mask_says_so(precision):
     trap = MEAN["zero_row_trap"]
     local = trap["W_local_with_client1_row0_zero"]
     tables = [table(precision, local[k]).only(mask(k)) for k in range(CLIENTS)]
-    row = mean_rows(ClassTable.stack(tables)).values[0]
+    row = ClassTable.stack(tables).mean_over_clients().values[0]
     assert precision.matches(row, trap["row0_with_mask"])
     assert not precision.matches(row, trap["row0_with_nonzero_detection"])
     method, task = configured("fedssa", "paper"), task_of(MEAN["inputs"]["W_global_prev"])

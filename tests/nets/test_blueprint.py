@@ -46,7 +46,7 @@ def test_the_global_generator_neither_matters_nor_moves():
 
 
 def test_a_blueprint_builds_bundles_and_heads_without_bias():
-    plan = Blueprint("mlp", SHAPE, 4, head_bias=False, nets=("online", "offline"))
+    plan = Blueprint("mlp", SHAPE, 4, head_bias=False, nets={"online": None, "offline": None})
     bundle, alone = plan.build(Streams(3)), tree_of(Blueprint("mlp", SHAPE, 4, head_bias=False).build(Streams(3)))
     assert isinstance(bundle, Bundle)
     for name in plan.nets:

@@ -7,7 +7,6 @@ from fedloom.core.streams import Streams
 from fedloom.core.trees import clone
 from fedloom.methods.facts import Task
 from fedloom.nets.blueprint import prepared
-from fedloom.nets.bundle import Bundle
 from fedloom.nets.frozen import Frozen
 from fedloom.nets.net import build, tree_of
 from fedloom.nets.roles import Role
@@ -19,6 +18,11 @@ NAMES = ("online", "offline")
 def digits(**options):
     """The paper's net whose classifier is more than its head, at the smallest size."""
     return build("fedbn-digits-cnn", input_shape=(3, 8, 8), num_classes=4, streams=Streams(0), **options)
+
+
+def side_by_side(net):
+    """Copies of a net under both names."""
+    return prepared(net, nets=dict.fromkeys(NAMES))
 
 
 def inputs(*shape, seed=0):
@@ -35,13 +39,13 @@ def moved(net, seed=1):
 
 
 def test_a_tree_is_flat_and_names_its_nets():
-    bundle, alone = Bundle(TinyBN(), NAMES), list(tree_of(TinyBN()))
+    bundle, alone = side_by_side(TinyBN()), list(tree_of(TinyBN()))
     assert list(tree_of(bundle)) == [f"{net}.{name}" for net in NAMES for name in alone]
     assert [name for name, _ in bundle.named_children()] == list(NAMES)
 
 
 def test_children_start_alike_and_are_separate_tensors():
-    bundle = Bundle(TinyBN(), NAMES)
+    bundle = side_by_side(TinyBN())
     first, second = (tree_of(bundle[name]) for name in NAMES)
     assert same_tree(first, second)
     before = clone(second)
@@ -52,15 +56,15 @@ def test_children_start_alike_and_are_separate_tensors():
 
 
 def test_roles_are_those_of_each_net():
-    roles, alone = Bundle(TinyBN(), NAMES).roles(), TinyBN().roles()
+    roles, alone = side_by_side(TinyBN()).roles(), TinyBN().roles()
     assert roles == {f"{net}.{name}": role for net in NAMES for name, role in alone.items()}
     assert roles["offline.head.weight"] is Role.HEAD
-    assert list(roles) == list(tree_of(Bundle(TinyBN(), NAMES)))
+    assert list(roles) == list(tree_of(side_by_side(TinyBN())))
 
 
 @pytest.mark.parametrize(("make", "shape"), [(TinyBN, (WIDTH,)), (digits, (3, 8, 8))])
 def test_where_one_net_is_expected_the_first_answers(make, shape):
-    bundle = Bundle(make(), NAMES).eval()
+    bundle = side_by_side(make()).eval()
     first, x = bundle["online"], inputs(*shape)
     with torch.no_grad():
         for value in tree_of(bundle["offline"]).values():
@@ -79,7 +83,7 @@ def test_where_one_net_is_expected_the_first_answers(make, shape):
 @pytest.mark.parametrize("make", [Tiny, TinyBN, TinyDropout])
 def test_frozen_logits_are_those_of_the_net_in_evaluation_mode_with_the_weights_given(make):
     net, x = make(), inputs(WIDTH)
-    bundle, tree = Bundle(net, NAMES).train(), moved(net)
+    bundle, tree = side_by_side(net).train(), moved(net)
     given, held = clone(tree), clone(tree_of(bundle))
     ours = bundle.frozen.logits(tree, x)
     assert same_tree(tree, given)  # batch-norm buffers included
@@ -91,10 +95,10 @@ def test_frozen_logits_are_those_of_the_net_in_evaluation_mode_with_the_weights_
 
 def test_gradients_of_frozen_nets_reach_their_arguments_and_nothing_else():
     net, x = TinyBN(), inputs(WIDTH).requires_grad_()
-    bundle, tree = Bundle(net, NAMES), moved(net)
+    bundle, tree = side_by_side(net), moved(net)
     bundle.frozen.logits(tree, x).square().sum().backward()
     assert float(x.grad.abs().max()) > 1e-3
-    maps = net.maps(inputs(WIDTH))
+    maps = bundle["online"].maps(inputs(WIDTH))
     bundle.frozen.classify({n: v for n, v in tree.items() if n.startswith("head.")}, maps).square().sum().backward()
     touched = {name for name, p in bundle.named_parameters() if p.grad is not None}
     assert touched == {"online.fc.weight", "online.fc.bias", "online.norm.weight", "online.norm.bias"}
@@ -129,10 +133,10 @@ def test_a_frozen_net_does_not_follow_the_net_it_was_made_from():
 
 
 def test_a_head_without_bias_is_without_in_all_nets():
-    bundle = prepared(TinyBN(), head_bias=False, nets=NAMES)
+    bundle = prepared(TinyBN(), head_bias=False, nets=dict.fromkeys(NAMES))
     assert not [name for name in tree_of(bundle) if name.endswith("head.bias")]
     assert bundle["offline"].head.bias is None
     tree, x = moved(bundle["online"]), inputs(WIDTH)
     bundle["online"].load_state_dict(tree)
     assert torch.equal(bundle.frozen.logits(tree, x), bundle.eval()(x))
-    assert "head.bias" in tree_of(prepared(Tiny(), head_bias=True, nets=()))
+    assert "head.bias" in tree_of(prepared(Tiny(), head_bias=True))

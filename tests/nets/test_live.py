@@ -43,9 +43,9 @@ def test_a_net_may_keep_the_plain_order():
     assert not Live(net).tree["flat.weight"].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_nets_with_native_kernels_keep_the_plain_order_whatever_they_had():
+def test_nets_with_own_kernels_keep_the_plain_order_whatever_they_had():
     net = Volumes()
     Live(net)
-    net.native = True
+    net.channels_last = False  # as `Speedups.prepare` leaves it
     Live(net)
     assert net.flat.weight.is_contiguous()

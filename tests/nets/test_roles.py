@@ -108,5 +108,5 @@ def test_counters_and_nothing_else_are_integers_in_lenet():
         assert (roles[name] == Role.COUNTER) == (not value.is_floating_point())
 
 
-def test_the_words_are_five():
-    assert {str(role) for role in ALL_ROLES} == {"body", "head", "bn_affine", "bn_stat", "counter"}
+def test_the_words_are_six():
+    assert {str(role) for role in ALL_ROLES} == {"body", "head", "bn_affine", "bn_stat", "counter", "extra"}

@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError
+from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.method import METHODS, Method, Options
 from fedloom.methods.spec import Spec
 from fedloom.nets.blueprint import Blueprint
@@ -190,10 +191,14 @@ def test_a_list_of_models_may_mix_names_and_options() -> None:
 
 def test_blueprints_are_the_models_as_the_method_wants_them() -> None:
     config = parse(SMALL | {"model": ["digits-cnn", {"name": "mlp", "hidden": [16]}]})
-    first, second = config.blueprints((1, 8, 8), 10, Spec(head_bias=False, nets=("a", "b")))
-    assert first == Blueprint("digits-cnn", (1, 8, 8), 10, {}, False, ("a", "b"))
-    assert second == Blueprint("mlp", (1, 8, 8), 10, {"hidden": [16]}, False, ("a", "b"))
-    assert parse(SMALL).blueprints((1, 8, 8), 10, Spec()) == [Blueprint("digits-cnn", (1, 8, 8), 10)]
+    method, nets = FedAvg(), {"a": None, "b": "mlp-128"}
+    method.spec = Spec(head_bias=False, nets=nets)
+    first, second = config.blueprints((1, 8, 8), 10, method)
+    assert first == Blueprint("digits-cnn", (1, 8, 8), 10, {}, False, nets, method.extra)
+    assert second == Blueprint("mlp", (1, 8, 8), 10, {"hidden": [16]}, False, nets, method.extra)
+    plain = FedAvg()
+    (alone,) = parse(SMALL).blueprints((1, 8, 8), 10, plain)
+    assert alone == Blueprint("digits-cnn", (1, 8, 8), 10, extra=plain.extra)
 
 
 def test_a_list_of_one_model_is_that_model() -> None:

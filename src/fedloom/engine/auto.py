@@ -47,7 +47,7 @@ class Candidate:
 
 
 class Auto:
-    """Runs each round on one of the `candidates`, the first one first. rounds: of the whole run."""
+    """Runs each round on one of the `candidates`, the first one first. rounds: that are to come."""
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:
         self._candidates, self._rounds = list(candidates), rounds
@@ -67,23 +67,24 @@ class Auto:
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""
         self._round += 1
-        before, self._now = self._now, self._next()
+        self._now = self._next()
         began, samples = time.perf_counter(), 0
-        for done in self._started(self._now).run(jobs) if self._now.reference else self._tried(list(jobs), before):
+        for done in self._started(self._now).run(jobs) if self._now.reference else self._tried(list(jobs)):
             samples += done.samples
             yield done
         if samples:
             self._now.seconds = [*self._now.seconds, (time.perf_counter() - began) / samples][-_REMEMBERED:]
-        self._now.rounds, self._now.looked = self._now.rounds + 1, self._round
+            self._now.rounds += 1  # one without a sample says nothing
+        self._now.looked = self._round
 
-    def _tried(self, jobs: list[Job], otherwise: Candidate) -> list[Done]:
-        """A round on a candidate that may fail; then on the one before."""
+    def _tried(self, jobs: list[Job]) -> list[Done]:
+        """A round on a candidate that may fail; then on the first, which may not."""
         try:
             return list(self._started(self._now).run(jobs))
         except ClientError as error:
             self._dismiss(self._now, str(error))
-            self._now = otherwise
-            return list(self._started(otherwise).run(jobs))
+            self._now = self._candidates[0]
+            return list(self._started(self._now).run(jobs))
 
     def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
         """As the engine of the present round does."""

@@ -100,7 +100,8 @@ def choose(federation: Federation, worker: Worker, choice: EngineChoice) -> Chos
         worker = _with_kernels(worker, choice)
     wanted = 1 if worker.device.type != "cpu" else min(choice.workers or cores(), federation.sampled)
     if choice.name == "auto":
-        return Chosen(Auto(list(_candidates(federation, worker, choice, wanted)), federation.tasks[0].rounds))
+        left = federation.tasks[0].rounds - federation.round
+        return Chosen(Auto(list(_candidates(federation, worker, choice, wanted)), left))
     if choice.name == "batched" and (why := obstacle(worker)):
         raise ConfigError(f"engine: batched cannot run this: {why}; take processes, serial or auto")
     crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"

@@ -227,8 +227,7 @@ class Worker:
     @staticmethod
     def set_modes(net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:
         """Training mode, but for modules of the roles that a phase only evaluates."""
-        if phase.evaluates or not net.training:
-            net.train()
+        net.train()  # the phase before, maybe another client's, may have left parts of it in evaluation mode
         for path, module in net.named_modules() if phase.evaluates else ():
             own = [f"{path}.{name}".lstrip(".") for name, _ in _own_entries(module)]
             place = Role.EXTRA if path.split(".")[0] == EXTRA else Role.BODY  # of what has no entries: dropout

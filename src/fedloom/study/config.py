@@ -287,7 +287,7 @@ def explain(error: ValidationError, prefix: str, model: type[BaseModel]) -> str:
     first = error.errors()[0]
     location = [str(part) for part in first["loc"]]
     key = prefix + ".".join(location)
-    if first["type"] == "extra_forbidden":
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _fields_at(model, location[:-1])
         if not prefix and len(location) == 1:
             known |= set(METHODS.names())

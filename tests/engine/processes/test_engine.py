@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedloom.core.errors import ClientError
-from fedloom.engine import processes
 from fedloom.engine.processes import Processes
+from fedloom.engine.processes import engine as module
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
 from support import TinyBN, TinyDropout, configured, furthest, same_bits, world
@@ -55,7 +55,7 @@ def test_every_method_has_the_bits_of_the_serial_engine(name, net):
 
 
 def test_spawned_workers_have_the_same_bits(monkeypatch):
-    monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context("spawn"))
+    monkeypatch.setattr(module, "_context", lambda: multiprocessing.get_context("spawn"))
     toys = [world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2)]
     parallel(toys[1])
     for toy in toys:

@@ -26,62 +26,62 @@ def record():
 
 @pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype}-{tuple(t.shape)}")
 def test_a_tensor_comes_out_as_it_was_put_in(tensor):
-    arena = SharedMemory()
-    arena.put(torch.ones(3, dtype=torch.uint8))  # so that the next one must be aligned
-    seen = arena.view(arena.put(tensor))
+    memory = SharedMemory()
+    memory.put(torch.ones(3, dtype=torch.uint8))  # so that the next one must be aligned
+    seen = memory.view(memory.put(tensor))
     assert seen.dtype == tensor.dtype
     assert seen.shape == tensor.shape
     assert torch.equal(seen, tensor)
 
 
 def test_a_record_comes_out_as_it_was_packed():
-    arena, original = SharedMemory(), record()
-    packed = Packer(arena).pack(original)
-    assert same_bits(unpack(packed, arena.view), original)
+    memory, original = SharedMemory(), record()
+    packed = Packer(memory).pack(original)
+    assert same_bits(unpack(packed, memory.view), original)
 
 
 def test_what_records_share_is_put_in_once():
-    arena, weights = SharedMemory(), {"w": torch.randn(1000)}
-    packer = Packer(arena)
+    memory, weights = SharedMemory(), {"w": torch.randn(1000)}
+    packer = Packer(memory)
     packer.pack({"model": weights})
-    used = arena.used
+    used = memory.used
     assert packer.pack({"model": dict(weights)})["model"] == packer.pack({"model": weights})["model"]
-    assert arena.used == used
+    assert memory.used == used
     packer.pack({"model": weights}, shared=False)
-    assert arena.used == 2 * used
+    assert memory.used == 2 * used
 
 
 def test_memory_is_used_again_after_clear():
-    arena = SharedMemory()
-    first = arena.put(torch.ones(10))
-    arena.clear()
-    assert arena.put(torch.zeros(10)) == first
-    assert not arena.view(first).any()
+    memory = SharedMemory()
+    first = memory.put(torch.ones(10))
+    memory.clear()
+    assert memory.put(torch.zeros(10)) == first
+    assert not memory.view(first).any()
 
 
-def test_lasting_copies_what_lies_in_an_arena_and_nothing_else():
-    arena, own = SharedMemory(), torch.ones(3)
-    inside = unpack(Packer(arena).pack(record()), arena.view)
-    kept = lasting(inside | {"own": own}, [arena])
+def test_lasting_copies_what_lies_in_an_memory_and_nothing_else():
+    memory, own = SharedMemory(), torch.ones(3)
+    inside = unpack(Packer(memory).pack(record()), memory.view)
+    kept = lasting(inside | {"own": own}, [memory])
     assert kept["own"] is own
     tensors = [*kept["model"].values(), kept["table"].values, kept["table"].held, kept["counts"]]
-    assert not any(arena.holds(tensor) for tensor in tensors)
-    assert arena.holds(inside["counts"])
+    assert not any(memory.holds(tensor) for tensor in tensors)
+    assert memory.holds(inside["counts"])
     assert same_bits({**kept, "own": own}, inside | {"own": own})
 
 
-def _double(arena, place, answer):
-    arena.view(place).mul_(2)
-    answer.send(arena.used)
+def _double(memory, place, answer):
+    memory.view(place).mul_(2)
+    answer.send(memory.used)
 
 
 def test_another_process_sees_the_same_memory():
-    context, arena = multiprocessing.get_context("fork"), SharedMemory()
-    place = arena.put(torch.arange(4))
+    context, memory = multiprocessing.get_context("fork"), SharedMemory()
+    place = memory.put(torch.arange(4))
     ours, theirs = context.Pipe()
-    process = context.Process(target=_double, args=(arena, place, theirs))
+    process = context.Process(target=_double, args=(memory, place, theirs))
     process.start()
     theirs.close()
-    assert ours.recv() == arena.used
+    assert ours.recv() == memory.used
     process.join()
-    assert arena.view(place).tolist() == [0, 2, 4, 6]
+    assert memory.view(place).tolist() == [0, 2, 4, 6]

@@ -7,12 +7,14 @@ import torch
 
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.data.augment import Augmentation
-from fedloom.engine.choose import EngineChoice
+from fedloom.engine.choose import STACK, EngineChoice, choose
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.stacks import obstacle
 from fedloom.methods import METHODS
+from fedloom.methods.facts import Start
 from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.methods.spec import Spec
 from fedloom.study.config import parse
@@ -23,6 +25,11 @@ from support import Tiny, TinyBN, TinyDropout, configured, near, world
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 METHOD_NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw"]
 PROTOTYPES_IN_SINGLE = ("fedsc", "fedskc")
+
+
+def stacked(worker):
+    """The engine as it comes."""
+    return Batched(worker, STACK)
 
 
 class DoubleBN(TinyBN):
@@ -36,9 +43,9 @@ class DoubleBN(TinyBN):
         return super().features(x.double())
 
 
-def agree(method, *, rounds=2, tolerance=1e-5, engine=Batched, **settings):
+def agree(method, *, labels=LABELS, rounds=2, tolerance=1e-5, engine=stacked, **settings):
     """Both engines through some rounds: the same counts, findings and (nearly) numbers."""
-    toys = [world(method, LABELS, batch_size=4, **settings) for _ in range(2)]
+    toys = [world(method, labels, batch_size=4, **settings) for _ in range(2)]
     toys[1].federation.engine = engine(toys[1].worker)
     for _ in range(rounds):
         serial, batched = (toy.federation.step() for toy in toys)
@@ -63,7 +70,7 @@ def test_in_double_precision_only_the_order_of_sums_is_left(name):
     agree(configured(name), net=DoubleBN, epochs=2, rounds=4, tolerance=1e-6)
 
 
-@pytest.mark.parametrize("spec", [OptimizerSpec(momentum=0.9, weight_decay=1e-3), OptimizerSpec("adam", lr=0.001)])
+@pytest.mark.parametrize("spec", [OptimizerSpec(momentum=0.9, weight_decay=1e-3), OptimizerSpec(name="adam", lr=0.001)])
 def test_optimizers_with_memory(spec):
     agree(configured("fedavg"), optimizer=spec, epochs=3)
 
@@ -82,9 +89,34 @@ def test_gradients_that_are_clipped():
     agree(configured("fedssa", "sound", clip=0.1))
 
 
+def test_one_clients_shared_constants_are_not_taken_for_another_ones():
+    """The same shapes, once with one leaf of each client's own, once with the other."""
+    agree(Swaps(), rounds=4)
+
+
+class Swaps(FedAvg):
+    """Two constants of the same shape: in odd rounds the first is the client's own, in even rounds the second."""
+
+    def begin(self, payload, state, ctx):
+        start = super().begin(payload, state, ctx)
+        own, common = torch.full((4,), 1.0 + ctx.client), torch.full((4,), 0.5)
+        odd = ctx.round % 2 == 1
+        return Start(start.tree, {"a": own if odd else common, "b": common if odd else own})
+
+    def loss(self, net, batch, consts):
+        return batch.mean(cross_entropy(net(batch.x) * consts["a"] - consts["b"], batch.y))
+
+
+def test_clients_of_one_size_with_momentum():
+    alike = [[0, 1, 2, 0, 1, 1, 0, 3], [1, 1, 2, 3, 3, 0, 1, 2], [0, 1, 2, 3, 0, 1, 2, 3]]
+    for name in METHOD_NAMES:
+        momentum = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=1e-3)
+        agree(configured(name), labels=alike, optimizer=momentum, epochs=2, rounds=3)
+
+
 def test_augmented_images():
     toys = [world(configured("fedavg"), LABELS, net="conv4", shape=(1, 16, 16)) for _ in range(2)]
-    toys[1].federation.engine = Batched(toys[1].worker)
+    toys[1].federation.engine = stacked(toys[1].worker)
     for toy in toys:
         toy.worker.local = dataclasses.replace(toy.worker.local, augment=Augmentation(crop=2, flip=True))
         toy.federation.step()
@@ -128,14 +160,14 @@ def test_clients_of_several_architectures_are_stacked_by_architecture():
 
 def test_a_state_that_is_kept_does_not_keep_its_stack():
     toy = world(configured("local"), LABELS)
-    toy.federation.engine = Batched(toy.worker)
+    toy.federation.engine = stacked(toy.worker)
     toy.federation.step()
     for state in toy.federation.states.values():
         assert all(t.untyped_storage().nbytes() == t.nbytes for t in state["model"].values())
 
 
 class Alone(FedAvg):
-    spec = Spec(alone="its step size is searched for")
+    spec = Spec(unstackable="its step size is searched for")
 
 
 @pytest.mark.parametrize(
@@ -146,9 +178,12 @@ def test_what_cannot_be_stacked_says_why(method, net, why):
     toy = world(method, LABELS, net=net)
     assert why in obstacle(toy.worker)
     with pytest.raises(ConfigError, match=why):
-        equip(toy.federation, toy.worker, EngineChoice("batched"))
-    equipped = equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, same_bits=False))
-    assert (toy.federation.engine.name, equipped.reason) == ("serial", None)
+        choose(toy.federation, toy.worker, EngineChoice(name="batched"))
+    engine = choose(toy.federation, toy.worker, EngineChoice(name="auto", workers=1, same_bits=False)).engine
+    toy.federation.engine = engine
+    for _ in range(2):
+        toy.federation.step()
+    assert (engine.name, engine.reason) == ("serial", None)
 
 
 def test_recurrent_nets_cannot_be_stacked():
@@ -169,16 +204,18 @@ class Fails(FedAvg):
 
 def test_an_exception_names_the_clients_that_were_stacked():
     toy = world(Fails(), LABELS)
-    toy.federation.engine = Batched(toy.worker)
+    toy.federation.engine = stacked(toy.worker)
     with pytest.raises(ClientError, match="failed in round 1") as caught:
         toy.federation.step()
     assert any("trained together" in note for note in caught.value.__cause__.__notes__)
 
 
 def test_auto_may_stack_where_it_is_asked_to():
-    toy = world(configured("fedavg"), LABELS * 8)
-    equipped = equip(toy.federation, toy.worker, EngineChoice("auto", workers=1, same_bits=False))
-    assert toy.federation.engine.name in ("serial", "batched")
-    assert "stacked in one process" in equipped.reason
-    toy.federation.step()
-    toy.federation.engine.close()
+    toy = world(configured("fedavg"), LABELS * 8, rounds=8)
+    engine = choose(toy.federation, toy.worker, EngineChoice(name="auto", workers=1, same_bits=False)).engine
+    toy.federation.engine = engine
+    for _ in range(4):
+        toy.federation.step()
+    assert engine.name in ("serial", "batched")
+    assert "stacked in one process (2 rounds)" in engine.reason
+    engine.close()

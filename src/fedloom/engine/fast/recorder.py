@@ -121,7 +121,7 @@ class Recorder:
             optimizer.advance(len(piece), taken.began)
             return taken.objectives
         self._count(seen, len(piece))
-        if not self._worth_it(seen, steps.ahead):
+        if epoch.kind in self._refused or not self._worth_it(seen, steps.ahead):
             started = time.perf_counter()
             objectives = steps.one_by_one(piece).objectives
             seen.shortest = min(seen.shortest, (time.perf_counter() - started) / len(piece))

@@ -38,14 +38,6 @@ def test_a_file_is_compiled_once(folder, source, monkeypatch):
 
 
 @needs_compiler
-def test_a_text_is_compiled_beside_a_folders_headers(folder, source):
-    text = SOURCE.replace("FACTOR", "8")
-    assert library_of(text, source.parent).answer() == 48
-    with pytest.raises(KernelError, match=r"could not compile text.cpp:(?s:.*)numbers.h"):
-        library_of(text, folder)
-
-
-@needs_compiler
 @pytest.mark.parametrize("change", ["macro", "header", "flags", "processor", "compiler"])
 def test_whatever_the_code_depends_on_makes_another_library(change, folder, source, monkeypatch):
     library(source, FACTOR=7)

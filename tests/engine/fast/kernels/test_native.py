@@ -7,8 +7,10 @@ from torch.nn.functional import conv2d, max_pool2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core.streams import Streams
-from fedloom.engine.fast.kernels import Native, suited
+from fedloom.engine.fast.kernels import OwnKernels
 from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.kernels.native import suited
+from fedloom.engine.speedups import Speedups
 from fedloom.nets import build
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
@@ -27,7 +29,7 @@ class Called(TorchDispatchMode):
 
 
 def called(function, *inputs):
-    with Called() as calls, Native():
+    with Called() as calls, OwnKernels():
         got = function(*inputs)
     assert torch.allclose(got, function(*inputs), rtol=1e-4, atol=1e-5)
     return [name for name in calls.names if "conv" in name or "pool" in name]
@@ -101,11 +103,11 @@ def test_poolings(pool, own):
 
 def test_errors_are_torchs():
     for bias in (BIAS.double(), torch.randn(5)):
-        with Native(), pytest.raises(RuntimeError, match="bias"):
+        with OwnKernels(), pytest.raises(RuntimeError, match="bias"):
             conv2d(IMAGES, WEIGHT, bias)
-    with Native(), pytest.raises(RuntimeError, match="channels"):
+    with OwnKernels(), pytest.raises(RuntimeError, match="channels"):
         conv2d(torch.randn(2, 5, 8, 8), WEIGHT)
-    with Native(), pytest.raises(RuntimeError, match="Kernel size can't be greater"):
+    with OwnKernels(), pytest.raises(RuntimeError, match="Kernel size can't be greater"):
         conv2d(torch.randn(2, 3, 2, 2), WEIGHT)
 
 
@@ -116,7 +118,7 @@ def test_nets_that_gain(name, gains):
 
 def test_a_net_takes_them_while_it_trains():
     net = build("lenet5", input_shape=(1, 28, 28), num_classes=10, streams=Streams(0))
-    net.native = True
+    Speedups(kernels=True).prepare(net)
     x = torch.randn(2, 1, 28, 28)
     for training in (True, False):
         net.train(training)

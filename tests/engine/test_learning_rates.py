@@ -1,0 +1,173 @@
+"""What hooks are told of training: the optimiser, the batch size, the round's learning rate, where a client began."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedloom.core.streams import Streams
+from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.optimizer import Optimizer
+from fedloom.engine.speedups import Speedups
+from fedloom.methods.facts import Start
+from fedloom.methods.method import Method
+from fedloom.methods.phases import Objective, OptimizerSpec
+from support import ENGINES, Tiny, TinyBN, after, alike, configured, furthest, same_bits, same_tree, world
+
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]
+DECAYING = [
+    OptimizerSpec(lr=0.2, decay=0.5),
+    OptimizerSpec(lr=0.2, momentum=0.9, weight_decay=0.01, decay=0.5),
+    OptimizerSpec(name="adam", lr=0.02, decay=0.5),
+]
+
+
+# -- learning rates that decay -----------------------------------------------------------------------------------------
+def test_the_rate_of_a_round():
+    spec = OptimizerSpec(lr=0.2, decay=0.5)
+    assert [spec.lr_in(round_) for round_ in (0, 1, 2, 3)] == [0.2, 0.2, 0.1, 0.05]
+    assert OptimizerSpec(lr=0.2).lr_in(7) == 0.2
+
+
+@pytest.mark.parametrize("spec", DECAYING, ids=str)
+@pytest.mark.parametrize("round_", [1, 4])
+def test_an_optimiser_moves_as_torchs_at_the_rounds_rate(spec, round_):
+    rng = torch.Generator().manual_seed(0)
+    ours = [torch.randn(3, 4, generator=rng, dtype=torch.float64), torch.randn(7, generator=rng, dtype=torch.float64)]
+    theirs = [value.clone().requires_grad_() for value in ours]
+    optimizer, oracle = Optimizer(spec, ours, round_), torchs(spec, theirs, round_)
+    for _ in range(5):
+        gradients = [torch.randn(value.shape, generator=rng, dtype=torch.float64) for value in ours]
+        for value, gradient in zip(theirs, gradients, strict=True):
+            value.grad = gradient.clone()
+        oracle.step()
+        optimizer.step(gradients)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other.detach(), rtol=0, atol=1e-14)
+
+
+def torchs(spec, parameters, round_):
+    lr = spec.lr * spec.decay ** (round_ - 1)
+    if spec.name == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
+    return torch.optim.Adam(parameters, lr=lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
+
+
+@pytest.mark.parametrize("spec", DECAYING, ids=str)
+def test_rounds_of_one_client_are_those_of_torchs_optimiser_made_anew_at_a_lower_rate(spec):
+    toy = after(world(Method(), LABELS[:1], optimizer=spec, epochs=2, rounds=4), 4)
+    net = Tiny()
+    net.load_state_dict(toy.task.init)
+    x, y = toy.samples(0)
+    for round_ in (1, 2, 3, 4):
+        optimizer, order = torchs(spec, list(net.parameters()), round_), Streams(3).numpy("shuffle", round_, 0)
+        for _ in range(2):
+            for rows in torch.split(torch.from_numpy(order.permutation(7)), 4):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+                optimizer.step()
+    ours = toy.federation.server["model"]
+    assert furthest(ours, net.state_dict()) < 1e-6
+    constant = dataclasses.replace(spec, decay=1.0)
+    plain = after(world(Method(), LABELS[:1], optimizer=constant, epochs=2, rounds=4), 4)
+    assert furthest(ours, plain.federation.server["model"]) > 1e-3
+
+
+@pytest.mark.parametrize("spec", DECAYING, ids=str)
+def test_one_set_of_recordings_serves_all_rounds_with_the_bits_of_plain_steps(spec):
+    spec = dataclasses.replace(spec, decay=0.9)
+    toys = [world(configured("fedprox"), LABELS, optimizer=spec, net=TinyBN, rounds=11) for _ in range(2)]
+    for toy, stepping in zip(toys, (Speedups(steps=False).stepping(), Recorder(0.0, 0, 1e9)), strict=True):
+        toy.worker.stepping, toy.federation.round = stepping, 5  # past the rounds in which single steps are measured
+        after(toy, 3)
+    recorder = toys[1].worker.stepping
+    made = recorder.programs
+    assert made > 0
+    for toy in toys:
+        after(toy, 3)
+    assert recorder.programs == made
+    assert same_bits(*(toy.federation.server for toy in toys))
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+@pytest.mark.parametrize("spec", DECAYING[:2], ids=str)
+def test_every_engine_decays_alike(spec, engine):
+    toys = [world(configured("fedprox"), LABELS, optimizer=spec, rounds=4) for _ in range(2)]
+    assert alike(after(toys[0], 4), after(toys[1], 4, engine), engine)
+
+
+# -- facts -------------------------------------------------------------------------------------------------------------
+class Asking(Method):
+    """Sends up what it was told, and keeps it."""
+
+    def begin(self, payload, state, ctx):
+        start = super().begin(payload, state, ctx)
+        return Start(start.tree, {"pull": 0.1 * (1 + ctx.client)})
+
+    def loss(self, net, batch, consts):
+        ce = super().loss(net, batch, consts)
+        return Objective.sum({"ce": ce, "pull": consts["pull"] * net.head.bias.square().sum()})
+
+    def end(self, work, state, ctx):
+        payload, _ = super().end(work, state, ctx)
+        moved = {name: value - work.start.tree[name] for name, value in work.tree.items()}
+        told = {
+            "lr": ctx.lr,
+            "rate": ctx.task.optimizer.lr,
+            "batch": ctx.task.batch_size,
+            "pull": work.start.consts["pull"],
+            "steps": work.steps,
+            **{f"term.{name}": value for name, value in work.terms.items()},
+        }
+        return payload | {"moved": moved, **told}, {"moved": moved, **told}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_hooks_are_told_where_a_client_began_and_how_it_went(engine):
+    spec = OptimizerSpec(lr=0.2, decay=0.5)
+    toy = after(world(Asking(), LABELS, optimizer=spec, epochs=2, batch_size=3), 2, engine)
+    before = after(world(Asking(), LABELS, optimizer=spec, epochs=2, batch_size=3), 1)
+    received = before.federation.server["model"]
+    for client, state in toy.federation.states.items():
+        assert (state["lr"], state["rate"], state["batch"]) == (0.1, 0.2, 3)
+        assert state["pull"] == pytest.approx(0.1 * (1 + client))
+        assert state["steps"] == 2 * -(-len(LABELS[client]) // 3)
+        assert furthest(state["moved"], {name: torch.zeros_like(v) for name, v in received.items()}) > 1e-3
+    jobs = [before.job(client, round_=2) for client in range(3)]
+    for client, job in enumerate(jobs):
+        done = before.worker.run(job)
+        ours = toy.federation.states[client]
+        for name, value in done.payload["model"].items():
+            assert torch.allclose(ours["moved"][name], value - received[name], rtol=0, atol=1e-5)
+        assert done.terms.keys() == {"ce", "pull"}
+        for name, value in done.terms.items():
+            assert ours[f"term.{name}"] == pytest.approx(value, abs=1e-5)
+
+
+def test_a_start_is_the_one_that_begin_gave():
+    class Keeps(Method):
+        def begin(self, payload, state, ctx):
+            self.began = super().begin(payload, state, ctx)
+            return self.began
+
+        def end(self, work, state, ctx):
+            self.ended = work.start
+            return super().end(work, state, ctx)
+
+    toy = world(Keeps(), LABELS)
+    toy.worker.run(toy.job(0))
+    assert toy.method.ended is toy.method.began
+    assert same_tree(toy.method.ended.tree, toy.task.init)
+
+
+def test_a_client_that_makes_no_step_has_no_terms():
+    class Terms(Method):
+        def end(self, work, state, ctx):
+            self.terms = dict(work.terms)
+            return super().end(work, state, ctx)
+
+    toy = world(Terms(), [[1], [0, 1]], net=TinyBN)
+    toy.worker.run(toy.job(0))
+    assert toy.method.terms == {}
+    done = toy.worker.run(toy.job(1))
+    assert toy.method.terms == dict(done.terms) != {}

@@ -1,0 +1,157 @@
+"""Tests of personal models on engines: the same numbers wherever they run, and as the evaluator alone finds them."""
+
+import numpy as np
+import pytest
+
+from fedloom.core.errors import ClientError
+from fedloom.data.views import Views
+from fedloom.engine import PASS_BATCH
+from fedloom.engine.processes import Processes
+from fedloom.engine.stacked import Batched
+from fedloom.evaluation import Evaluator
+from fedloom.methods import METHODS
+from fedloom.study.config import parse
+from fedloom.study.run import run
+from support import ENGINES, TinyBN, TinyDropout, after, configured, near, world
+
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0], [1, 1]]
+PROTOCOLS = ("personal/global", "personal/local")
+
+
+def found(name, protocol, engine, *, net=TinyBN, also=(), split="test"):
+    """What the tests of all clients find after two rounds in which not everybody took part."""
+    toy = world(configured(name), LABELS, net=net, participation=0.6)
+    if split == "val":
+        val = Views.of([np.arange(k, k + 2) for k in range(len(LABELS))])
+        object.__setattr__(toy.scenario, "val", val)
+    toy.worker.evaluator = Evaluator(toy.worker.live_of, toy.scenario, protocol, batch=PASS_BATCH, also=also)
+    after(toy, 2)
+    federation = toy.federation
+    if engine == "processes":
+        federation.engine = Processes(toy.worker, federation.tasks, workers=2)
+    elif engine == "stacked":
+        federation.engine = Batched(toy.worker, 4)
+    try:
+        done = sorted(federation.engine.test(federation.tests(split)), key=lambda one: one.client)
+    finally:
+        federation.engine.close()
+    return toy, done
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("name", ["fedbn", "local", "fedco2", "fedssa"])
+@pytest.mark.parametrize("net", [TinyBN, TinyDropout])
+def test_every_engine_finds_the_same_as_the_evaluator_alone(name, protocol, net):
+    also = ("online", "offline") if name == "fedco2" else ()
+    toy, serial = found(name, protocol, "serial", net=net, also=also)
+    for engine in ENGINES[1:]:
+        assert found(name, protocol, engine, net=net, also=also)[1] == serial
+    assert [one.client for one in serial] == list(range(len(LABELS)))
+    assert all(set(one.tested) == {"personal", *also} and one.samples == 0 for one in serial)
+    federation, evaluator = toy.federation, toy.worker.evaluator
+    offered = (
+        (
+            k,
+            toy.method.predictors(
+                federation.server, federation.state_of(federation.client_context(k, 2)), federation.server_context(k)
+            ),
+        )
+        for k in range(len(LABELS))
+    )
+    scores = evaluator.scores("test", offered)
+    joined = evaluator.joined("test", {n: {one.client: one.tested[n] for one in serial} for n in evaluator.names})
+    assert joined == scores
+    totals = [one.tested["personal"].total for one in serial]
+    everything = sum(map(len, LABELS))
+    assert totals == ([everything] * len(LABELS) if protocol == "personal/global" else list(map(len, LABELS)))
+    if net is TinyBN:  # without batch norm, FedBN keeps nothing
+        assert len({one.tested["personal"].loss for one in serial}) > 2
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_validation_samples_are_tested_too(engine):
+    _, serial = found("fedbn", "personal/local", "serial", split="val")
+    assert found("fedbn", "personal/local", engine, split="val")[1] == serial
+    assert [one.tested["personal"].total for one in serial] == [2] * len(LABELS)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_training_goes_on_after_a_test_as_without(engine):
+    plain, tested = (world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2))
+    after(plain, 3)
+    federation = tested.federation
+    tested.worker.evaluator = Evaluator(tested.worker.live_of, tested.scenario, "personal/local", batch=PASS_BATCH)
+    if engine == "processes":
+        federation.engine = Processes(tested.worker, federation.tasks, workers=2)
+    elif engine == "stacked":
+        federation.engine = Batched(tested.worker, 4)
+    try:
+        reports = []
+        for _ in range(3):
+            reports.append(federation.step())
+            list(federation.engine.test(federation.tests("test")))
+    finally:
+        federation.engine.close()
+    for one, other in zip(plain.reports, reports, strict=True):
+        assert near(dict(one.terms), dict(other.terms), 1e-5) if engine == "stacked" else one.terms == other.terms
+
+
+def test_many_clients_are_tested_some_at_a_time(monkeypatch):
+    monkeypatch.setattr("fedloom.engine.processes.engine._TESTS", 2)
+    toy = after(world(configured("fedbn"), LABELS * 5, net=TinyBN), 1)
+    toy.worker.evaluator = Evaluator(toy.worker.live_of, toy.scenario, "personal/local", batch=PASS_BATCH)
+    expected = sorted(map(toy.worker.test, toy.federation.tests("test")), key=lambda one: one.client)
+    engine, made = Processes(toy.worker, toy.federation.tasks, workers=2), []
+
+    def tests():
+        for test in toy.federation.tests("test"):
+            made.append(test)
+            yield test
+
+    try:
+        arriving, ours = engine.test(tests()), []
+        for done in arriving:
+            assert len(made) <= 4 * (len(ours) // 4 + 1)
+            ours.append(done)
+    finally:
+        engine.close()
+    assert sorted(ours, key=lambda one: one.client) == expected
+
+
+def test_a_test_that_fails_says_whose_it_was():
+    class Fails(METHODS.get("fedbn")):
+        def adapt(self, start, ctx):
+            if ctx.client == 3:
+                raise ZeroDivisionError("on purpose")
+            return []
+
+    toy = after(world(Fails(), LABELS, net=TinyBN), 1)
+    toy.worker.evaluator = Evaluator(toy.worker.live_of, toy.scenario, "personal/local", batch=PASS_BATCH)
+    engine = Processes(toy.worker, toy.federation.tasks, workers=2)
+    try:
+        with pytest.raises(ClientError, match=r"client 3 failed in round 1 \(adapt\)"):
+            list(engine.test(toy.federation.tests("test")))
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"), [("fedbn", PROTOCOLS[1]), *((n, p) for n in ("local", "fedco2") for p in PROTOCOLS)]
+)
+def test_runs_on_processes_report_the_same(name, protocol):
+    config = {
+        "method": name,
+        "model": "fedbn-digits-cnn" if name == "fedbn" else "digits-cnn",
+        "scenario": {"source": "digits", "partition": "classes", "classes_per_client": 5, "clients": 4},
+        "rounds": 2,
+        "local_epochs": 1,
+        "participation": 0.5,
+        "evaluation": {"protocol": protocol},
+    }
+    results = [run(parse(config | {"engine": e})) for e in ("serial", {"name": "processes", "workers": 2})]
+    rows = [
+        [(row["round"], row["name"], row["value"]) for row in result.rows if "seconds" not in row["name"]]
+        for result in results
+    ]
+    assert rows[0] == rows[1]
+    assert any("accuracy" in name for _, name, _ in rows[0])

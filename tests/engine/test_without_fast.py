@@ -1,0 +1,72 @@
+"""Without `engine/fast/` everything runs, with the same bits."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "configs" / "demo.yaml"
+
+TESTS = """
+import sys, pytest, fedloom
+assert fedloom.__file__.startswith(sys.argv[1]), fedloom.__file__
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
+"""
+# With the folder, whatever comes twice is recorded: the demo is too short for it to pay.
+RUN = """
+import importlib.util, json, sys
+from pathlib import Path
+import fedloom
+from fedloom.study.config import load, parse
+from fedloom.study.run import run
+assert fedloom.__file__.startswith(sys.argv[1]), fedloom.__file__
+recorders = []
+if importlib.util.find_spec("fedloom.engine.fast"):
+    from fedloom.engine.fast.recorder import Recorder
+    Recorder.__init__.__defaults__ = (0.0, 0, 1e9)
+    plain = Recorder.__init__
+    Recorder.__init__ = lambda self: plain(self) or recorders.append(self)
+config = parse(load(Path(sys.argv[2]), ["rounds=3", "engine=serial"]))
+numbers = run(config, out=Path(sys.argv[3])).numbers
+print(json.dumps([numbers["checkpoint_sha256"], numbers["flops"], sum(one.programs for one in recorders)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """The sources without the folder."""
+    source = tmp_path_factory.mktemp("copied") / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "fast"))
+    assert not (source / "fedloom" / "engine" / "fast").exists()
+    assert (source / "fedloom" / "engine" / "speedups.py").exists()
+    return source
+
+
+def python(source, code, *words):
+    """What a program says that has these sources."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(source), *map(str, words)],
+        env={"PYTHONPATH": str(source), "PATH": ""},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_serial_engines_tests_pass(copied):
+    files = [f"tests/engine/test_{name}.py" for name in ("client", "loop")]
+    assert " passed" in python(copied, TESTS, *files)
+
+
+def test_a_run_has_the_same_bits(copied, tmp_path):
+    with_it = json.loads(python(ROOT / "src", RUN, DEMO, tmp_path / "with"))
+    without = json.loads(python(copied, RUN, DEMO, tmp_path / "without"))
+    assert with_it[:2] == without[:2]
+    assert with_it[2] > 0
+    assert without[2] == 0

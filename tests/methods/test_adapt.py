@@ -1,0 +1,225 @@
+"""Adapting a personal model before its test (`Method.adapt`): a throw-away, on training data, on every engine."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.core.errors import ClientError
+from fedloom.core.records import to_bytes
+from fedloom.data.views import Views
+from fedloom.engine import PASS_BATCH, Serial
+from fedloom.engine.flops import flops_of
+from fedloom.engine.processes import Processes
+from fedloom.engine.stacked import Batched
+from fedloom.evaluation import Evaluator
+from fedloom.methods import METHODS, register
+from fedloom.methods.method import Method
+from fedloom.methods.phases import Collect, Predictor, SampleMean, Train
+from fedloom.nets.roles import Role
+from fedloom.study.config import parse
+from fedloom.study.run import run
+from support import Tiny, TinyBN, TinyDropout, after, dataset, world
+
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0]]
+HEAD = frozenset({Role.HEAD})
+
+
+class Tuned(Method):
+    """FedAvg, whose head every client trains on its own data before it is tested."""
+
+    epochs = 3
+
+    def adapt(self, start, ctx):
+        return [Train(self.tune, self.epochs, trains=HEAD)]
+
+    def tune(self, net, batch, consts):
+        return super().loss(net, batch, consts)
+
+
+def after_tests(method, *, protocol="personal/local", engine="serial", net=Tiny, rounds=2):
+    """A federation after some rounds, and its clients' tests on data of which nobody trains."""
+    toy = after(world(method, LABELS, net=net), rounds)
+    apart = dataset([label for labels in LABELS for label in labels[::-1]])
+    apart = dataclasses.replace(apart, x=apart.x + 1)
+    sizes = np.cumsum([0, 5, 4, 3, 4])
+    views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(sizes)])
+    scenario = dataclasses.replace(toy.scenario, test_set=apart, test=views)
+    toy.worker.evaluator = Evaluator(toy.worker.live_of, scenario, protocol, batch=PASS_BATCH)
+    federation = toy.federation
+    made = {
+        "serial": lambda: Serial(toy.worker),
+        "processes": lambda: Processes(toy.worker, federation.tasks, workers=2),
+        "stacked": lambda: Batched(toy.worker, 4),
+    }
+    federation.engine = made[engine]()
+    try:
+        done = sorted(federation.engine.test(federation.tests("test")), key=lambda one: one.client)
+    finally:
+        federation.engine.close()
+    return toy, done
+
+
+@pytest.mark.parametrize("protocol", ["personal/local", "personal/global"])
+@pytest.mark.parametrize("engine", ["processes", "stacked"])
+@pytest.mark.parametrize("net", [TinyBN, TinyDropout])
+def test_every_engine_finds_the_same(protocol, engine, net):
+    found = [after_tests(Tuned(), protocol=protocol, engine=name, net=net)[1] for name in ("serial", engine)]
+    assert found[0] == found[1]
+    assert [one.client for one in found[0]] == [0, 1, 2, 3]
+
+
+def test_the_model_is_tested_as_it_is_after_its_phases():
+    toy, done = after_tests(Tuned())
+    scenario, x_test = toy.worker.evaluator.scenario, toy.worker.evaluator.scenario.test_set
+    for client in (0, 1, 3):
+        net, (x, y) = Tiny(), toy.samples(client)
+        net.load_state_dict(toy.federation.server["model"])
+        optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+        order = toy.task.streams.numpy("adaptshuffle", 2, client)
+        for _ in range(3):
+            for rows in torch.split(torch.from_numpy(order.permutation(len(y))), 4):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+                optimizer.step()
+        rows = scenario.test.tensor(client)
+        loss = torch.nn.functional.cross_entropy(net(x_test.gather(rows)), x_test.y[rows])
+        assert done[client].tested["personal"].loss == pytest.approx(float(loss.detach()), abs=1e-5)
+        assert done[client].samples == 3 * len(y)
+
+
+def test_a_client_without_data_is_tested_as_it_is():
+    _, done = after_tests(Tuned())
+    _, plain = after_tests(type("Tuned", (Tuned,), {"epochs": 0})())
+    assert done[2].samples == 0
+    assert done[2] == plain[2]
+    assert all(done[client].tested != plain[client].tested for client in (0, 1, 3))
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes", "stacked"])
+def test_nothing_of_it_stays(engine):
+    """The next round is that of a run in which nobody adapted, dropout included."""
+    toy, _ = after_tests(Tuned(), engine=engine, net=TinyDropout)
+    plain = after(world(Method(), LABELS, net=TinyDropout), 2)
+    for one in (toy, plain):
+        one.federation.engine = Serial(one.worker)
+    assert to_bytes(toy.federation.server) == to_bytes(plain.federation.server)
+    assert dict(toy.federation.states) == dict(plain.federation.states) == {}
+    for one in (toy, plain):
+        after(one, 1)
+    assert to_bytes(toy.federation.server) == to_bytes(plain.federation.server)
+    assert toy.reports[0].terms == plain.reports[0].terms
+
+
+def test_it_sees_training_data_alone():
+    seen = []
+
+    class Watching(Tuned):
+        def tune(self, net, batch, consts):
+            seen.append((consts["who"], batch.x.clone()))
+            return super().tune(net, batch, consts)
+
+        def predictors(self, server, state, ctx):
+            offered = super().predictors(server, state, ctx)
+            return {name: dataclasses.replace(one, consts={"who": "me"}) for name, one in offered.items()}
+
+    toy, done = after_tests(Watching())
+    rows = torch.cat([x for _, x in seen])
+    assert {who for who, _ in seen} == {"me"}
+    assert len(rows) == sum(one.samples for one in done) == 3 * sum(map(len, LABELS))
+    assert all((row == toy.data.x).all(1).any() for row in rows)
+    test_set = toy.worker.evaluator.scenario.test_set
+    assert not any((row == test_set.x).all(1).any() for row in rows)
+
+
+def test_its_draws_are_not_those_of_training():
+    class Same(Method):
+        """Adapts as it trains, from where it began: other draws give another model."""
+
+        def adapt(self, start, ctx):
+            return [Train(self.loss, 1)]
+
+    toy, _ = after_tests(Same(), rounds=1)
+    job, ctx = toy.job(0), toy.federation.client_context(0, 1)
+    live = toy.worker.live_of(0)
+    toy.worker.adapted(live, Predictor(job.payload["model"]), ctx, job.indices)
+    adapted = live.weights()
+    trained = toy.worker.run(job).payload["model"]
+    assert not all(torch.equal(adapted[name], trained[name]) for name in adapted)
+
+
+def test_a_statistic_may_be_taken_before():
+    class Centred(Tuned):
+        def adapt(self, start, ctx):
+            mean = SampleMean(lambda net, batch, consts: net.features(batch.x))
+            return [Collect({"centre": mean}), Train(self.tune, 1, trains=HEAD)]
+
+        def tune(self, net, batch, consts):
+            return super().tune(net, batch, consts) + 0.0 * consts["centre"].sum()
+
+    _, done = after_tests(Centred())
+    assert [one.samples for one in done] == [len(labels) for labels in LABELS]
+
+
+def test_an_exception_says_whose_it_was_and_where():
+    class Fails(Tuned):
+        def adapt(self, start, ctx):
+            if ctx.client == 1:
+                raise ZeroDivisionError("on purpose")
+            return super().adapt(start, ctx)
+
+    with pytest.raises(ClientError, match=r"client 1 failed in round 2 \(adapt\).*on purpose"):
+        after_tests(Fails())
+
+
+def test_a_method_that_adapts_offers_a_personal_model():
+    ctx = after_tests(Tuned())[0].federation.server_context()
+    for method, kinds in ((Tuned(), {"personal"}), (Method(), set())):
+        toy = world(method, LABELS)
+        assert set(method.predictors(toy.federation.server, {}, ctx)) == kinds
+        assert set(method.predictors(toy.federation.server, None, ctx)) == {"global"}
+
+
+def test_its_operations_count():
+    toy, done = after_tests(Tuned())
+    held = {0: 100.0}
+    without = flops_of(toy.federation, toy.worker, held)
+    samples = sum(one.samples for one in done)
+    forward = 2 * (5 * 6 + 6 * 4)
+    head = 2 * 6 * 4  # the head's gradient
+    assert flops_of(toy.federation, toy.worker, held, samples) - without == pytest.approx(samples * (forward + head))
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    METHODS.names()
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    for epochs in (0, 4):
+        register(type(f"Tuned{epochs}", (Tuned,), {"epochs": epochs, "__doc__": "Tuned."}))
+
+
+@pytest.mark.parametrize("protocol", ["personal/global", "personal/local"])
+def test_a_run_adapts_tests_and_counts(registered, protocol, tmp_path):
+    numbers = {}
+    for name in ("tuned0", "tuned4"):
+        config = {
+            "method": name,
+            "model": "mlp",
+            "scenario": {"source": "digits", "partition": "classes", "classes_per_client": 2, "clients": 10},
+            "rounds": 2,
+            "evaluation": {"protocol": protocol},
+        }
+        for engine in ("serial", {"name": "processes", "workers": 2}):
+            numbers[name, str(engine)[:4]] = run(
+                parse(config | {"engine": engine}), out=tmp_path / f"{name}{engine}"
+            ).numbers
+    for name in ("tuned0", "tuned4"):
+        (one, other) = (ones for (which, _), ones in numbers.items() if which == name)
+        assert all(one[key] == other[key] for key in ("checkpoint_sha256", "test_loss", "accuracy", "flops"))
+    still, tuned = numbers["tuned0", "seri"], numbers["tuned4", "seri"]
+    assert tuned["flops"] > still["flops"]
+    assert tuned["test_loss"] != still["test_loss"]
+    if protocol == "personal/local":  # two classes each: easy to adapt to
+        assert tuned["accuracy"] > still["accuracy"] + 0.05

@@ -1,0 +1,185 @@
+"""Every mean of what clients send goes through `Method.reduce`; what is sent is what the declaration says."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.core.tables import ClassTable
+from fedloom.methods import METHODS
+from fedloom.methods.method import PRESETS, Method
+from fedloom.methods.parts.means import mean_of
+from support import Recording, TinyBN, after, configured, furthest, same_bits, world
+
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]
+NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw", "fedskc+dw"]
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_send_what_the_method_declares(name, preset):
+    toy = after(world(configured(name, preset), LABELS, net=TinyBN, engine=Recording), 2)
+    for done in toy.federation.engine.done:
+        assert done.payload.keys() - {"samples"} == set(toy.method.spec.sends)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedco2", {"algorithm": "label_skew"}),
+        ("fedco2", {"inter_online": False, "inter_offline": False}),
+        ("fedssa", {"weights": "count"}),
+        ("fedssa", {"pool": "all_known"}),
+        ("fedbn", {"bn_stats": "shared"}),
+        ("feddw", {"sl_cumulative": True}),
+    ],
+    ids=str,
+)
+def test_options_that_change_what_is_sent_change_the_declaration(name, options):
+    toy = after(world(configured(name, **options), LABELS, net=TinyBN, engine=Recording), 2)
+    for done in toy.federation.engine.done:
+        assert done.payload.keys() - {"samples"} == set(toy.method.spec.sends)
+
+
+def noting(name, preset="sound", **options):
+    """A method that notes each mean: what of, and the kind of its values."""
+    plain, seen = configured(name, preset, **options), []
+
+    class Noting(type(plain)):
+        def reduce(self, key, values, weights):
+            values = list(values)
+            seen.append((key, {type(value) for value in values}, len(values)))
+            return super().reduce(key, values, weights)
+
+    return Noting(plain.options), seen
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in NAMES),
+        ("fedssa", {"weights": "count"}),
+        ("fedbn", {"weights": "samples"}),
+        ("fedco2", {"weights": "samples"}),
+        ("fedco2", {"algorithm": "label_skew"}),
+        ("feddw", {"sl_cumulative": True}),
+    ],
+    ids=str,
+)
+def test_all_that_the_server_needs_only_the_mean_of_is_reduced(name, options):
+    method, seen = noting(name, **options)
+    toy = after(world(method, LABELS, net=TinyBN), 3)
+    declared = {key for key, sent in method.spec.sends.items() if not sent.each}
+    assert {key for key, *_ in seen} == declared
+    assert len(seen) == 3 * len(declared)
+    assert {count for *_, count in seen} <= {len(LABELS)}
+    plain = after(world(configured(name, **options), LABELS, net=TinyBN), 3)
+    assert same_bits(toy.federation.server, plain.federation.server)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_in_every_preset_models_are_reduced(name, preset):
+    method, seen = noting(name, preset)
+    after(world(method, LABELS, net=TinyBN), 2)
+    if "model" in method.spec.sends:
+        assert [key for key, *_ in seen].count("model") == 2
+
+
+def test_a_method_may_replace_the_mean():
+    class First(Method):
+        def reduce(self, key, values, weights):
+            return next(iter(values))
+
+    toy = after(world(First(), LABELS, engine=Recording), 1)
+    (first,) = (done for done in toy.federation.engine.done if done.client == 0)
+    assert same_bits({"model": toy.federation.server["model"]}, {"model": first.payload["model"]})
+
+
+# -- means -------------------------------------------------------------------------------------------------------------
+METHOD = Method()
+ROWS = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, -2.0]), torch.tensor([5.0, 0.0])]
+
+
+def uploads(values, samples=(1, 2, 5)):
+    return {7 + k: {"it": value, "samples": n} for k, (value, n) in enumerate(zip(values, samples, strict=True))}
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ("samples", [(1 + 6 + 25) / 8, (2 - 4) / 8]),
+        ("uniform", [3.0, 0.0]),
+        ([1.0, 0.0, 3.0], [4.0, 0.5]),
+        (torch.tensor([0.0, 0.5, 0.5]), [4.0, -1.0]),
+    ],
+    ids=str,
+)
+def test_means_of_tensors_and_trees(weights, expected):
+    expected = torch.tensor(expected, dtype=torch.float64)
+    tensor = METHOD.mean(uploads(ROWS), "it", weights)
+    assert tensor.dtype == torch.float64
+    assert torch.allclose(tensor, expected, rtol=0, atol=1e-12)
+    tree = METHOD.mean(uploads([{"w": row, "n": torch.tensor(4)} for row in ROWS]), "it", weights)
+    assert tree["w"].dtype == torch.float32
+    assert torch.allclose(tree["w"].double(), expected, rtol=0, atol=1e-6)
+    assert torch.equal(tree["n"], torch.tensor(4))
+
+
+def test_means_of_class_tables_are_those_of_the_holders():
+    values = torch.arange(12.0).view(3, 4, 1)
+    held = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 0]], dtype=torch.bool)
+    tables = [ClassTable(v, h).only(h) for v, h in zip(values, held, strict=True)]
+    by_class = torch.tensor([[1.0, 0, 9, 9], [2, 9, 4, 9], [1, 2, 9, 9]])
+    for weights, rows in (
+        ("uniform", [(0 + 4 + 8) / 3, (1 + 9) / 2, 6.0]),
+        ("samples", [(0 + 2 * 4 + 5 * 8) / 8, (1 + 5 * 9) / 6, 6.0]),
+        ([1.0, 1.0, 2.0], [(0 + 4 + 16) / 4, (1 + 18) / 3, 6.0]),
+        (by_class, [(0 + 8 + 8) / 4, 9.0, 6.0]),
+    ):
+        mean = METHOD.mean(uploads(tables), "it", weights)
+        assert mean.held.tolist() == [True, True, True, False]
+        assert mean.values.dtype == torch.float64
+        assert mean.values[:3, 0].tolist() == pytest.approx(rows)
+        assert not mean.values[3].any()
+
+
+def test_the_order_of_sums_is_that_of_the_uploads():
+    big = [torch.tensor([value]) for value in (1e16, 1.0, -1e16)]
+    assert float(METHOD.mean(uploads(big), "it", "uniform")) == 0.0
+    assert float(METHOD.mean(uploads([big[0], big[2], big[1]]), "it", "uniform")) == pytest.approx(1 / 3)
+
+
+def test_values_come_one_by_one():
+    """While some clients still train, the first are summed."""
+    asked = []
+
+    def coming():
+        for k in range(40):
+            asked.append(k)
+            yield {"w": torch.full((3,), float(k))}
+
+    def weights():
+        for k in range(40):
+            assert len(asked) <= k + 17
+            yield 1.0
+
+    assert mean_of(coming(), weights())["w"].tolist() == [19.5] * 3
+
+
+def test_what_has_no_mean_is_refused():
+    with pytest.raises(ValueError, match="mean of nothing"):
+        mean_of([], [])
+    with pytest.raises(TypeError, match="mean of str"):
+        mean_of(["a", "b"], [1.0, 1.0])
+    for weights in ([1.0, -1.0], [0.0, 0.0], [1.0]):
+        with pytest.raises(ValueError, match="weights"):
+            mean_of(ROWS[:2], weights)
+
+
+def test_a_models_mean_is_that_of_its_clients_by_samples():
+    toy = after(world(Method(), LABELS, engine=Recording), 1)
+    trees = [done.payload["model"] for done in toy.federation.engine.done]
+    shares = np.array([len(LABELS[done.client]) for done in toy.federation.engine.done]) / sum(map(len, LABELS))
+    expected = {name: sum(s * t[name].double() for s, t in zip(shares, trees, strict=True)) for name in trees[0]}
+    assert furthest(toy.federation.server["model"], expected) < 1e-7
