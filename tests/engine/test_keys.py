@@ -94,7 +94,6 @@ def test_every_field_of_a_phase_counts(kind, name):
         ({"epochs": 1}, {"epochs": True}),
         ({"nets": ("a", "b")}, {"nets": ("b", "a")}),
     ],
-    ids=str,
 )
 def test_what_is_inside_a_field_counts(one, other):
     keys = [phase_key(Train(METHOD.loss, **given)) for given in (one, other)]
@@ -121,7 +120,6 @@ def loss_over(value):
         (Role.HEAD, Role.HEAD, Role.BODY),
         (functools.partial(of, consts=1), functools.partial(of, consts=1), functools.partial(of, consts=2)),
     ],
-    ids=str,
 )
 def test_what_a_loss_closes_over_counts(one, same, other):
     assert phase_key(loss_over(one)) == phase_key(loss_over(same))

@@ -29,7 +29,7 @@ def test_the_rate_of_a_round():
     assert OptimizerSpec(lr=0.2).lr_in(7) == 0.2
 
 
-@pytest.mark.parametrize("spec", DECAYING, ids=str)
+@pytest.mark.parametrize("spec", DECAYING)
 @pytest.mark.parametrize("round_", [1, 4])
 def test_an_optimiser_moves_as_torchs_at_the_rounds_rate(spec, round_):
     rng = torch.Generator().manual_seed(0)
@@ -53,7 +53,7 @@ def torchs(spec, parameters, round_):
     return torch.optim.Adam(parameters, lr=lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
 
 
-@pytest.mark.parametrize("spec", DECAYING, ids=str)
+@pytest.mark.parametrize("spec", DECAYING)
 def test_rounds_of_one_client_are_those_of_torchs_optimiser_made_anew_at_a_lower_rate(spec):
     toy = after(world(Method(), LABELS[:1], optimizer=spec, epochs=2, rounds=4), 4)
     net = Tiny()
@@ -73,7 +73,7 @@ def test_rounds_of_one_client_are_those_of_torchs_optimiser_made_anew_at_a_lower
     assert furthest(ours, plain.federation.server["model"]) > 1e-3
 
 
-@pytest.mark.parametrize("spec", DECAYING, ids=str)
+@pytest.mark.parametrize("spec", DECAYING)
 def test_one_set_of_recordings_serves_all_rounds_with_the_bits_of_plain_steps(spec):
     spec = dataclasses.replace(spec, decay=0.9)
     toys = [world(configured("fedprox"), LABELS, optimizer=spec, net=TinyBN, rounds=11) for _ in range(2)]
@@ -90,7 +90,7 @@ def test_one_set_of_recordings_serves_all_rounds_with_the_bits_of_plain_steps(sp
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:])
-@pytest.mark.parametrize("spec", DECAYING[:2], ids=str)
+@pytest.mark.parametrize("spec", DECAYING[:2])
 def test_every_engine_decays_alike(spec, engine):
     toys = [world(configured("fedprox"), LABELS, optimizer=spec, rounds=4) for _ in range(2)]
     assert alike(after(toys[0], 4), after(toys[1], 4, engine), engine)

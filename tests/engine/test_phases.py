@@ -51,7 +51,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:])
-@pytest.mark.parametrize("fields", SHAPES, ids=str)
+@pytest.mark.parametrize("fields", SHAPES)
 def test_every_engine_does_the_same(fields, engine):
     toys = [world(Shaped(**fields), LABELS, net=TinyBN, batch_size=3, epochs=2) for _ in range(2)]
     assert alike(after(toys[0], 3), after(toys[1], 3, engine), engine)
@@ -61,7 +61,7 @@ def test_every_engine_does_the_same(fields, engine):
         assert one.findings == other.findings
 
 
-@pytest.mark.parametrize("fields", SHAPES, ids=str)
+@pytest.mark.parametrize("fields", SHAPES)
 def test_recorded_steps_do_the_same(fields):
     toys = [world(Shaped(**fields), LABELS, net=TinyBN, batch_size=3, epochs=2) for _ in range(2)]
     toys[1].worker.stepping = Recorder(0.0, 0, 1e9)
@@ -234,7 +234,7 @@ def test_a_client_does_not_depend_on_the_modes_of_the_one_before(engine):
         assert torch.equal(moved, received) == (client % 2 == 1)
 
 
-@pytest.mark.parametrize("fields", [{"epochs": 0}, {"steps": 0}], ids=str)
+@pytest.mark.parametrize("fields", [{"epochs": 0}, {"steps": 0}])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_pass_is_no_change(fields, engine):
     toy = after(world(Shaped(**fields), LABELS, net=TinyBN), 2, engine)

@@ -121,7 +121,6 @@ def test_private_it_stays_with_the_client():
         ({"trains": HEAD}, {"head.weight", "head.bias"}),
         ({"optimizer": {"extra": OptimizerSpec(lr=0.0)}}, {"fc.weight", "fc.bias", "head.weight", "head.bias"}),
     ],
-    ids=str,
 )
 def test_a_phase_may_train_it_alone_or_leave_it(phase, moved):
     method = type("Shared", (Shared,), {"phase": phase})()
