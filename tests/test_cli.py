@@ -164,7 +164,7 @@ def test_an_exception_in_a_client_exits_1_with_traceback_client_and_round(
         raise ZeroDivisionError("the loss is broken")
 
     monkeypatch.setattr(METHODS.get("fedavg"), "loss", broken)
-    code, out, err = call(capsys, "run", str(DEMO), "method=fedavg", *QUICK, "--json")
+    code, out, err = call(capsys, "run", str(DEMO), "method=fedavg", "engine=serial", *QUICK, "--json")
     assert (code, out) == (1, "")
     assert "Traceback" in err
     assert "the loss is broken" in err

@@ -117,11 +117,11 @@ def engine_name(engine: Engine, choice: EngineChoice) -> str:
 def _made(name: str, federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Engine:
     if name == "serial":
         return Serial(worker)
-    width = (choice.stack or STACK) if name == "batched" else 1
-    if width > 1 and workers < 2:
-        return Batched(worker, width)
+    stack = (choice.stack or STACK) if name == "batched" else 1
+    if stack > 1 and workers < 2:
+        return Batched(worker, stack)
     seconds = choice.client_seconds
-    return Processes(worker, federation.tasks, workers=workers, client_seconds=seconds, width=width)
+    return Processes(worker, federation.tasks, workers=workers, client_seconds=seconds, stack=stack)
 
 
 def _candidates(federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Iterator[Candidate]:

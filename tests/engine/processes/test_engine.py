@@ -19,10 +19,10 @@ from support import TinyBN, TinyDropout, configured, furthest, same_bits, world
 LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 
 
-def parallel(toy, *, workers=2, client_seconds=None, width=1):
+def parallel(toy, *, workers=2, client_seconds=None, stack=1):
     """The toy federation on the processes engine."""
     tasks = toy.federation.tasks
-    engine = Processes(toy.worker, tasks, workers=workers, client_seconds=client_seconds, width=width)
+    engine = Processes(toy.worker, tasks, workers=workers, client_seconds=client_seconds, stack=stack)
     toy.federation.engine = engine
     return engine
 
@@ -87,10 +87,10 @@ def dying(tmp_path, times):
 def test_a_killed_worker_costs_a_retry_and_no_bit(tmp_path, times):
     toys = [world(configured("fedavg"), LABELS), world(dying(tmp_path, times), LABELS)]
     engine = parallel(toys[1])
-    before = {hand.process.pid for hand in engine._hands}
+    before = {hand.process.pid for hand in engine._workers}
     toys[0].federation.step()
     toys[1].federation.step()
-    after = {hand.process.pid for hand in engine._hands}
+    after = {hand.process.pid for hand in engine._workers}
     assert len(after - before) >= 1
     assert len(after) == 2
     for toy in toys:
@@ -98,21 +98,21 @@ def test_a_killed_worker_costs_a_retry_and_no_bit(tmp_path, times):
     assert same_federation(*toys)
 
 
-@pytest.mark.parametrize("width", [1, 2])
-def test_a_killed_worker_costs_a_retry_of_all_its_clients(tmp_path, width):
+@pytest.mark.parametrize("stack", [1, 2])
+def test_a_killed_worker_costs_a_retry_of_all_its_clients(tmp_path, stack):
     labels = LABELS * 6  # several clients at a time
     toys = [world(configured("fedavg"), labels), world(dying(tmp_path, 1), labels)]
-    parallel(toys[1], width=width)
+    parallel(toys[1], stack=stack)
     for toy in toys:
         rounds(toy, 2)
     one, other = (toy.federation.server["model"] for toy in toys)
-    assert furthest(one, other) < (1e-5 if width > 1 else 1e-30)
+    assert furthest(one, other) < (1e-5 if stack > 1 else 1e-30)
 
 
-@pytest.mark.parametrize(("clients", "width"), [(5, 1), (30, 1), (5, 2)])
-def test_a_client_under_which_workers_keep_dying_is_named(tmp_path, clients, width):
+@pytest.mark.parametrize(("clients", "stack"), [(5, 1), (30, 1), (5, 2)])
+def test_a_client_under_which_workers_keep_dying_is_named(tmp_path, clients, stack):
     toy = world(dying(tmp_path, 99), (LABELS * 6)[:clients])
-    parallel(toy, width=width)
+    parallel(toy, stack=stack)
     with pytest.raises(ClientError, match=r"client 3 failed in round 1 .*died 3 times \(exit code -9\)"):
         rounds(toy, 1)
 
@@ -124,11 +124,11 @@ class Hangs(FedAvg):
         return super().begin(payload, state, ctx)
 
 
-@pytest.mark.parametrize(("clients", "width"), [(5, 1), (30, 1), (5, 2)])
-def test_a_client_that_hangs_is_ended_and_named(clients, width):
+@pytest.mark.parametrize(("clients", "stack"), [(5, 1), (30, 1), (5, 2)])
+def test_a_client_that_hangs_is_ended_and_named(clients, stack):
     toy = world(Hangs(), (LABELS * 6)[:clients])
-    engine = parallel(toy, client_seconds=0.3, width=width)
-    workers, started = [hand.process for hand in engine._hands], time.monotonic()
+    engine = parallel(toy, client_seconds=0.3, stack=stack)
+    workers, started = [hand.process for hand in engine._workers], time.monotonic()
     with pytest.raises(ClientError, match=r"client 1 failed in round 1 .*client_seconds = 0\.3"):
         rounds(toy, 1)
     assert time.monotonic() - started < 10
@@ -186,7 +186,7 @@ def test_a_round_after_one_that_failed_meets_none_of_its_answers(tmp_path, clien
 def test_a_finished_engine_leaves_no_process():
     toy = world(configured("fedavg"), LABELS)
     engine = parallel(toy, workers=3)
-    workers = [hand.process for hand in engine._hands]
+    workers = [hand.process for hand in engine._workers]
     assert all(process.is_alive() for process in workers)
     rounds(toy, 1)
     assert not any(process.is_alive() for process in workers)
@@ -198,6 +198,6 @@ def test_server_state_outlives_the_round_it_was_made_in():
     toy.federation.step()
     head = toy.federation.server["head.0"]["head.weight"]
     before = head.clone()
-    assert not any(hand.results.holds(head) for hand in engine._hands)
+    assert not any(hand.results.holds(head) for hand in engine._workers)
     rounds(toy, 1)
     assert torch.equal(head, before)

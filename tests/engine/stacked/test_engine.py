@@ -131,7 +131,7 @@ def test_convolutional_nets_with_batch_norm(net, shape, rounds):
 
 def test_stacks_on_several_processes():
     toys = [world(configured("fedco2"), LABELS, net=TinyBN, batch_size=4) for _ in range(2)]
-    toys[1].federation.engine = Processes(toys[1].worker, toys[1].federation.tasks, workers=2, width=2)
+    toys[1].federation.engine = Processes(toys[1].worker, toys[1].federation.tasks, workers=2, stack=2)
     try:
         for toy in toys:
             toy.federation.step()

@@ -1,7 +1,7 @@
 """The parent's side of the processes engine: it hands out clients and takes in what they leave.
 
 Workers live as long as the run. Payloads and results lie in memory that both sides map; through the pipes go only
-places and small values. A worker that dies is replaced and its client started again: a client's round is a pure
+places and small values. A worker that dies is replaced and its client started retries: a client's round is a pure
 function of its job. Workers end with their parent, however that ends, and leave nothing behind.
 """
 
@@ -33,8 +33,8 @@ from fedloom.methods.facts import Finding, Task
 
 _ATTEMPTS = 3  # of one client, if its worker dies under it
 # Clients are handed out several at a time, fewer towards the end: up to this many, and this many times a worker.
-_TOGETHER, _SHARES = 8, 4
-_TESTS = 32  # for each worker, whose states lie in shared memory at once
+_LARGEST_CHUNK, _CHUNKS = 8, 4
+_TESTS_AT_ONCE = 32  # for each worker, whose states lie in shared memory at once
 
 
 class WorkerLost(RuntimeError):
@@ -42,35 +42,35 @@ class WorkerLost(RuntimeError):
 
 
 @dataclass(slots=True)
-class _Hand:
-    """One worker process, the parent's side. `since`: when it began the first of what it was given."""
+class _WorkerHandle:
+    """One worker process, the parent's side. `started`: when it began the first of what it was given."""
 
     process: BaseProcess
     pipe: Connection
     results: SharedMemory
-    given: deque[list[Asked]] = field(default_factory=deque)
-    since: float = 0.0
+    in_flight: deque[list[Asked]] = field(default_factory=deque)
+    started: float = 0.0
 
     @property
     def jobs(self) -> list[Asked]:
         """All jobs that it has: those it works on, and those that wait in its pipe."""
-        return [job for jobs in self.given for job in jobs]
+        return [job for jobs in self.in_flight for job in jobs]
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Jobs that nobody has: `count` fresh ones, and `again`, which run alone: a worker died or hung under them."""
+class _Queue:
+    """Jobs that nobody has: `count` fresh ones, and `retries`, which run alone: a worker died or hung under them."""
 
-    fresh: Iterator[Asked]
+    pending: Iterator[Asked]
     count: int
-    again: list[Asked] = field(default_factory=list)
-    troubled: bool = False  # a worker was lost: none has more than it works on
+    retries: list[Asked] = field(default_factory=list)
+    lost_a_worker: bool = False  # a worker was lost: none has more than it works on
 
-    def taken(self, share: int) -> list[Asked]:
-        """Up to `share` jobs, or one that must run alone."""
-        if self.again:
-            return [self.again.pop()]
-        jobs = list(itertools.islice(self.fresh, share))
+    def taken(self, chunk: int) -> list[Asked]:
+        """Up to `chunk` jobs, or one that must run alone."""
+        if self.retries:
+            return [self.retries.pop()]
+        jobs = list(itertools.islice(self.pending, chunk))
         self.count -= len(jobs)
         return jobs
 
@@ -78,7 +78,7 @@ class _Waiting:
 class Processes:
     """Runs clients on `workers` processes of one thread each. They start before the last jobs are made.
 
-    client_seconds: longest time for one client; None waits for ever. width: clients that a process trains at once, as
+    client_seconds: longest time for one client; None waits for ever. stack: clients that a process trains at once, as
     the batched engine does; 1 has the bits of the serial engine. What `run` yields lives until the next `run`.
     """
 
@@ -91,155 +91,159 @@ class Processes:
         *,
         workers: int,
         client_seconds: float | None = None,
-        width: int = 1,
+        stack: int = 1,
     ) -> None:
-        self.name = "processes" if width == 1 else "batched"
-        self._worker, self._tasks, self._client_seconds, self._width = worker, list(tasks), client_seconds, width
-        self._share = 0
+        self.name = "processes" if stack == 1 else "batched"
+        self._worker, self._tasks, self._client_seconds, self._stack = worker, list(tasks), client_seconds, stack
+        self._chunk = 0
         self._orders = SharedMemory()
         self._packer = Packer(self._orders)
-        self._hands: list[_Hand] = []
+        self._workers: list[_WorkerHandle] = []
         for _ in range(workers):
-            self._hands.append(self._hire())
+            self._workers.append(self._start_worker())
 
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job as they finish. Raises `ClientError` at the first failure."""
-        self._share = 0
-        if self._width > 1:  # stacks of one size
-            turns = -(-len(jobs) // (len(self._hands) * self._width))
-            self._share = -(-len(jobs) // max(1, len(self._hands) * turns))
-        yield from self._worked(_Waiting(iter(jobs), len(jobs)))
+        self._chunk = 0
+        if self._stack > 1:  # stacks of one size
+            turns = -(-len(jobs) // (len(self._workers) * self._stack))
+            self._chunk = -(-len(jobs) // max(1, len(self._workers) * turns))
+        yield from self._executed(_Queue(iter(jobs), len(jobs)))
 
     def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
         """Yields one `TestDone` per test as they finish. Raises `ClientError` if adapting fails.
 
         What the last `run` yielded stays where it is. Some tests at a time: the states of all clients may be large.
         """
-        self._share, each = 0, iter(tests)
-        while some := list(itertools.islice(each, _TESTS * len(self._hands))):
-            yield from self._worked(_Waiting(iter(some), len(some)), keep=True)
+        self._chunk, each = 0, iter(tests)
+        while some := list(itertools.islice(each, _TESTS_AT_ONCE * len(self._workers))):
+            yield from self._executed(_Queue(iter(some), len(some)), keep=True)
 
-    def _worked(self, waiting: _Waiting, *, keep: bool = False) -> Iterator[Any]:
+    def _executed(self, queue: _Queue, *, keep: bool = False) -> Iterator[Any]:
         """What workers leave of everything that waits. keep: results that came before are still wanted."""
         self._packer.clear()
         lost: dict[int, int] = {}
-        for place, hand in enumerate(self._hands):
-            if hand.given:  # a round before this one was not finished
-                hand.process.kill()
-                self._hands[place] = hand = self._hired_for(hand)
-            self._give(hand, waiting, fresh=not keep)
-        for hand in self._hands:
-            self._give(hand, waiting)
-        while busy := [hand for hand in self._hands if hand.given]:
-            wait([*(hand.pipe for hand in busy), *(hand.process.sentinel for hand in busy)], self._patience(busy))
-            for place, hand in enumerate(self._hands):
-                if not hand.given:
+        for place, worker in enumerate(self._workers):
+            if worker.in_flight:  # a round before this one was not finished
+                worker.process.kill()
+                self._workers[place] = worker = self._restarted(worker)
+            self._send(worker, queue, fresh=not keep)
+        for worker in self._workers:
+            self._send(worker, queue)
+        while busy := [worker for worker in self._workers if worker.in_flight]:
+            wait(
+                [*(worker.pipe for worker in busy), *(worker.process.sentinel for worker in busy)], self._timeout(busy)
+            )
+            for place, worker in enumerate(self._workers):
+                if not worker.in_flight:
                     continue
                 try:
-                    done = self._received(hand)
+                    done = self._received(worker)
                 except (EOFError, OSError):
-                    self._hands[place] = self._replaced(hand, lost, waiting)
+                    self._workers[place] = self._replaced(worker, lost, queue)
                     continue
                 if done is not None:
-                    hand.given.popleft()
-                    hand.since = time.monotonic()
-                    self._give(hand, waiting)
+                    worker.in_flight.popleft()
+                    worker.started = time.monotonic()
+                    self._send(worker, queue)
                     yield from done
 
     def keep(self, record: Record) -> Record:
         """`record` with copies of what would not outlive the next `run`."""
-        return lasting(record, [hand.results for hand in self._hands])
+        return lasting(record, [worker.results for worker in self._workers])
 
     def notes(self) -> list[Finding]:
         return []
 
     def close(self) -> None:
         """End all workers."""
-        for hand in self._hands:
-            hand.pipe.close()
-        for hand in self._hands:
-            hand.process.join(timeout=0.2)
-            if hand.process.is_alive():
-                hand.process.kill()
-                hand.process.join()
-        self._hands = []
+        for worker in self._workers:
+            worker.pipe.close()
+        for worker in self._workers:
+            worker.process.join(timeout=0.2)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers = []
 
     # -- the parent's side ---------------------------------------------------------------------------------------
-    def _hire(self, results: SharedMemory | None = None) -> _Hand:
+    def _start_worker(self, results: SharedMemory | None = None) -> _WorkerHandle:
         context = _context()
-        ours, theirs = context.Pipe()
+        parent_end, child_end = context.Pipe()
         results = results or SharedMemory()
-        inherited = [ours, *(hand.pipe for hand in self._hands)] if context.get_start_method() == "fork" else []
-        arguments = (theirs, inherited, self._worker, self._tasks, self._orders, results, self._width)
+        inherited = (
+            [parent_end, *(worker.pipe for worker in self._workers)] if context.get_start_method() == "fork" else []
+        )
+        arguments = (child_end, inherited, self._worker, self._tasks, self._orders, results, self._stack)
         process = context.Process(target=serve, args=arguments, daemon=True)
         process.start()
-        theirs.close()
-        return _Hand(process, ours, results)
+        child_end.close()
+        return _WorkerHandle(process, parent_end, results)
 
-    def _give(self, hand: _Hand, waiting: _Waiting, *, fresh: bool = False) -> None:
+    def _send(self, worker: _WorkerHandle, queue: _Queue, *, fresh: bool = False) -> None:
         """Hand out the largest jobs that wait, to a worker that has none, or, while there are many, before it is idle.
 
         fresh: the worker's results of the last round are done with.
         """
         if fresh:
-            hand.results.clear()
-        few = len(self._hands) * _SHARES
-        if hand.given and (waiting.count <= few or waiting.troubled):
+            worker.results.clear()
+        few = len(self._workers) * _CHUNKS
+        if worker.in_flight and (queue.count <= few or queue.lost_a_worker):
             return
-        jobs = waiting.taken(self._share or min(_TOGETHER, -(-waiting.count // few)))
+        jobs = queue.taken(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
         if jobs or fresh:
-            hand.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
+            worker.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
         if jobs:
-            hand.since = hand.since if hand.given else time.monotonic()
-            hand.given.append(jobs)
+            worker.started = worker.started if worker.in_flight else time.monotonic()
+            worker.in_flight.append(jobs)
 
-    def _received(self, hand: _Hand) -> list[Any] | None:
+    def _received(self, worker: _WorkerHandle) -> list[Any] | None:
         """What a worker has sent, if anything. Raises `EOFError` if it is dead, `ClientError` if its client failed."""
-        if not hand.pipe.poll():
-            if not hand.process.is_alive() and not hand.pipe.poll():
+        if not worker.pipe.poll():
+            if not worker.process.is_alive() and not worker.pipe.poll():
                 raise EOFError
             seconds = self._client_seconds
-            if seconds is not None and time.monotonic() - hand.since > seconds * len(hand.given[0]):
-                hand.process.kill()
-                if len(hand.jobs) > 1:
+            if seconds is not None and time.monotonic() - worker.started > seconds * len(worker.in_flight[0]):
+                worker.process.kill()
+                if len(worker.jobs) > 1:
                     raise EOFError
                 late = WorkerLost(f"took longer than engine.client_seconds = {seconds:g}; its process was ended")
-                raise ClientError(*_named(hand.jobs), "running", late)
+                raise ClientError(*_named(worker.jobs), "running", late)
             return None
-        answer = hand.pipe.recv()
+        answer = worker.pipe.recv()
         if isinstance(answer, ClientError):
             raise answer
-        lefts, hand.results.used = answer
-        view = hand.results.view
+        lefts, worker.results.used = answer
+        view = worker.results.view
         return [unpacked(left, view) for left in lefts]
 
-    def _replaced(self, hand: _Hand, lost: dict[int, int], waiting: _Waiting) -> _Hand:
-        """A new worker for one that died, and its jobs again: several one by one, to know which of them it is."""
-        hand.process.join()
-        jobs = hand.jobs
+    def _replaced(self, worker: _WorkerHandle, lost: dict[int, int], queue: _Queue) -> _WorkerHandle:
+        """A new worker for one that died, and its jobs retries: several one by one, to know which of them it is."""
+        worker.process.join()
+        jobs = worker.jobs
         if len(jobs) == 1:
             client, round_ = _named(jobs)
             lost[client] = lost.get(client, 0) + 1
             if lost[client] >= _ATTEMPTS:
-                exit_code = hand.process.exitcode
+                exit_code = worker.process.exitcode
                 dead = WorkerLost(f"its process died {_ATTEMPTS} times (exit code {exit_code}); out of memory?")
                 raise ClientError(client, round_, "running", dead)
-        new = self._hired_for(hand)
-        waiting.again += jobs
-        waiting.troubled = True
-        self._give(new, waiting)
+        new = self._restarted(worker)
+        queue.retries += jobs
+        queue.lost_a_worker = True
+        self._send(new, queue)
         return new
 
-    def _hired_for(self, hand: _Hand) -> _Hand:
+    def _restarted(self, worker: _WorkerHandle) -> _WorkerHandle:
         """A new worker in place of one that is dead or dying; the results it has sent stay where they are."""
-        hand.process.join()
-        hand.pipe.close()
-        return self._hire(hand.results)
+        worker.process.join()
+        worker.pipe.close()
+        return self._start_worker(worker.results)
 
-    def _patience(self, busy: list[_Hand]) -> float | None:
+    def _timeout(self, busy: list[_WorkerHandle]) -> float | None:
         if self._client_seconds is None:
             return None
-        first = min(hand.since + self._client_seconds * len(hand.given[0]) for hand in busy)
+        first = min(worker.started + self._client_seconds * len(worker.in_flight[0]) for worker in busy)
         return max(0.0, first - time.monotonic()) + 0.01
 
 

@@ -32,7 +32,7 @@ def serve(
     tasks: list[Task],
     orders: SharedMemory,
     results: SharedMemory,
-    width: int,
+    stack: int,
 ) -> None:
     """Work until the pipe closes."""
     for other in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
@@ -41,7 +41,7 @@ def serve(
     keep_freed()
     worker = worker.twin()  # spawned processes would share the parent's nets
     worker.memory_for = results.empty_like
-    engine: Engine = Serial(worker) if width == 1 else Batched(worker, width)
+    engine: Engine = Serial(worker) if stack == 1 else Batched(worker, stack)
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         while True:

@@ -20,13 +20,13 @@ from fedloom.methods.facts import Finding
 
 
 class Batched:
-    """Runs clients in stacks of up to `width`, on this process's one thread. Tests are taken one by one."""
+    """Runs clients in stacks of up to `stack`, on this process's one thread. Tests are taken one by one."""
 
     name = "batched"
     reason = None
 
-    def __init__(self, worker: Worker, width: int) -> None:
-        self.stacks = Stacks(worker, width)
+    def __init__(self, worker: Worker, stack: int) -> None:
+        self.stacks = Stacks(worker, stack)
 
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job. Raises `ClientError` at the first failure."""

@@ -34,10 +34,10 @@ def obstacle(worker: Worker) -> str | None:
 
 
 class Stacks:
-    """Runs clients on a worker's nets, up to `width` at once; those that fit nobody else run alone."""
+    """Runs clients on a worker's nets, up to `stack` at once; those that fit nobody else run alone."""
 
-    def __init__(self, worker: Worker, width: int) -> None:
-        self.worker, self.width = worker, width
+    def __init__(self, worker: Worker, stack: int) -> None:
+        self.worker, self.stack = worker, stack
         self.notes: list[Finding] = []
         self._nets = [StackedNet(live.net) for live in worker.lives]
 
@@ -51,7 +51,7 @@ class Stacks:
         for key, clients in alike.items():
             clients.sort(key=lambda client: -client.job.indices.numel())
             while clients:
-                chunk, clients = clients[: self.width], clients[self.width :]
+                chunk, clients = clients[: self.stack], clients[self.stack :]
                 if key is None or len(chunk) == 1:
                     done += [self.worker.run(client.job) for client in chunk]
                     continue
@@ -66,9 +66,9 @@ class Stacks:
 
     def _narrow(self, clients: int) -> None:
         """Memory does not suffice for a stack of so many: half as wide from now on."""
-        self.width = clients // 2
-        message = f"out of memory with {clients} clients in a stack; it goes on with {self.width}"
-        self.notes.append(Finding("engine.smaller_stacks", message, float(self.width)))
+        self.stack = clients // 2
+        message = f"out of memory with {clients} clients in a stack; it goes on with {self.stack}"
+        self.notes.append(Finding("engine.smaller_stacks", message, float(self.stack)))
         torch.cuda.empty_cache()
 
     def _key(self, client: Client) -> Hashable | None:
