@@ -136,6 +136,20 @@ def test_constants_of_one_shape_are_not_taken_for_each_other():
     assert same(pair(Swaps(), rounds=4)) > 0
 
 
+class Pulls(FedAvg):
+    """A number of each client's own among the constants."""
+
+    def begin(self, payload, state, ctx):
+        return Start(super().begin(payload, state, ctx).tree, {"pull": 0.1 * (1 + ctx.client % 2)})
+
+    def loss(self, net, batch, consts):
+        return super().loss(net, batch, consts) + consts["pull"] * net.head.weight.square().sum()
+
+
+def test_numbers_are_part_of_what_is_recorded():
+    assert same(pair(Pulls(), rounds=3)) > 1
+
+
 # -- whose steps are recorded ------------------------------------------------------------------------------------------
 def test_a_worker_that_must_not_record_does_not():
     toy = world(configured("fedavg"), LABELS, batch_size=4)
