@@ -7,6 +7,7 @@ function of its job. Workers end with their parent, however that ends, and leave
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import platform
@@ -188,7 +189,8 @@ class Processes:
             return
         jobs = waiting.taken(self._share or min(_TOGETHER, -(-waiting.count // few)))
         if jobs or fresh:
-            hand.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
+            with contextlib.suppress(OSError):  # of one that is dead, which `_received` finds
+                hand.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
         if jobs:
             hand.since = hand.since if hand.given else time.monotonic()
             hand.given.append(jobs)
