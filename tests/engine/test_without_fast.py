@@ -16,7 +16,7 @@ import sys, pytest, fedloom
 assert fedloom.__file__.startswith(sys.argv[1]), fedloom.__file__
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
-# With the folder, whatever comes twice is recorded: the demo is too short for it to pay.
+# With the folder, the first that come twice are recorded: the demo is too short for it to pay.
 RUN = """
 import importlib.util, json, sys
 from pathlib import Path
@@ -26,7 +26,8 @@ from fedloom.study.run import run
 assert fedloom.__file__.startswith(sys.argv[1]), fedloom.__file__
 recorders = []
 if importlib.util.find_spec("fedloom.engine.fast"):
-    from fedloom.engine.fast.recorder import Recorder
+    from fedloom.engine.fast import recorder
+    recorder.MOST_PROGRAMS, Recorder = 4, recorder.Recorder
     Recorder.__init__.__defaults__ = (0.0, 0, 1e9)
     plain = Recorder.__init__
     Recorder.__init__ = lambda self: plain(self) or recorders.append(self)

@@ -98,6 +98,21 @@ def test_a_killed_worker_costs_a_retry_and_no_bit(tmp_path, times):
     assert same_federation(*toys)
 
 
+@pytest.mark.parametrize("killed", [1, 2])
+def test_workers_that_died_between_rounds_are_replaced(killed):
+    """What is sent to them goes nowhere: they are noticed all the same."""
+    toys = [world(configured("fedbn"), LABELS, net=TinyBN) for _ in range(2)]
+    engine = parallel(toys[1])
+    for toy in toys:
+        toy.federation.step()
+    for hand in engine._workers[:killed]:
+        hand.process.kill()
+        hand.process.join()
+    for toy in toys:
+        rounds(toy, 2)
+    assert same_federation(*toys)
+
+
 @pytest.mark.parametrize("stack", [1, 2])
 def test_a_killed_worker_costs_a_retry_of_all_its_clients(tmp_path, stack):
     labels = LABELS * 6  # several clients at a time

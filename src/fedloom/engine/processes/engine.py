@@ -7,6 +7,7 @@ function of its job. Workers end with their parent, however that ends, and leave
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import platform
@@ -192,7 +193,8 @@ class Processes:
             return
         jobs = queue.taken(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
         if jobs or fresh:
-            worker.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
+            with contextlib.suppress(OSError):  # of one that is dead, which `_received` finds
+                worker.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
         if jobs:
             worker.started = worker.started if worker.in_flight else time.monotonic()
             worker.in_flight.append(jobs)
