@@ -50,7 +50,7 @@ from fedloom.study.environment import describe
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"
-TURNS = 1 if SMOKE else 6
+TURNS = 1 if SMOKE else 4
 WARM_UP_SECONDS = 0.0 if SMOKE else 15.0  # of every fedloom contestant, after two rounds
 ROUNDS = {"cnn": 2, "fashion": 3, "resnet8": 1, "resnet10": 1}  # of a turn; else:
 SHORT_ROUNDS = 2 if SMOKE else 8

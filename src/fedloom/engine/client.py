@@ -77,6 +77,7 @@ class Worker:
         self.stepping = self.speedups.stepping()
         self.evaluator: Evaluator | None = None
         self.memory_for: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
+        self._mixed_modes = False  # whether parts of a net may be in evaluation mode while it is in training mode
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
 
     def twin(self, speedups: Speedups | None = None) -> Worker:
@@ -224,10 +225,11 @@ class Worker:
                 sums[name] = statistic.add(sums[name], values, batch, classes)
         return {name: statistics[name].result(sums[name]) for name in sums}
 
-    @staticmethod
-    def set_modes(net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:
+    def set_modes(self, net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:
         """Training mode, but for modules of the roles that a phase only evaluates."""
-        net.train()  # the phase before, maybe another client's, may have left parts of it in evaluation mode
+        if not net.training or self._mixed_modes:  # the phase before, maybe another client's, may have left it so
+            net.train()
+        self._mixed_modes = bool(phase.evaluates)
         for path, module in net.named_modules() if phase.evaluates else ():
             own = [f"{path}.{name}".lstrip(".") for name, _ in _own_entries(module)]
             place = Role.EXTRA if path.split(".")[0] == EXTRA else Role.BODY  # of what has no entries: dropout
