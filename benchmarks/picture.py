@@ -1,6 +1,6 @@
 """What `results/engines.json` says, for people: `python benchmarks/picture.py`.
 
-Writes the picture, the table and the figures of `docs/performance.md`. Run it after `engines.py`.
+Writes the picture, the tables and the figures of `docs/performance.md`. Run it after `engines.py`.
 """
 
 from __future__ import annotations
@@ -15,28 +15,34 @@ RESULTS = HERE / "results" / "engines.json"
 PAGE = HERE.parent / "docs" / "performance.md"
 PICTURE = HERE.parent / "docs" / "images" / "performance.png"
 WORK = {  # a column's title, and what it is
-    "cnn": ("LeNet5", "LeNet5 on 32x32x3, 50 clients a round, batch 16"),
-    "fashion": (
-        "LeNet5, batch norm",
-        "LeNet5 with batch norm, Fashion-MNIST, Dirichlet 0.3, 10 clients a round, batch 32",
-    ),
-    "mlp": ("MLP", "MLP 784-128-10, 100 clients of 60 samples a round, batch 10"),
-    "logistic": ("logistic regression", "logistic regression, 100 clients of 60 samples a round, batch 10"),
+    "cnn": ("LeNet5", "LeNet5 on 32x32x3, 50 clients a round of 160 samples each, batch 16"),
+    "fashion": ("LeNet5-BN", "LeNet5 with batch norm, Fashion-MNIST, Dirichlet 0.3, 10 of 100 clients, batch 32"),
+    "mlp-sizes": ("MLP, unequal", "MLP 784-128-10, 100 of 1,000 clients, Dirichlet 0.3, 4 to 219 samples, batch 10"),
+    "mlp": ("MLP, equal", "the same MLP, 100 of 1,000 clients, 60 samples each"),
+    "logistic-sizes": ("logistic, unequal", "logistic regression on the unequal clients"),
+    "logistic": ("logistic, equal", "logistic regression on the equal clients"),
 }
-ENGINES = {
-    "plain loop": ["plain loop"],
-    "serial": ["serial"],
-    "2 processes": ["2 processes"],
-    "batched, 2 processes": ["batched, 2 processes"],
-    "own kernels, 2 processes": ["2 processes, own kernels", "batched, 2 processes, own kernels"],
+WHO = {
+    "auto": "**fedloom, default**",
+    "serial": "fedloom, serial",
+    "2 processes": "fedloom, 2 processes",
+    "batched, 2 processes": "fedloom, batched, 2 processes",
+    "2 processes, own kernels": "fedloom, 2 processes, own kernels",
+    "plain loop": "plain loop",
+    "flower": "Flower",
+    "pfl": "pfl",
+    "fluke": "fluke",
+    "fedjax": "FedJAX",
+    "blazefl": "BlazeFL",
 }
-PEERS = {"fedloom": "fedloom, auto", "flower": "Flower", "pfl": "pfl", "fedjax": "FedJAX"}
+BARS = ("auto", "plain loop", "flower", "pfl", "fluke", "fedjax")
 Measured = Mapping[str, Any]
 
 
 def with_figures(page: str, measured: Measured) -> str:
-    """`page` with the table and the sentences between their markers."""
-    for name, text in (("table", table_of(measured)), ("figures", sentences_of(measured))):
+    """`page` with the tables and the sentences between their markers."""
+    parts = {"table": table_of(measured), "bounds": bounds_of(measured), "figures": sentences_of(measured)}
+    for name, text in parts.items():
         begin, end = f"<!-- {name} engines -->\n", f"<!-- end {name} -->"
         before, _, rest = page.partition(begin)
         _, _, after = rest.partition(end)
@@ -47,67 +53,55 @@ def with_figures(page: str, measured: Measured) -> str:
 
 
 def table_of(measured: Measured) -> str:
-    """One column for each work: seconds a round, medians."""
-    own = {name: _seconds(measured, name) for name in WORK}
-    peers = {name: _seconds(measured, f"{name} beside peers") for name in WORK}
+    """One column for each work: seconds a round, medians, and why a peer is missing."""
+    works = [work for work in WORK if work in measured]
+    lines = ["| | " + " | ".join(WORK[work][0] for work in works) + " |", "|---" * (len(works) + 1) + "|"]
+    for who, title in WHO.items():
+        cells = [measured[work]["seconds_a_round"].get(who, {}).get("median") for work in works]
+        reasons = {measured[work].get("left out", {}).get(who) for work in works} - {None}
+        if any(cell is not None for cell in cells):
+            lines.append(f"| {title} | " + " | ".join("" if c is None else _number(c) for c in cells) + " |")
+        elif reasons:
+            lines.append(f"| {title} | {reasons.pop()} |" + " |" * (len(works) - 1))
+    return "\n".join([*lines, "", "The work:", "", *(f"- {WORK[w][0]}: {WORK[w][1]}." for w in works)]) + "\n"
 
-    def row(title: str, of: Mapping[str, Mapping[str, float]], names: list[str]) -> str:
-        cells = [min((of[work][who] for who in names if who in of[work]), default=None) for work in WORK]
-        return f"| {title} | " + " | ".join("" if c is None else _number(c) for c in cells) + " |"
 
-    empty = " |" * len(WORK)
-    lines = [
-        "| | " + " | ".join(short for short, _ in WORK.values()) + " |",
-        "|---" * (len(WORK) + 1) + "|",
-        f"| **engines, in turns** |{empty}",
-        *(row(title, own, names) for title, names in ENGINES.items()),
-        f"| **peers, in turns** |{empty}",
-        *(row(title, peers, [who]) for who, title in PEERS.items()),
-    ]
-    return "\n".join([*lines, "", "The work:", "", *(f"- {words}." for _, words in WORK.values())]) + "\n"
+def bounds_of(measured: Measured) -> str:
+    """What was asked for, and what was seen: misses stay."""
+    rows = [row for row in measured.get("must hold", []) if row["seen"] is not None]
+    lines = [f"| {row['figure']} | {row['bound']} | {row['seen']:g} | {row['verdict']} |" for row in rows]
+    return "\n".join(["| ratio | asked for | seen | |", "|---|---|---|---|", *lines]) + "\n"
 
 
 def sentences_of(measured: Measured) -> str:
     """What is measured beside rounds, in words. What was not measured is left out."""
     found = []
-    if "fashion, 20 rounds from the command" in measured:
-        took = measured["fashion, 20 rounds from the command"]
-        ours, theirs = took["fedloom"]["median_s"], took["flower"]["median_s"]
-        found.append(
-            f"- From the command to the result, 20 rounds on Fashion-MNIST take {ours:.0f} s, in Flower {theirs:.0f} s."
-        )
-    if "no-op beside flower" in measured:
-        each = measured["no-op beside flower"]
-        words = " and ".join(f"{each[k]['fedloom_ms']:.1f} ms ({each[k]['flower_ms']:.0f} ms in Flower)" for k in each)
-        sizes = " and ".join(f"{int(k.split()[0]):,}" for k in each)
-        found.append(f"- A client that does nothing costs, with {sizes} parameters, {words}.")
-    if "memory" in measured:
-        few, many = (measured["memory"]["fedbn, lenet5-bn"][k]["peak_memory_mb"] for k in ("10", "1000"))
-        found.append(f"- FedBN needs {few:.0f} MiB with 10 clients and {many:.0f} MiB with 1,000.")
-    if "scale" in measured:
-        few, many = (_seconds(measured, "scale")[k] for k in ("1,000", "1,000,000"))
-        found.append(
-            f"- A round of 100 clients takes {_number(few)} s of 1,000 registered ones, {_number(many)} s of 1,000,000."
-        )
+    if "evaluation" in measured:
+        ratio = measured["evaluation"]["figures"]["2 processes / serial"]
+        found.append(f"- Two processes test the personal models of 100 clients {ratio:g} times as fast as one.")
+    for name, words in (("resnet8", "ResNet-8"), ("resnet10", "ResNet-10")):
+        if name in measured:
+            ratio = measured[name]["figures"]["serial / plain loop"]
+            found.append(f"- On {words} the serial engine has {ratio:g} times the speed of a plain loop.")
     return "\n".join(found) + "\n"
 
 
 def draw(measured: Measured, path: Path) -> None:
-    """Bars for each work: seconds a round, fedloom beside its peers, in the hour in which they took turns."""
+    """Bars for each work: seconds a round, fedloom's default engine beside its peers."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    works = [name for name in WORK if f"{name} beside peers" in measured]
-    figure, panels = plt.subplots(len(works), 1, figsize=(6.4, 1.75 * len(works)), layout="constrained", squeeze=False)
-    for axes, name in zip(panels[:, 0], works, strict=True):
-        seconds = _seconds(measured, f"{name} beside peers")
-        names = [who for who in reversed(PEERS) if who in seconds]
-        colours = ["#00897b" if who == "fedloom" else "#b0bec5" for who in names]
-        bars = axes.barh([PEERS[who] for who in names], [seconds[who] for who in names], color=colours)
+    works = [work for work in WORK if work in measured]
+    figure, panels = plt.subplots(len(works), 1, figsize=(6.4, 1.6 * len(works)), layout="constrained", squeeze=False)
+    for axes, work in zip(panels[:, 0], works, strict=True):
+        seconds = {who: taken["median"] for who, taken in measured[work]["seconds_a_round"].items() if who in BARS}
+        names = [who for who in reversed(BARS) if who in seconds]
+        colours = ["#00897b" if who == "auto" else "#b0bec5" for who in names]
+        bars = axes.barh([WHO[who].strip("*") for who in names], [seconds[who] for who in names], color=colours)
         axes.bar_label(bars, [f"{_number(seconds[who])} s" for who in names], padding=4)
-        axes.set_title(WORK[name][1], fontsize=9, loc="left")
+        axes.set_title(WORK[work][1], fontsize=8, loc="left")
         axes.margins(x=0.15)
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1, 0].set_xlabel("seconds a round (median); shorter is better")
@@ -115,16 +109,12 @@ def draw(measured: Measured, path: Path) -> None:
     plt.close(figure)
 
 
-def _seconds(measured: Measured, part: str) -> dict[str, float]:
-    taken = measured.get(part, {}).get("seconds_a_round", {})
-    return {who: figures["median_s"] for who, figures in taken.items()}
-
-
 def _number(seconds: float) -> str:
     return f"{seconds:.3f}" if seconds < 0.1 else f"{seconds:.2f}"
 
 
 def main() -> None:
+    """Write the page and the picture."""
     measured = json.loads(RESULTS.read_text(encoding="utf-8"))
     PAGE.write_text(with_figures(PAGE.read_text(encoding="utf-8"), measured), encoding="utf-8")
     draw(measured, PICTURE)

@@ -189,7 +189,9 @@ def test_its_operations_count():
     samples = sum(one.samples for one in done)
     forward = 2 * (5 * 6 + 6 * 4)
     head = 2 * 6 * 4  # the head's gradient
-    assert flops_of(toy.federation, toy.worker, held, samples) - without == pytest.approx(samples * (forward + head))
+    assert flops_of(toy.federation, toy.worker, held, adapted=samples) - without == pytest.approx(
+        samples * (forward + head)
+    )
 
 
 @pytest.fixture

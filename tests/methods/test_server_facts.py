@@ -303,4 +303,5 @@ def test_a_run_closes_once_resumed_or_not(registry, tmp_path):
     plain = run(parse(words | {"method": "fedavg"})).numbers
     assert whole["bytes_up"] > plain["bytes_up"]
     assert whole["samples"] > plain["samples"]
+    assert whole["flops"] > plain["flops"]
     assert whole["test_loss"] == plain["test_loss"]  # the closing round leaves the model

@@ -14,24 +14,31 @@ from fedloom.engine.jobs import Job
 from fedloom.engine.loop import Federation
 
 
-def flops_of(federation: Federation, worker: Worker, held: Mapping[int, float], adapted: float = 0.0) -> float:
+def flops_of(
+    federation: Federation,
+    worker: Worker,
+    held: Mapping[int, float],
+    closing: Mapping[int, float] | None = None,
+    adapted: float = 0.0,
+) -> float:
     """FLOPs (two per multiply-add) of the clients' work in all finished rounds.
 
-    held: training samples of all clients that took part, each as often as it did, by group of architectures. One client
-    of each group is counted, in the last round, and scaled to them: round 1, in which some methods do less, counts like
-    the others. adapted: samples that adapting to tests processed. The worker's nets are left changed.
+    held: training samples of all clients that took part, each as often as it did, by group of architectures; closing:
+    the same of the closing round. One client of each group is counted, in the last round, and scaled to them: round 1,
+    in which some methods do less, counts like the others. adapted: samples that adapting to tests processed. The
+    worker's nets are left changed.
     """
-    total, last = 0.0, max(1, federation.round)
-    for group, samples in held.items():
-        job = next(
-            federation.job(client, last)
-            for client in range(group, federation.scenario.clients, len(federation.tasks))
-            if len(federation.scenario.train[client])
-        )
-        total += samples * flops_per_sample(worker, job)
-        if adapted and group == min(held):
-            total += adapted * _adapting(worker, federation, job)
-    return total
+    last = max(1, federation.round)
+    total = sum(samples * flops_per_sample(worker, _job(federation, group, last)) for group, samples in held.items())
+    for group, samples in (closing or {}).items():
+        total += samples * flops_per_sample(worker, _job(federation, group, last + 1))
+    return total + (adapted * _adapting(worker, federation, _job(federation, 0, last)) if adapted else 0.0)
+
+
+def _job(federation: Federation, group: int, round_: int) -> Job:
+    """The work of the first client of a group that has data."""
+    clients = range(group, federation.scenario.clients, len(federation.tasks))
+    return next(federation.job(client, round_) for client in clients if len(federation.scenario.train[client]))
 
 
 def _adapting(worker: Worker, federation: Federation, job: Job) -> float:

@@ -43,7 +43,8 @@ class Seconds:
 class RoundReport:
     """One finished round: who took part, bytes on the wire (serialised payloads), loss terms, seconds, samples.
 
-    held: training samples of the participants, by group of architectures. With a closing round, both rounds together.
+    held: training samples of the participants, by group of architectures; closing: of those of the closing round, which
+    in all else is part of this one.
     """
 
     round: int
@@ -56,6 +57,7 @@ class RoundReport:
     held: Mapping[int, int]
     seconds: Seconds
     findings: list[Finding] = field(default_factory=list)
+    closing: Mapping[int, int] = field(default_factory=dict)
 
     def with_closing(self, other: RoundReport) -> RoundReport:
         """This round and the closing one as one report."""
@@ -67,6 +69,7 @@ class RoundReport:
             samples=self.samples + other.samples,
             seconds=self.seconds.plus(other.seconds),
             findings=[*self.findings, *other.findings],
+            closing=other.held,
         )
 
 

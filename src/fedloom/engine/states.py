@@ -67,11 +67,6 @@ class States(MutableMapping[int, Record]):
     def __contains__(self, client: object) -> bool:
         return client in self._in_memory or client in self._on_disk
 
-    @property
-    def bytes_in_memory(self) -> int:
-        """Bytes of the tensors that are in memory now."""
-        return self._bytes
-
     def close(self) -> None:
         """Remove the files. What was only on disk is gone."""
         if self._folder is not None:

@@ -118,7 +118,7 @@ class Steps:
     consts: Consts
     moving: Tree
     optimizer: Optimizer
-    ahead: float = 0.0
+    ahead: float = 1.0
 
     def one_by_one(self, block: Block) -> Taken:
         """The steps of a block."""

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.core.errors import ConfigError, nearest
-
 GROUPS: dict[str, tuple[str, ...]] = {
     "fedssa-cnn": ("fedssa-cnn1", "fedssa-cnn2", "fedssa-cnn3", "fedssa-cnn4", "fedssa-cnn5"),
 }
-
-
-def models_of(group: str) -> tuple[str, ...]:
-    """The model names of a group. Raises `ConfigError` that suggests the nearest known group."""
-    if group not in GROUPS:
-        raise ConfigError(f"unknown model group '{group}': {nearest(group, GROUPS)}")
-    return GROUPS[group]
 
 
 def group_of(client_id: int, groups: Sequence[object]) -> int:

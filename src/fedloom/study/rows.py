@@ -22,6 +22,7 @@ def training_rows(report: RoundReport) -> list[Row]:
         "steps": report.steps,
         "samples": report.samples,
         **{f"samples_held/{group}": held for group, held in report.held.items()},
+        **{f"samples_closing/{group}": held for group, held in report.closing.items()},
         "seconds_train": seconds.train,
         "seconds_aggregate": seconds.aggregate,
         "seconds_move": seconds.move,

@@ -74,15 +74,20 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
         "bytes_up": int(total(rows, "bytes_up")),
         "bytes_down": int(total(rows, "bytes_down")),
         "samples": int(total(rows, "samples")),
-        "flops": flops_of(federation, worker, _held(rows), total(rows, "samples_adapted")),
+        "flops": flops_of(
+            federation,
+            worker,
+            _by_group(rows, "samples_held/"),
+            _by_group(rows, "samples_closing/"),
+            total(rows, "samples_adapted"),
+        ),
         "samples_per_second": round(total(rows, "samples") / max(seconds["train"], 1e-9), 1),
         "seconds": seconds,
         "peak_memory_mb": peak_memory_mb(),
     }
 
 
-def _held(rows: Sequence[Row]) -> dict[int, float]:
+def _by_group(rows: Sequence[Row], prefix: str) -> dict[int, float]:
     """Training samples of all participants of all rounds, by group of architectures."""
-    prefix = "samples_held/"
     names = dict.fromkeys(row["name"] for row in rows if row["name"].startswith(prefix))
     return {int(name.removeprefix(prefix)): total(rows, name) for name in names}

@@ -140,7 +140,7 @@ class Recorder:
     def _worth_it(self, seen: _Seen, ahead: float) -> bool:
         if seen.tried or seen.count <= self.least_count or self.programs >= MOST_PROGRAMS:
             return False
-        return seen.shortest < self.longest_seconds and seen.steps * ahead * SAVED_SECONDS > 2 * self.expected_seconds
+        return seen.shortest < self.longest_seconds and seen.steps * ahead * SAVED_SECONDS >= 2 * self.expected_seconds
 
     def _record(self, kind: Hashable, seen: _Seen, function: Callable[..., Taken], inputs: list[Tensor]) -> None:
         started, drawn = time.perf_counter(), torch.default_generator.get_state()
