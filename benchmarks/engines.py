@@ -240,7 +240,7 @@ def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[s
     per_round, speed = _samples_a_round(workload), {who: rates(each) for who, each in taken.items()}
     ratios = {
         f"{ours} / {who}": over(speed[ours], speed[who])
-        for ours in ("serial", "2 processes", "auto")
+        for ours in ("serial", "2 processes", "auto", "2 processes, own kernels")
         for who in speed
         if ours in speed and who != ours
     }

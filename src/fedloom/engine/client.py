@@ -77,7 +77,7 @@ class Worker:
         self.stepping = self.speedups.stepping()
         self.evaluator: Evaluator | None = None
         self.memory_for: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
-        self._mixed_modes = False  # whether parts of a net may be in evaluation mode while it is in training mode
+        self._mixed: set[int] = set()  # ids of nets of which parts are in evaluation mode while they train
         self._skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
 
     def twin(self, speedups: Speedups | None = None) -> Worker:
@@ -123,7 +123,7 @@ class Worker:
             collected = placed(client.collected, CPU)
             work = Work(tree, collected, client.steps, client.start, client.terms)
             payload, state = client.method.end(work, job.state, ctx)
-        notes = self.stepping.notes() if self.stepping else ()
+        notes = self.stepping.notes()
         counts = client.terms, client.steps, client.samples, seconds(), client.norms
         return Done(ctx.client, payload, state, *counts, notes)
 
@@ -227,9 +227,11 @@ class Worker:
 
     def set_modes(self, net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:
         """Training mode, but for modules of the roles that a phase only evaluates."""
-        if not net.training or self._mixed_modes:  # the phase before, maybe another client's, may have left it so
+        if not net.training or id(net) in self._mixed:  # as a phase before, maybe another client's, has left it
             net.train()
-        self._mixed_modes = bool(phase.evaluates)
+            self._mixed.discard(id(net))
+        if phase.evaluates:
+            self._mixed.add(id(net))
         for path, module in net.named_modules() if phase.evaluates else ():
             own = [f"{path}.{name}".lstrip(".") for name, _ in _own_entries(module)]
             place = Role.EXTRA if path.split(".")[0] == EXTRA else Role.BODY  # of what has no entries: dropout
