@@ -16,8 +16,6 @@ from fedloom.engine.jobs import Done, Job, Test, TestDone
 from fedloom.engine.serial import Engine, Jobs
 from fedloom.methods.facts import Finding
 
-# Rounds of an engine that are timed before it is compared; the first of them also pays for start-up.
-_TIMED = 2
 # Rounds between two looks at another engine, so many times as many as it is slower: looking costs little then.
 _PATIENCE = 20
 # A run shorter than this takes the first engine throughout: a look would cost more than it could save.
@@ -29,12 +27,14 @@ _REMEMBERED = 3  # rounds by which an engine is judged
 class Candidate:
     """An engine that may be taken. `make` starts it when its first round comes; words: how it works.
 
-    reference: it has the serial engine's bits, and so must run whatever that runs; the others may fail.
+    reference: it has the serial engine's bits, and so must run whatever that runs; the others may fail. timed: rounds
+    before it is compared, the first of which also pays for its start-up.
     """
 
     words: str
     make: Callable[[], Engine]
     reference: bool = True
+    timed: int = 2
     engine: Engine | None = None
     seconds: list[float] = field(default_factory=list)  # a sample, of its last rounds
     rounds: int = 0
@@ -108,7 +108,7 @@ class Auto:
         first, *others = self._candidates
         if self._rounds < _SHORTEST or not others:
             return first
-        new = [candidate for candidate in self._candidates if candidate.rounds < _TIMED]
+        new = [candidate for candidate in self._candidates if candidate.rounds < candidate.timed]
         if new:
             return new[0]
         best = min(self._candidates, key=lambda candidate: candidate.speed)

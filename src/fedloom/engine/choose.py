@@ -129,7 +129,8 @@ def _candidates(federation: Federation, worker: Worker, choice: EngineChoice, wo
     split = f"in {workers} processes"
 
     def made(name: str, words: str, with_: Worker, *, reference: bool = True) -> Candidate:
-        return Candidate(words, lambda: _made(name, federation, with_, choice, workers), reference)
+        timed = 1 if name == "serial" else 2  # nothing has to start
+        return Candidate(words, lambda: _made(name, federation, with_, choice, workers), reference, timed)
 
     names = {"processes": split, "serial": "in one"} if workers > 1 else {"serial": "in one process"}
     yield from (made(name, words, worker) for name, words in names.items())
