@@ -76,7 +76,7 @@ def test_no_more_processes_than_clients_of_a_round():
     toy = world(configured("fedavg"), LABELS, participation=0.5)
     engine = chosen(toy, EngineChoice(name="processes", workers=4))
     try:
-        assert len(engine._hands) == 2
+        assert len(engine._workers) == 2
     finally:
         engine.close()
 
@@ -96,10 +96,10 @@ def test_more_workers_than_cores_are_warned_of(monkeypatch):
     assert set(warnings.values()) == {None}
 
 
-def test_stacks_have_the_width_asked_for():
+def test_stacks_have_the_size_asked_for():
     toy = world(configured("fedavg"), LABELS)
-    assert chosen(toy, EngineChoice(name="batched", workers=1, stack=3)).stacks.width == 3
-    assert chosen(toy, EngineChoice(name="batched", workers=1)).stacks.width == 32
+    assert chosen(toy, EngineChoice(name="batched", workers=1, stack=3)).stacks.stack == 3
+    assert chosen(toy, EngineChoice(name="batched", workers=1)).stacks.stack == 32
 
 
 @pytest.mark.parametrize("workers", [1, 2])
