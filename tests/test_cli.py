@@ -168,7 +168,7 @@ def test_an_exception_in_a_client_exits_1_with_traceback_client_and_round(
     assert (code, out) == (1, "")
     assert "Traceback" in err
     assert "the loss is broken" in err
-    assert "client 0 failed in round 1 (phase 0)" in err
+    assert "client 3 failed in round 1 (phase 0)" in err  # the largest goes first
 
 
 def test_the_demo_is_the_documented_config(capsys: Any) -> None:

@@ -97,7 +97,7 @@ def test_training_goes_on_after_a_test_as_without(engine):
 
 
 def test_many_clients_are_tested_some_at_a_time(monkeypatch):
-    monkeypatch.setattr("fedloom.engine.processes.engine._TESTS", 2)
+    monkeypatch.setattr("fedloom.engine.processes.engine._TESTS_AT_ONCE", 2)
     toy = after(world(configured("fedbn"), LABELS * 5, net=TinyBN), 1)
     toy.worker.evaluator = Evaluator(toy.worker.live_of, toy.scenario, "personal/local", batch=PASS_BATCH)
     expected = sorted(map(toy.worker.test, toy.federation.tests("test")), key=lambda one: one.client)

@@ -38,8 +38,8 @@ class Block:
 
     def pieces(self, lengths: Sequence[int]) -> list[Block]:
         """Consecutive blocks of so many batches each, where they lie."""
-        if len(lengths) == 1:
-            return [self]
+        if len(lengths) < 2:
+            return [self] * len(lengths)
         rows = [length * self.size for length in lengths]
         rows[-1] -= sum(rows) - self.y.shape[0]
         seconds = [None] * len(rows) if self.second is None else torch.split(self.second, rows)

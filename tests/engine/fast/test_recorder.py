@@ -238,11 +238,11 @@ def test_long_steps_are_left_alone(toy):
 def test_later_recordings_wait_for_no_more_than_twice_what_one_takes(toy, monkeypatch):
     """The first one pays for what all of them need."""
     monkeypatch.setattr(module, "SAVED_SECONDS", 1000.0)
-    recorder, steps = Recorder(1500.0, 0, LONG), steps_of(toy)
+    recorder, steps = Recorder(900.0, 0, LONG), steps_of(toy)
     for _ in range(2):
         recorder(steps, some_block(toy))
     assert recorder.programs == 1
-    assert 0 < recorder.expected_seconds < 1000
+    assert 0 < recorder.expected_seconds < 900
 
 
 def test_no_more_are_recorded_than_may_be(toy, monkeypatch):

@@ -110,7 +110,7 @@ class Recorder:
 
     def _taken(self, epoch: _Epoch, piece: Block) -> list[Objective]:
         steps, optimizer = epoch.steps, epoch.steps.optimizer
-        key = (epoch.kind, optimizer.key, piece.y.shape[0], piece.size)
+        key = (epoch.kind, optimizer.key, piece.x.shape, piece.x.stride(), piece.size)
         seen = self._seen.get(key)
         if seen is None:
             if len(self._seen) >= MOST_COUNTED:  # numbers that change every round make new kinds
