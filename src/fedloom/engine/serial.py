@@ -12,7 +12,7 @@ from fedloom.methods.facts import Finding
 
 
 class Jobs(Protocol):
-    """The work of a round, the largest first, each made when it is asked for. A list will do."""
+    """The work of a round in the order in which it is handed out, each made when it is asked for. A list will do."""
 
     def __len__(self) -> int: ...
 

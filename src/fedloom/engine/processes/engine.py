@@ -182,7 +182,7 @@ class Processes:
         return _WorkerHandle(process, parent_end, results)
 
     def _send(self, worker: _WorkerHandle, queue: _Queue, *, fresh: bool = False) -> None:
-        """Hand out the largest jobs that wait, to a worker that has none, or, while there are many, before it is idle.
+        """Hand out the next jobs that wait, to a worker that has none, or, while there are many, before it is idle.
 
         fresh: the worker's results of the last round are done with.
         """
