@@ -29,7 +29,15 @@ class FedProx(method.Method):
     """
 
     Options = Options
-    about = About("Li et al.", "MLSys", 2020, "arXiv 1812.06127", {"P": 1}, {"P": 1}, compared_in=("feddw", "fedco2"))
+    about = About(
+        "Li et al.",
+        "MLSys",
+        2020,
+        "arXiv 1812.06127",
+        {"P": 1},
+        {"P": 1},
+        compared_in=("fedskc", "fedsc", "feddw", "fedco2"),
+    )
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
         start = super().begin(payload, state, ctx)
