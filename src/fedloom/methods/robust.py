@@ -7,6 +7,7 @@ overstate.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -24,12 +25,6 @@ from fedloom.methods.facts import Finding, ServerContext, Task
 from fedloom.methods.method import WRAPPERS, Method, Uploads
 from fedloom.methods.parts.wrapping import averaged, names_of, wrapped
 from fedloom.methods.spec import Spec
-
-Rule = Callable[[Tensor, Any], Tensor]
-
-
-class Plain(method.Options):
-    """No options."""
 
 
 class Faulty(method.Options):
@@ -62,15 +57,15 @@ class Bound(method.Options):
     length: float = Field(1.0, gt=0)
 
 
-def median(rows: Tensor, options: Plain) -> Tensor:
+def median(rows: Tensor) -> Tensor:
     """Of each coordinate of [m, p]; of an even number the mean of the middle two. Yin et al., ICML 2018, 1803.01498."""
     ordered = rows.sort(0).values
     return (ordered[(len(rows) - 1) // 2] + ordered[len(rows) // 2]) / 2
 
 
-def trimmed_mean(rows: Tensor, options: Share) -> Tensor:
+def trimmed_mean(rows: Tensor, share: float) -> Tensor:
     """Of each coordinate of [m, p], without its largest and smallest values. Yin et al., ICML 2018, 1803.01498."""
-    out = int(options.share * len(rows) + 1e-9)
+    out = int(share * len(rows) + 1e-9)
     return rows.sort(0).values[out : len(rows) - out].mean(0)
 
 
@@ -80,21 +75,21 @@ def krum_scores(rows: Tensor, faulty: int) -> Tensor:
     return distances[:, 1 : max(2, len(rows) - faulty - 1)].sum(1)
 
 
-def krum(rows: Tensor, options: Faulty) -> Tensor:
+def krum(rows: Tensor, faulty: int) -> Tensor:
     """The row of [m, p] that is nearest to its neighbours. Blanchard et al., NeurIPS 2017, 1703.02757."""
-    return rows[int(krum_scores(rows, options.faulty).argmin())]
+    return rows[int(krum_scores(rows, faulty).argmin())]
 
 
-def multi_krum(rows: Tensor, options: Kept) -> Tensor:
+def multi_krum(rows: Tensor, faulty: int, kept: int | None) -> Tensor:
     """The plain mean of the best rows by Krum's score. Blanchard et al., NeurIPS 2017, 1703.02757."""
-    kept = options.kept or max(1, len(rows) - options.faulty)
-    return rows[krum_scores(rows, options.faulty).argsort(stable=True)[:kept]].mean(0)
+    kept = kept or max(1, len(rows) - faulty)
+    return rows[krum_scores(rows, faulty).argsort(stable=True)[:kept]].mean(0)
 
 
-def geometric_median(rows: Tensor, options: Steps) -> Tensor:
+def geometric_median(rows: Tensor, steps: int) -> Tensor:
     """The point with the least sum of distances to the rows of [m, p]. Pillutla et al., IEEE TSP 2022, 1912.13445."""
     point = rows.mean(0)
-    for _ in range(options.steps):
+    for _ in range(steps):
         near = 1 / (rows - point).norm(dim=1).clamp(min=1e-12)
         point = (rows * near[:, None]).sum(0) / near.sum()
     return point
@@ -104,14 +99,17 @@ class Robust(Method):
     """Base of robust means: `rule` in the place of the mean. Refuses methods without a mean."""
 
     word: ClassVar[str]
-    rule: ClassVar[Rule]
-    Own: ClassVar[type[method.Options]] = Plain
+    Own: ClassVar[type[method.Options]] = method.Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.robust = names_of(self, self.word).options(self.Own, self.options)
+        self.robust: Any = names_of(self, self.word).options(self.Own, self.options)
         self.replaced = averaged(self, self.word)
         self.spec = each_needed(self.spec, self.replaced)
+
+    @abstractmethod
+    def rule(self, rows: Tensor) -> Tensor:
+        """What stands in place of the mean of [m, p]: [p]."""
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
         needed = 2 * self.robust.faulty + 3 if isinstance(self.robust, Faulty) else 1
@@ -125,7 +123,7 @@ class Robust(Method):
     def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
         if key not in self.replaced:
             return super().reduce(key, values, weights)
-        return applied(lambda rows: type(self).rule(rows, self.robust), list(values))
+        return applied(self.rule, list(values))
 
 
 def each_needed(spec: Spec, names: set[str]) -> Spec:
@@ -209,31 +207,46 @@ def bounded(old: Tree, new: Tree, length: float) -> Tree:
 class Median(Robust):
     """The median of each coordinate."""
 
-    word, rule = "median", staticmethod(median)
+    word = "median"
+
+    def rule(self, rows: Tensor) -> Tensor:
+        return median(rows)
 
 
 class Trimmed(Robust):
     """The mean of each coordinate without its extremes."""
 
-    word, rule, Own = "trimmed", staticmethod(trimmed_mean), Share
+    word, Own = "trimmed", Share
+
+    def rule(self, rows: Tensor) -> Tensor:
+        return trimmed_mean(rows, self.robust.share)
 
 
 class Krum(Robust):
     """The upload nearest to its neighbours."""
 
-    word, rule, Own = "krum", staticmethod(krum), Faulty
+    word, Own = "krum", Faulty
+
+    def rule(self, rows: Tensor) -> Tensor:
+        return krum(rows, self.robust.faulty)
 
 
 class MultiKrum(Robust):
     """The mean of the uploads nearest to their neighbours."""
 
-    word, rule, Own = "multikrum", staticmethod(multi_krum), Kept
+    word, Own = "multikrum", Kept
+
+    def rule(self, rows: Tensor) -> Tensor:
+        return multi_krum(rows, self.robust.faulty, self.robust.kept)
 
 
 class GeometricMedian(Robust):
     """The point with the least sum of distances."""
 
-    word, rule, Own = "geomedian", staticmethod(geometric_median), Steps
+    word, Own = "geomedian", Steps
+
+    def rule(self, rows: Tensor) -> Tensor:
+        return geometric_median(rows, self.robust.steps)
 
 
 def _put_over(kind: type[Method], base: type[Method], word: str, own: type[method.Options]) -> type[Method]:
