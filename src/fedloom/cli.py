@@ -6,7 +6,6 @@ traceback. With --json, stdout holds one JSON object and nothing else.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import traceback
@@ -18,6 +17,8 @@ import typer
 from rich.console import Console
 
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, nearest
+from fedloom.core.files import json_text
+from fedloom.core.interrupts import one_at_a_time
 
 if TYPE_CHECKING:
     from fedloom.study.config import RunConfig
@@ -216,15 +217,25 @@ def scenarios(
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns failures into exit codes."""
     try:
-        app(args=None if words is None else list(words))
+        with one_at_a_time():
+            app(args=None if words is None else list(words))
     except ClientError as error:
         traceback.print_exception(error.__cause__, file=sys.stderr)
         _fail(error)
     except FedloomError as error:
         _fail(error)
-    except KeyboardInterrupt:
-        _say("stopped; --resume goes on from the last checkpoint")
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == 130:  # Ctrl-C
+            command = next(iter(sys.argv[1:] if words is None else words), "")
+            _say("stopped" + _GO_ON.get(command, ""))
+        raise
+
+
+# How to go on after Ctrl-C.
+_GO_ON = {
+    "run": "; --resume goes on from the last checkpoint",
+    "compare": "; the same command goes on from the last checkpoints",
+}
 
 
 def _fail(error: FedloomError) -> None:
@@ -237,7 +248,7 @@ def _say(line: str) -> None:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, default=str))
+    print(json_text(value, default=str))
 
 
 def _console(as_json: bool) -> Console:

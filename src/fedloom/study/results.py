@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from fedloom.core.errors import RunFolderError
 from fedloom.study.folder import Row, RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SECONDS = ("train", "evaluate", "aggregate", "move", "total")
+SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,20 @@ class Result:
 
     @staticmethod
     def read(path: Path) -> Result | None:
-        """The result in a run folder; None if the run there has not finished."""
+        """The result in a run folder; None if the run there has not finished.
+
+        Raises `RunFolderError` if a file of it is damaged, or was changed after the run.
+        """
         folder = RunFolder(path)
-        numbers = folder.read_json("summary.json")
-        config = folder.read_config()
+        numbers, config = folder.read_summary(), folder.read_config()
         if numbers is None or config is None:
             return None
-        return Result(numbers, folder.rows(), config, folder.read_json("scenario.json") or {}, path)
+        rows = folder.log.rows()
+        if not _follows(numbers, rows):
+            raise RunFolderError(
+                f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; run again with --fresh"
+            )
+        return Result(numbers, rows, config, folder.read_json("scenario.json") or {}, path)
 
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
         """Rounds and values of one measure of the whole run."""
@@ -75,6 +83,14 @@ def accuracies(rows: Sequence[Row], last_k: int) -> dict[str, float | None]:
         "best_test": max(test),
         "mean_last_k": fmean(test[-last_k:]),
     }
+
+
+def _follows(numbers: Mapping[str, Any], rows: Sequence[Row]) -> bool:
+    """Whether a summary's accuracies and bytes are those of the rows."""
+    _, test = curve(rows, "accuracy", "test")
+    bytes_ = [int(total(rows, name)) for name in ("bytes_up", "bytes_down")]
+    ends = numbers["last_accuracy"], numbers["best_test_accuracy"]
+    return bool(test) and ends == (test[-1], max(test)) and bytes_ == [numbers["bytes_up"], numbers["bytes_down"]]
 
 
 def total(rows: Sequence[Row], name: str) -> float:

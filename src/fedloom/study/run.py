@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from fedloom.core.errors import RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.streams import Streams
 from fedloom.data import Scenario, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
@@ -28,10 +27,13 @@ from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
+from fedloom.study.difference import difference
 from fedloom.study.environment import describe
-from fedloom.study.folder import Row, RunFolder
+from fedloom.study.folder import RunFolder
+from fedloom.study.log import START, Row
 from fedloom.study.results import Result
 from fedloom.study.rows import score_rows, system_row, training_rows
+from fedloom.study.shortage import explained
 from fedloom.study.summary import degenerate, summarise
 
 Existing = Literal["refuse", "resume", "fresh"]
@@ -61,7 +63,7 @@ def run(
     folder = RunFolder(out)
     folder.open()
     try:
-        with _full_disk_explained(out), _one_thread():
+        with explained(out), _one_thread():
             return _in_folder(config, scenario, folder, existing, callbacks)
     finally:
         folder.close()
@@ -74,28 +76,28 @@ def _in_folder(
     existing: Existing,
     callbacks: Sequence[Callback],
 ) -> Result:
-    if existing == "fresh":
-        folder.clear()
-    before, resolved = folder.read_config(), config.resolved()
-    if before is not None and _relevant(before) != _relevant(resolved):
-        raise RunFolderError(
-            f"{folder.path} holds a run of another config (differs in {_difference(before, resolved)}); choose another "
-            "folder with --out, or replace it with --fresh"
-        )
-    finished = Result.read(folder.path)
-    if finished is not None:
-        return finished
-    if before is not None and existing == "refuse":
-        raise RunFolderError(
-            f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with --fresh"
-        )
-
-    def note(text: str) -> None:
-        for callback in callbacks:
-            callback.on_note(config, text)
-
-    start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), note)
+    resolved, fresh = config.resolved(), existing == "fresh"
+    before = None if fresh else folder.read_config()
+    if before is not None:
+        if differing := difference(before, resolved):
+            raise RunFolderError(
+                f"{folder.path} holds a run of another config ({differing}); choose another folder with --out, or "
+                "replace it with --fresh"
+            )
+        finished = Result.read(folder.path)
+        if finished is not None:
+            return finished
+        if existing == "refuse":
+            raise RunFolderError(
+                f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with "
+                "--fresh"
+            )
     running = _Run(config, scenario or config.scenario.build(config.seed), folder, callbacks)
+    start = None
+    if fresh:
+        folder.clear()  # once nothing speaks against the new run
+    else:
+        start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
     if before is None:
         folder.write_config(resolved)
     folder.write_json("scenario.json", describe_scenario(running.scenario))
@@ -125,15 +127,16 @@ class _Run:
             tasks,
             scenario,
             participation=config.participation,
-            states=States(config.engine.state_budget(), folder.path / "states" if folder else None),
+            states=States(config.engine.state_budget(), folder.states if folder else None),
             net=nets[0].frozen,
         )
         self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
         self.evaluator = self._evaluator(streams)
-        self._refuse_missing_predictor()
+        self._refuse_what_cannot_be_tested()
         self.rows: list[Row] = []
-        self.saved: Path | None = None  # this run's last checkpoint
+        self.saved: Path | None = None  # this run's last checkpoint,
+        self.digest = ""  # and the sha256 of what it holds
         self.warning: str | None = None  # of the engine
 
     def _evaluator(self, streams: Streams) -> Evaluator | FewShotEvaluator:
@@ -152,37 +155,42 @@ class _Run:
             federation.round, federation.server = start.round, start.server
             federation.states.update(start.states)
             federation.states.changed.clear()
-            self.saved = start.path
+            self.saved, self.digest = start.path, start.sha256
         if self.federation.round < self.config.rounds:
-            chosen = choose(self.federation, self.worker, self.config.engine)
+            chosen = choose(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.warning = chosen.engine, chosen.warning
         try:
-            return self._go()
+            return self._go(start)
         finally:
             self.federation.engine.close()
             self.federation.states.close()
 
-    def _go(self) -> Result:
+    def _go(self, start: Checkpoint | None) -> Result:
         first = self.federation.round + 1
-        self.rows = self.folder.truncate(first - 1) if self.folder else []
+        if self.folder:
+            self.rows = self.folder.log.cut(start.metrics if start else START)
         for callback in self.callbacks:
             callback.on_start(self.config, first)
             notes = [self.warning, *(finding.message for finding in self.findings.values())]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
-        written, digest = time.monotonic(), ""
+        written = time.monotonic()
         while self.federation.round < self.config.rounds:
             rows = self._round()
-            self.rows += rows
-            if self.folder:
-                self.folder.append(rows)
-                last = self.federation.round == self.config.rounds
-                if last or time.monotonic() - written >= self.config.checkpoint.seconds:
-                    digest = self._save()
-                    written = time.monotonic()
+            self._keep(rows)
+            last = self.federation.round == self.config.rounds
+            if self.folder and (last or time.monotonic() - written >= self.config.checkpoint.seconds):
+                rows.append(self._save(self.folder))
+                self._keep(rows[-1:])
+                written = time.monotonic()
             for callback in self.callbacks:
                 callback.on_round(self.config, self.federation.round, rows)
-        return self._finish(digest or (self._save() if self.folder else ""))
+        return self._finish()
+
+    def _keep(self, rows: list[Row]) -> None:
+        self.rows += rows
+        if self.folder:
+            self.folder.log.append(rows)
 
     def _round(self) -> list[Row]:
         """One round and, when due, its evaluation; the rows they give."""
@@ -227,15 +235,19 @@ class _Run:
         for finding in findings:
             if finding.code not in self.findings:
                 self.findings[finding.code] = finding
-                for callback in self.callbacks:
-                    callback.on_note(self.config, finding.message)
+                self.note(finding.message)
 
-    def _save(self) -> str:
-        assert self.folder is not None
-        federation = self.federation
-        state = Checkpoint(federation.round, federation.server, federation.states)
+    def note(self, text: str) -> None:
+        """Tell whoever watches."""
+        for callback in self.callbacks:
+            callback.on_note(self.config, text)
+
+    def _save(self, folder: RunFolder) -> Row:
+        """Write a checkpoint; the row that says what it cost, which is not among those that it counts."""
+        began, federation = time.perf_counter(), self.federation
+        state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flushed())
         saved = checkpoints.save(
-            self.folder.checkpoints,
+            folder.checkpoints,
             state,
             self.config.fingerprint(),
             self.config.checkpoint.keep,
@@ -243,30 +255,33 @@ class _Run:
             changed=federation.states.changed,
         )
         federation.states.changed.clear()
-        self.saved = saved.path
-        return saved.sha256
+        self.saved, self.digest = saved.path, saved.sha256
+        return system_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
 
-    def _finish(self, digest: str) -> Result:
+    def _finish(self) -> Result:
         config = self.config
         numbers = summarise(config, self.federation, self.worker, self.rows) | {
             "degenerate": degenerate(self.rows, self.findings),
             "fingerprint": config.fingerprint(),
-            "checkpoint_sha256": digest or None,
+            "checkpoint_sha256": self.digest or None,
             "run_dir": str(self.folder.path) if self.folder else None,
         }
         if self.folder:
             self.folder.write_parquet(self.rows)
-            self.folder.write_json("summary.json", numbers)
+            self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
         result = Result(numbers, self.rows, config.resolved(), describe_scenario(self.scenario), path)
         for callback in self.callbacks:
             callback.on_end(config, result)
         return result
 
-    def _refuse_missing_predictor(self) -> None:
-        """Ask once before training whether the method offers the model that the protocol tests."""
+    def _refuse_what_cannot_be_tested(self) -> None:
+        """Ask once before training whether the method offers the model that the protocol tests, and whether there is
+        what the round is selected by."""
         _, offered = next(self._predictors(0))
         self.evaluator.check(offered)
+        if self.config.evaluation.select == "best_val" and "val" not in self.evaluator.splits:
+            raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
 
 
 def _tasks(
@@ -299,24 +314,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _full_disk_explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise RunFolderError(
-            f"{path}: no space left on the device; the last checkpoint is intact: free space and go on with --resume"
-        ) from error
-
-
-def _relevant(resolved: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in resolved.items() if key not in ("engine", "checkpoint")}
-
-
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    keys = sorted(key for key in {*before, *now} - {"engine", "checkpoint"} if before.get(key) != now.get(key))
-    return ", ".join(f"{key}: {before.get(key)} there, {now.get(key)} here" for key in keys)
