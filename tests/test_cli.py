@@ -154,7 +154,7 @@ def test_mistakes_give_one_line_and_leave_nothing(capsys: Any, words: list[str],
 
 def test_a_missing_config_file(capsys: Any) -> None:
     code, _, err = call(capsys, "run", "nowhere.yaml")
-    assert (code, err) == (2, "error: nowhere.yaml: no such config file\n")
+    assert (code, err) == (2, "error: nowhere.yaml: no such config file; `fedloom scenarios` lists the ready ones\n")
 
 
 def test_an_exception_in_a_client_exits_1_with_traceback_client_and_round(

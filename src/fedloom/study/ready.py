@@ -59,12 +59,12 @@ def find_config(path: Path) -> Path:
         raise ConfigError(f"{path} is a folder; for the config of the run there, give {path / 'config.yaml'}")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give a YAML file, or a name that `fedloom scenarios` lists")
-    raise ConfigError(f"{shown(path.as_posix())[1:-1]}: no such config file; of the ready ones {_hint(name, ready)}")
+    raise ConfigError(f"{shown(path.as_posix())[1:-1]}: no such config file; {_hint(name, ready)}")
 
 
 def _hint(name: str, ready: Mapping[str, object]) -> str:
     hint = nearest(name, ready)
-    return "`fedloom scenarios` lists all" if hint.startswith("known") else hint
+    return "`fedloom scenarios` lists the ready ones" if hint.startswith("known") else hint
 
 
 def _folder() -> Path:
