@@ -70,7 +70,7 @@ def fedloom(
 ) -> None:
     """Federated learning on heterogeneous data: compare methods honestly, deploy what you compared."""
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), err=True)
+        typer.echo(ctx.get_help())
         raise typer.Exit(2)
 
 

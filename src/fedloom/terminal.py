@@ -20,7 +20,7 @@ from fedloom.study.results import SECONDS, Result
 
 _SHADES = " ·░▒▓█"
 _APART, _CELLS = 12, 50  # classes with a column each; cells for more of them
-_BESIDE = 30  # columns of the terminal for what stands beside the cells
+_BESIDE = 24  # columns of the terminal for what stands beside the cells
 _UNBOUNDED = 10_000
 
 
@@ -31,19 +31,21 @@ def listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> No
     table.add_column("what it is")
     for name, line in items:
         table.add_row(name, Text(line))
-    _show(console, table)
+    _show(console, table, wraps=True)
 
 
-def _fits(console: Console, table: Table) -> bool:
-    """Whether a table can be printed without cutting a word."""
-    options = console.options.update(max_width=_UNBOUNDED)
-    return Measurement.get(console, options, table).minimum <= console.width
+def _fits(console: Console, table: Table, wraps: bool) -> bool:
+    """Whether a table can be printed without cutting a cell, or a word if its texts may be wrapped."""
+    needed = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table)
+    return (needed.minimum if wraps else needed.maximum) <= console.width
 
 
-def _show(console: Console, table: Table) -> None:
-    if _fits(console, table):
+def _show(console: Console, table: Table, wraps: bool = False) -> None:
+    if _fits(console, table, wraps):
         console.print(table)
         return
+    if table.title:
+        console.print(table.title, soft_wrap=True)
     for row in zip(*(column.cells for column in table.columns), strict=True):
         for column, cell in zip(table.columns, row, strict=True):
             console.print(f"[bold]{column.header}[/]", cell, soft_wrap=True)
@@ -53,7 +55,9 @@ def _show(console: Console, table: Table) -> None:
 def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> None:
     """Clients x classes as shades, with the skew figures. `picture` is what scenario.json holds."""
     table = _held_table(picture, most, _APART)
-    _show(console, table if _fits(console, table) else _held_table(picture, most, 0, console.width - _BESIDE))
+    if not _fits(console, table, wraps=False):
+        table = _held_table(picture, most, 0, console.width - _BESIDE)
+    _show(console, table, wraps=True)
     if picture["clients"] > most:
         console.print(f"  … and {picture['clients'] - most} more clients")
     console.print(
@@ -95,13 +99,14 @@ def _held_table(picture: Mapping[str, Any], most: int, apart_up_to: int, cells: 
     else:
         merged = -(-len(classes) // max(1, min(cells, _CELLS)))
         counts = [[max(row[c : c + merged]) for c in range(0, len(row), merged)] for row in counts]
-        table.add_column(f"{len(classes)} classes" + (f", {merged} a cell" if merged > 1 else ""))
+        many = f"{len(classes)} classes" + (f", {merged} a cell" if merged > 1 else "")
+        table.add_column(many, min_width=len(counts[0]), no_wrap=True)
     if picture["domains"]:
         table.add_column("domain")
     table.add_column("samples", justify="right", no_wrap=True)
     for client, row in enumerate(counts[:most]):
         shades = [_SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))] for n in row]
-        shown = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades), no_wrap=True)]
+        shown = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
         domain = [Text(", ".join(_held(picture, client)))] if picture["domains"] else []
         table.add_row(str(client), *shown, *domain, str(sum(picture["class_counts"][client])))
     return table
