@@ -229,8 +229,15 @@ def main(words: Sequence[str] | None = None) -> None:
             raise
         _fail(f"{error.filename}: {error.strerror}", FedloomError.exit_code)
     if code == 130:  # typer's word for Ctrl-C
-        say("stopped; --resume goes on from the last checkpoint")
+        say("stopped" + _GO_ON.get(next(iter(sys.argv[1:] if words is None else words), ""), ""))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+# How to go on after Ctrl-C.
+_GO_ON = {
+    "run": "; --resume goes on from the last checkpoint",
+    "compare": "; the same command goes on from the last checkpoints",
+}
 
 
 def _fail(error: object, code: int) -> NoReturn:
