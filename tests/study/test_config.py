@@ -56,8 +56,8 @@ def changed(*words: str) -> dict[str, Any]:
         ("lr=1", "unknown key 'lr': did you mean 'optimizer.lr'?"),
         ("alpha=1", "unknown key 'alpha': did you mean 'scenario.alpha'?"),
         ("optimizer.rounds=1", "unknown key 'optimizer.rounds': did you mean 'rounds'?"),
-        ("tau=1", "unknown key 'tau': did you mean 'fedsc.tau' or 'fedskc.tau'?"),
-        ("mu=1", "unknown key 'mu': did you mean 'fedco2.mu' or 'feddw.mu' or 'fedprox.mu'?"),
+        ("tau=1", "unknown key 'tau': did you mean 'fedsc.tau'?"),  # the run's method
+        ("lambda_lcl=1", "unknown key 'lambda_lcl': did you mean 'fedskc.lambda_lcl'?"),
         ("momentun=1", "unknown key 'momentun': did you mean 'optimizer.momentum'?"),
         ("hidden=[9]", "unknown key 'hidden': did you mean 'model.hidden'?"),
         ("model.hidden=[9]", "unknown key 'model.hidden' of digits-cnn: known: none"),

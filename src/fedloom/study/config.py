@@ -302,9 +302,7 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any, word: str) -> 
         spot: Any = section
         if isinstance(place, list):
             if not section.isdecimal() or int(section) >= len(place):
-                raise ConfigError(
-                    f"{shown(word)}: '{section}' is no place in a list of {len(place)}; they count from 0"
-                )
+                raise ConfigError(f"{shown(word)}: '{section}' is no place in a list of {len(place)}; the first is 0")
             spot = int(section)
         elif not isinstance(place, dict):
             raise ConfigError(f"{shown(word)}: {shown(place)} is a value, not a section with '{section}'")

@@ -35,12 +35,21 @@ def check_options(model: str, own: Mapping[str, Any]) -> None:
 
 
 def places(config: type[BaseModel], method: str) -> dict[str, list[str]]:
-    """The sections that know a key, by its name: the config's own first, then the scenario's, then `method`'s."""
+    """The sections that know a key, by its name: the config's own first, then the scenario's, then `method`'s and the
+    models'. Other methods are asked for what nobody else knows."""
     found: dict[str, list[str]] = {}
     for section, key in _every_key(config, method):
-        if section not in found.setdefault(key, []):
-            found[key].append(section)
-    return found
+        _note(found, section, key)
+    others: dict[str, list[str]] = {}
+    for name, kind in METHODS:
+        for section, key in sections(kind.Options, name):
+            _note(others, section, key)
+    return others | found
+
+
+def _note(found: dict[str, list[str]], section: str, key: str) -> None:
+    if section not in found.setdefault(key, []):
+        found[key].append(section)
 
 
 def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]]:
@@ -48,8 +57,8 @@ def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]
     for registry in (SOURCES, PARTITIONS):
         for _, kind in registry:
             yield from sections(kind, "scenario")
-    for name in [method, *METHODS.names()] if method in METHODS else METHODS.names():
-        yield from sections(METHODS.get(name).Options, name)
+    if method in METHODS:
+        yield from sections(METHODS.get(method).Options, method)
     for model in MODELS.names():
         yield from (("model", key) for key in _options(model))
 
