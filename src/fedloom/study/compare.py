@@ -79,10 +79,11 @@ def _compared(
     folders = [out / folder_name(config) for config in configs]
     workers = min(jobs or os.cpu_count() or 1, len(configs))
     if workers <= 1:
-        return [
-            run(config, out=folder, existing=existing, callbacks=[Forward(position, listener)])
-            for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
-        ]
+        results = []
+        for position, (config, folder) in enumerate(zip(configs, folders, strict=True)):
+            results.append(run(config, out=folder, existing=existing, callbacks=[Forward(position, listener)]))
+            listener(Event(position, config.rounds))  # also where it had been finished before
+        return results
     context = multiprocessing.get_context("spawn")
     events: Queue[Event] = context.Queue()
     stop, (read, held) = context.Event(), context.Pipe(duplex=False)
@@ -108,8 +109,8 @@ def _compared(
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    results = [Result.read(folder) for folder in folders]
-    return [result for result in results if result is not None]
+    finished = [Result.read(folder) for folder in folders]
+    return [result for result in finished if result is not None]
 
 
 def _listen(futures: Sequence[Future[None]], events: Queue[Event], listener: Listener) -> None:
@@ -152,6 +153,7 @@ def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing)
     if config.engine.name == "auto":  # the cores are taken by the other runs
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
     run(config, out=folder, existing=existing, callbacks=[Forward(position, _report)])
+    _report(Event(position, config.rounds))  # also where it had been finished before
 
 
 class Forward(Callback):
