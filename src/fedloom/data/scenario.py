@@ -51,6 +51,16 @@ class Scenario:
         return self.train_set.num_classes
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each class [C]; of whole-numbered labels the number."""
+        return self.train_set.classes
+
+    @property
+    def normalisation(self) -> dict[str, list[float]] | None:
+        """What is done to stored values before a net sees them, the same for all samples: `Dataset.normalisation`."""
+        return self.train_set.normalisation
+
+    @property
     def acceptance(self) -> float:
         """Share of the partition's draws that were kept, in (0, 1]."""
         return self.accepted / self.draws

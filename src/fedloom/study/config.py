@@ -54,7 +54,7 @@ class ScenarioConfig(BaseModel):
     tests: Literal["shares", "matched"] = "shares"
     public: float = Field(0.0, ge=0, lt=1)
     skews: tuple[dict[str, Any], ...] = ()
-    seed: int | None = None
+    seed: int | None = Field(None, ge=0, lt=2**63)
 
     @model_validator(mode="after")
     def _route(self) -> ScenarioConfig:
