@@ -284,5 +284,5 @@ def test_kinds_are_told_from_all_rows(tmp_path):
 def test_the_config_door_names_keys(write):
     with pytest.raises(ConfigError, match=r"scenario\.label is missing"):
         parse({"scenario": {"source": "csv", "path": str(write()), "partition": "iid"}})
-    with pytest.raises(ConfigError, match="unknown key 'scenario.lable'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'scenario\.lable'"):
         parse({"scenario": {"source": "csv", "path": str(write()), "lable": "ill", "partition": "iid"}})

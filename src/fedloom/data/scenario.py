@@ -66,12 +66,14 @@ class Scenario:
         return self.accepted / self.draws
 
     def digest(self) -> str:
-        """Hash (16 hex digits) of all samples, labels and views."""
+        """Hash (16 hex digits) of all samples, labels and views, and of how features are standardised."""
         digest = hashlib.sha256()
         for data in (self.train_set, self.test_set):
             digest.update(str((data.x.dtype, tuple(data.x.shape), data.classes)).encode())
             digest.update(data.x.contiguous().numpy().data)
             digest.update(data.y.contiguous().numpy().data)
+            if data.x.dim() == 2 and data.mean is not None:  # for images it is no part: run folders know them without
+                digest.update(str(data.normalisation).encode())
         for views in (self.train, self.val, self.test):
             digest.update(np.ascontiguousarray(views.order).data)
             digest.update(np.ascontiguousarray(views.offsets).data)

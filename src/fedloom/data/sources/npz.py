@@ -57,7 +57,10 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     with archive.open(member) as stream:
         np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
+        try:
+            shape, _, dtype = read(stream)
+        except Exception as error:  # numpy has no one kind of error for headers that are no Python values
+            raise ValueError(f"{member.filename}: {error}") from None
         stated, held = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
     if not dtype.hasobject and (stated != held or min(shape, default=0) < 0):
         raise ValueError(f"{member.filename} states shape {shape} of {dtype}, {stated:,} bytes, and holds {held:,}")
