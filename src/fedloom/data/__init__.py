@@ -6,7 +6,7 @@ from fedloom.data.describe import describe_scenario
 from fedloom.data.partitions import PARTITIONS, export_indices
 from fedloom.data.scenario import Scenario
 from fedloom.data.skews import SKEWS
-from fedloom.data.sources import SOURCES, from_arrays, from_torch
+from fedloom.data.sources import SOURCES, from_arrays, from_clients, from_huggingface, from_torch
 from fedloom.data.views import Views
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "describe_scenario",
     "export_indices",
     "from_arrays",
+    "from_clients",
+    "from_huggingface",
     "from_torch",
     "make_scenario",
 ]
