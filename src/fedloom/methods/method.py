@@ -21,6 +21,7 @@ from fedloom.core.errors import ConfigError, nearest
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
+from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.means import mean_of
@@ -79,6 +80,7 @@ class Method(RareHooks):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
     # Keys of a run, by preset, that hold where a config leaves them out: the optimiser of the released code, say.
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    about: ClassVar[About | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
     def __init__(self, options: BaseModel | None = None) -> None:
