@@ -186,6 +186,37 @@ def test_presets_set_the_options() -> None:
     assert options["sound"].cpdr == "mse"
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "lr", "momentum", "decay", "epochs", "batch"),
+    [
+        ("fedskc", "sgd", 0.1, 0.0, 0.0, 10, 64),
+        ("fedsc", "sgd", 0.1, 0.0, 0.0, 10, 64),
+        ("feddw", "adam", 0.001, 0.9, 0.0, 5, 128),
+        ("fedco2", "sgd", 0.01, 0.9, 1e-5, 5, 64),
+        ("fedssa", "sgd", 0.005, 0.9, 5e-5, 25, 512),
+    ],
+)
+def test_authors_brings_the_released_optimiser_where_the_config_says_nothing(
+    method: str, name: str, lr: float, momentum: float, decay: float, epochs: int, batch: int
+) -> None:
+    """Values of the released scripts, by the papers' specifications."""
+    config = parse(SMALL | {"method": method, "preset": "authors"})
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.lr, optimizer.momentum, optimizer.weight_decay) == (name, lr, momentum, decay)
+    assert (config.local_epochs, config.batch_size) == (epochs, batch)
+    assert parse(config.resolved()).fingerprint() == config.fingerprint()
+    own = parse(SMALL | {"method": method, "preset": "authors", "optimizer": {"lr": 0.3}, "batch_size": 7})
+    assert (own.optimizer.name, own.optimizer.lr, own.optimizer.weight_decay) == (name, 0.3, decay)
+    assert (own.local_epochs, own.batch_size) == (epochs, 7)
+    for preset in ("paper", "sound"):
+        other, plain = parse(SMALL | {"method": method, "preset": preset}), parse(SMALL)
+        assert (other.optimizer, other.local_epochs, other.batch_size) == (
+            plain.optimizer,
+            plain.local_epochs,
+            plain.batch_size,
+        )
+
+
 class Brisk(Method):
     """A method with presets of its own names alone."""
 

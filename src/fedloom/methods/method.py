@@ -78,6 +78,8 @@ class Method(RareHooks):
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
+    # Keys of a run, by preset, that hold where a config leaves them out: the optimiser of the released code, say.
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     about: ClassVar[About | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 

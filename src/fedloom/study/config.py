@@ -140,7 +140,8 @@ _LATER = ("betas", "eps", "decay")
 class RunConfig(Section):
     """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset.
 
-    `preset`: one of those that the method declares; all of the library's own have paper, authors and sound.
+    `preset`: one of those that the method declares; all of the library's own have paper, authors and sound. Where this
+    config leaves them out, `authors` also brings the released optimiser, epochs and batch size (`Method.settings`).
     `model`: a model, a group of models (`fedssa-cnn`), or a list; of several, client k gets number k mod their count.
     `precision`: bfloat16 trains nets below their heads in it, with float32 weights, losses and tests: other numbers,
     sooner on processors that have it.
@@ -242,7 +243,7 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _parsed(values: Mapping[str, Any]) -> RunConfig:
-    plain = dict(values)
+    plain = _over_settings(values)
     options = plain.pop("options", {})
     if not isinstance(options, Mapping):
         raise ConfigError(f"options = {shown(options)}: need {{method: {{key: value}}}}")
@@ -269,6 +270,17 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     for name, section in options.items():
         _check_section(name, section, config.preset)
     return config
+
+
+def _over_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values over what the method's preset brings along (`Method.settings`); sections are joined key by key."""
+    method, preset = (values.get(key, RunConfig.model_fields[key].default) for key in ("method", "preset"))
+    known = isinstance(method, str) and isinstance(preset, str) and method in METHODS
+    joined = dict(METHODS.get(method).settings.get(preset, {})) if known else {}
+    for key, value in values.items():
+        both = isinstance(value, Mapping) and isinstance(joined.get(key), Mapping)
+        joined[key] = {**joined[key], **value} if both else value
+    return joined
 
 
 def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None:
