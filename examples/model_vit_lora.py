@@ -77,12 +77,13 @@ def pretrained(data, epochs):
     return model
 
 
-def main(rounds=20, clients=10, epochs=20):
+def main(rounds=20, clients=10, participation=1.0, epochs=20):
     torch.manual_seed(0)
     scenario = fl.scenario("digits", partition="dirichlet", alpha=0.1, clients=clients, public=0.3)
     model = with_lora(pretrained(scenario.build(0).public, epochs))
     # A module keeps its weights: they are the first ones of every run. Only what trains travels.
-    keys = {"scenario": scenario, "model": model, "rounds": rounds, "optimizer": {"name": "adam", "lr": 2e-3}}
+    keys = {"scenario": scenario, "model": model, "rounds": rounds, "participation": participation}
+    keys["optimizer"] = {"name": "adam", "lr": 2e-3}
     return fl.run("fedavg", share="trainable", **keys), fl.run("fedavg", share="all", **keys)
 
 
