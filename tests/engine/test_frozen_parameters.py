@@ -98,6 +98,7 @@ def test_steps_are_recorded():
     assert toys[1].worker.stepping.programs > 0
 
 
+@pytest.mark.slow
 def test_spawned_workers_have_the_same_bits(monkeypatch):
     monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context("spawn"))
     toys = [made("fedco2", lean) for _ in range(2)]
