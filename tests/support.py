@@ -73,6 +73,21 @@ class TinyDropout(Net):
         return self.drop(self.fc(x).relu())
 
 
+class TinyAdapter(Net):
+    """As `TinyBN`, the first layer frozen, with a low-rank adapter beside it."""
+
+    def __init__(self, num_classes: int = CLASSES) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, 6).requires_grad_(False)
+        self.down = nn.Linear(WIDTH, 2, bias=False)
+        self.up = nn.Linear(2, 6, bias=False)
+        self.norm = nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.norm(self.fc(x) + self.up(self.down(x))).relu()
+
+
 class Through(Net):
     """Features are the inputs; the head is linear, without bias, and starts from `weight` [C, d]."""
 

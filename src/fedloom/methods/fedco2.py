@@ -79,7 +79,7 @@ class FedCO2(Method):
     page says why, and what of the label-skew program cannot be expressed.
     """
 
-    spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}))
+    spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},

@@ -98,7 +98,7 @@ class FedSKC(Method):
     and LCL growing over 30 rounds: see the method's page.
     """
 
-    spec = Spec(sends={"model": Sent(), "knowledge": Sent(each=True, labels=True)})
+    spec = Spec(features=True, sends={"model": Sent(), "knowledge": Sent(each=True, labels=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},

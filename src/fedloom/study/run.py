@@ -23,6 +23,7 @@ from fedloom.methods.facts import Finding, Task
 from fedloom.methods.phases import Predictor
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.net import Net
+from fedloom.nets.probe import check_classifies
 from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
@@ -116,6 +117,8 @@ class _Run:
         self.method = config.build_method()
         blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method)
         nets = [blueprint.build(streams) for blueprint in blueprints]
+        for blueprint, net in zip(blueprints, nets, strict=True):
+            check_classifies(net, data.gather(torch.arange(min(2, len(data)))), scenario.num_classes, blueprint.model)
         tasks = _tasks(config, scenario, blueprints, nets, streams)  # their weights stay where the nets are now
         local = LocalTraining(config.batch_size, config.optimizer, config.augment)
         device = config.engine.torch_device()
