@@ -25,8 +25,9 @@ FLOORS = {
     "report": 7,
     "api": 7,
     "terminal": 8,
-    "cli": 8,
-    "__main__": 9,
+    "commands": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedloom.methods.spec import Spec
     from fedloom.nets.net import MODELS, Net
     from fedloom.study.results import Result
+    from fedloom.study.trained import load
 
 _HOMES = {
     "run": "fedloom.api",
@@ -39,6 +40,7 @@ _HOMES = {
     "MODELS": "fedloom.nets.net",
     "Net": "fedloom.nets.net",
     "Result": "fedloom.study.results",
+    "load": "fedloom.study.trained",
 }
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "Scenario",
     "Spec",
     "__version__",
+    "load",
     "register",
     "run",
     "scenario",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from fedloom.commands import model
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, nearest
 
 if TYPE_CHECKING:
@@ -211,6 +212,9 @@ def scenarios(
         _print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
     else:
         listing(_console(as_json), "scenario", [(r.name, r.summary) for r in ready])
+
+
+model.register(app)
 
 
 def main(words: Sequence[str] | None = None) -> None:

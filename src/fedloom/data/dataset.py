@@ -19,7 +19,8 @@ class Dataset:
 
     `mean` and `std` [c] (in units of the stored values) normalise at the moment a batch is gathered; None leaves
     the values alone. `domain` [n] int64 says where each sample comes from, an index into `domains`; None and () for a
-    set of one origin. Nothing is ever copied per client: clients are index views into these arrays.
+    set of one origin. `words` are those of a text source's token ids, from id 2 on; () where they are not known.
+    Nothing is ever copied per client: clients are index views into these arrays.
     """
 
     x: Tensor
@@ -29,6 +30,7 @@ class Dataset:
     std: Tensor | None = None
     domain: Tensor | None = None
     domains: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:

@@ -49,13 +49,14 @@ def save(
     *,
     last: Path | None = None,
     changed: Collection[int] = (),
+    spare: int | None = None,
 ) -> Saved:
-    """Write a checkpoint beside the others and delete all but the newest `keep`.
+    """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `spare`.
 
     last: the checkpoint of this run that was saved or loaded before; files of clients that are not among those
     `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
-    final = folder / f"round-{checkpoint.round:06d}"
+    final = _folder_of(folder, checkpoint.round)
     partial = folder / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -85,7 +86,8 @@ def save(
         raise
     _sync_folder(folder)
     for old in _finished(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        if spare is None or old != _folder_of(folder, spare):
+            shutil.rmtree(old, ignore_errors=True)
     return Saved(final, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -138,6 +140,20 @@ def load_latest(folder: Path, fingerprint: str, warn: Callable[[str], None]) -> 
     return None
 
 
+def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
+    """The checkpoint of one round, or None if there is none.
+
+    Raises `CheckpointError` if it is damaged, or of another config, format or version.
+    """
+    path = _folder_of(folder, round_)
+    if not path.is_dir():
+        return None
+    try:
+        return _load(path, fingerprint)
+    except (OSError, RecordError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
+
+
 def _load(path: Path, fingerprint: str) -> Checkpoint:
     meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
     if meta["format"] != _FORMAT or meta["version"] != __version__:
@@ -156,6 +172,10 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
     server = from_bytes((path / _SERVER).read_bytes())
     clients = [int(Path(name).stem) for name in meta["files"] if name.startswith(f"{_CLIENTS}/")]
     return Checkpoint(int(meta["round"]), server, _Stored(path / _CLIENTS, clients), path)
+
+
+def _folder_of(folder: Path, round_: int) -> Path:
+    return folder / f"round-{round_:06d}"
 
 
 def _finished(folder: Path) -> list[Path]:

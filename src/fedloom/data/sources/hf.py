@@ -59,9 +59,9 @@ class HuggingFace(ImageSource):
         else:
             data = [train, self._fetch(self.test_split)]
             both = [labels, self._labels(data[1], classes)[0]]
-        x = self._tokens(data) if self.text is not None else [self._pixels(part) for part in data]
+        x, words = self._tokens(data) if self.text is not None else ([self._pixels(part) for part in data], ())
         parts = [Part(samples, ids) for samples, ids in zip(x, both, strict=True)]
-        return Parsed(f"hf {self.dataset}", parts[0], parts[1], classes, tokens=self.text is not None)
+        return Parsed(f"hf {self.dataset}", parts[0], parts[1], classes, tokens=self.text is not None, words=words)
 
     def _fetch(self, split: str) -> Any:
         try:
@@ -107,7 +107,7 @@ class HuggingFace(ImageSource):
             out[row] = resized(shaped, self.size, self.channels)[0]
         return out
 
-    def _tokens(self, data: list[Any]) -> list[np.ndarray]:
+    def _tokens(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
         texts = [[str(text) for text in self._column(part, str(self.text))] for part in data]
         known = vocabulary(texts[0], self.vocabulary)
-        return [encode(part, known, self.length) for part in texts]
+        return [encode(part, known, self.length) for part in texts], tuple(known)

@@ -1,0 +1,1 @@
+"""Groups of commands that `cli.py` registers."""
