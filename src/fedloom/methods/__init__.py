@@ -7,6 +7,7 @@ from fedloom.core.records import Record, get_number, get_table, get_tensor, get_
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
 from fedloom.methods import fedavg, fedbn, fedco2, feddw, fedprox, fedsc, fedskc, fedssa, local
+from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import METHODS, WRAPPERS, Method, Options, Uploads, register
 from fedloom.methods.parts.losses import cross_entropy, kl_divergence
@@ -36,6 +37,7 @@ __all__ = [
     "METHODS",
     "TRAINABLE",
     "WRAPPERS",
+    "About",
     "Batch",
     "Bundle",
     "ClassMeans",
