@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,8 @@ def test_export_then_predict(capsys: Any, run_dir: Path) -> None:
     }
     test = fl.scenario("digits", partition="iid", clients=1).build(0).test_set
     np.savez("d.npz", x_test=test.x[:30].numpy(), y_test=test.y[:30].numpy())
-    found = [
-        json.loads(call(capsys, "predict", place, "d.npz", "--json")[1]) for place in (str(run_dir), "m.safetensors")
-    ]
+    places = str(run_dir), "m.safetensors"
+    found = [json.loads(call(capsys, "predict", place, "d.npz", "--json")[1]) for place in places]
     assert found[0] == found[1]
     with torch.no_grad():
         expected = fl.load(run_dir)(test.gather(torch.arange(30))).softmax(1)
@@ -81,9 +81,7 @@ def test_export_for_people(capsys: Any, run_dir: Path) -> None:
     assert Path("model.safetensors").is_file()
 
 
-def test_an_unfinished_run_says_which_round_it_is(capsys: Any, run_dir: Path, tmp_path: Path) -> None:
-    import shutil
-
+def test_an_unfinished_run_says_which_round_it_is(capsys: Any, run_dir: Path) -> None:
     shutil.copytree(run_dir, "half")
     Path("half/summary.json").unlink()
     code, out, err = call(capsys, "export", "half", "--json")
@@ -99,7 +97,6 @@ def test_an_unfinished_run_says_which_round_it_is(capsys: Any, run_dir: Path, tm
         ["export", "RUN", "--client", "9"],
         ["export", "RUN", "--client", "1"],
         ["export", "RUN", "--at", "best"],
-        ["export", "RUN", "--at", "best_val"],
         ["export", "RUN", "--out", "m.pt"],
         ["export", "RUN", "--out", "/proc/m.safetensors"],
         ["predict", "RUN", "none.npz"],

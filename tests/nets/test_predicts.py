@@ -32,10 +32,7 @@ def test_entries_have_the_names_of_their_authors() -> None:
     names = list(module.state_dict())
     assert names[:4] == ["a.0.weight", "a.0.bias", "a.2.weight", "a.2.bias"]
     assert {"b.norm.running_mean", "b.head.weight", "extra.share"} <= set(names)
-    tree = {
-        name: torch.rand_like(value) if value.is_floating_point() else value
-        for name, value in module.state_dict().items()
-    }
+    tree = {n: torch.rand_like(v) if v.is_floating_point() else v for n, v in module.state_dict().items()}
     module.load_state_dict(tree)
     by_hand = (x @ tree["a.0.weight"].T + tree["a.0.bias"]).relu() @ tree["a.2.weight"].T + tree["a.2.bias"]
     other = TinyBN().eval()

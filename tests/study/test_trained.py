@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +60,14 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """FedAvg, one checkpoint kept beside the best one: the rates are such that the last round is not the best."""
     optimizer = {"lr": 0.7, "momentum": 0.9}
     select = {"select": "best_val"}
     noisy = config(rounds=6, optimizer=optimizer, evaluation=select, checkpoint={"seconds": 1000, "keep": 1})
     result = run(noisy, out=tmp_path_factory.mktemp("runs") / "run")
     assert result.numbers["best_val_accuracy"] != result.numbers["last_accuracy"]
-    yield result
+    return result
 
 
 # -- the server's model ------------------------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ def test_the_best_round_is_what_the_summary_selects_and_outlives_pruning(finishe
 
 def test_without_select_the_best_round_is_not_kept(tmp_path: Path) -> None:
     result = run(config(rounds=6, optimizer={"lr": 0.7, "momentum": 0.9}, checkpoint={"seconds": 1000}), out=tmp_path)
-    with pytest.raises(CheckpointError, match="no checkpoint of round .* evaluation.select=best_val keeps"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint of round .* evaluation.select=best_val keeps"):
         result.model(at="best_val")
 
 
@@ -334,5 +333,5 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path, finished: Result) -
     with pytest.raises(ConfigError, match="no export of fedloom's"):
         whole.save(tmp_path / "m.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json"]
-    with pytest.raises(ConfigError, match="written as .safetensors"):
+    with pytest.raises(ConfigError, match=r"written as \.safetensors"):
         whole.save(tmp_path / "m.pt")

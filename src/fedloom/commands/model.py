@@ -55,13 +55,16 @@ def predict(
 
     trained = _trained(run, client, at)
     names, samples = read_samples(files, trained.card.input)
-    rows = trained.probabilities(samples).tolist()
+    rows: list[list[float]] = trained.probabilities(samples).tolist()
     classes = trained.card.classes
     if as_json:
-        shares = [dict(zip(classes, row, strict=True)) for row in rows]
         found = [
-            {"sample": name, "class": max(each, key=each.__getitem__), "probabilities": each}
-            for name, each in zip(names, shares, strict=True)
+            {
+                "sample": name,
+                "class": classes[row.index(max(row))],
+                "probabilities": dict(zip(classes, row, strict=True)),
+            }
+            for name, row in zip(names, rows, strict=True)
         ]
         typer.echo(json.dumps({**_about(trained), "predictions": found}))
         return
