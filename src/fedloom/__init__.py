@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedloom.methods.method import METHODS, Method, register
     from fedloom.methods.spec import Spec
     from fedloom.nets.net import MODELS, Net
+    from fedloom.nets.wrap import wrap
     from fedloom.study.results import Result
     from fedloom.study.trained import load
 
@@ -39,6 +40,7 @@ _HOMES = {
     "register": "fedloom.methods.method",
     "MODELS": "fedloom.nets.net",
     "Net": "fedloom.nets.net",
+    "wrap": "fedloom.nets.wrap",
     "Result": "fedloom.study.results",
     "load": "fedloom.study.trained",
 }
@@ -59,6 +61,7 @@ __all__ = [
     "register",
     "run",
     "scenario",
+    "wrap",
 ]
 
 

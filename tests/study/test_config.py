@@ -15,6 +15,7 @@ from fedloom.methods.method import METHODS, Method, Options
 from fedloom.methods.spec import Spec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.study.config import load, parse
+from fedloom.study.models import ModelConfig
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 SMALL: dict[str, Any] = {"scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 4}}
@@ -163,7 +164,7 @@ def test_sections_of_methods_without_that_preset_are_checked_all_the_same() -> N
 
 def test_a_model_takes_options_of_its_own() -> None:
     config = parse(SMALL | {"model": {"name": "mlp", "hidden": [16]}})
-    assert (config.model_name(), config.models()) == ("mlp", [("mlp", {"hidden": [16]})])
+    assert (config.model_name(), config.models()) == ("mlp", [ModelConfig(name="mlp", hidden=[16])])
     assert parse(config.resolved()).fingerprint() == config.fingerprint()
     assert parse(SMALL | {"model": "mlp"}).fingerprint() != config.fingerprint()
     with pytest.raises(ConfigError, match=r"unknown key 'model\.hiden' of mlp: did you mean 'hidden'"):
@@ -173,7 +174,7 @@ def test_a_model_takes_options_of_its_own() -> None:
 def test_a_group_of_models_is_its_list() -> None:
     names = [f"fedssa-cnn{n}" for n in range(1, 6)]
     group, spelled = parse(SMALL | {"model": "fedssa-cnn"}), parse(SMALL | {"model": names})
-    assert group.models() == spelled.models() == [(name, {}) for name in names]
+    assert group.models() == spelled.models() == [ModelConfig(name=name) for name in names]
     assert group.resolved()["model"] == names
     assert group.fingerprint() == spelled.fingerprint() == parse(group.resolved()).fingerprint()
     assert group.fingerprint() != parse(SMALL | {"model": names[::-1]}).fingerprint()
@@ -182,7 +183,7 @@ def test_a_group_of_models_is_its_list() -> None:
 
 def test_a_list_of_models_may_mix_names_and_options() -> None:
     config = parse(SMALL | {"model": ["digits-cnn", {"name": "mlp", "hidden": [16]}]})
-    assert config.models() == [("digits-cnn", {}), ("mlp", {"hidden": [16]})]
+    assert config.models() == [ModelConfig(name="digits-cnn"), ModelConfig(name="mlp", hidden=[16])]
     assert config.resolved()["model"] == ["digits-cnn", {"name": "mlp", "hidden": [16]}]
     again = parse(yaml.safe_load(yaml.safe_dump(config.resolved())))
     assert again.fingerprint() == config.fingerprint()

@@ -202,7 +202,7 @@ def test_keys_are_those_of_the_module_that_was_wrapped(tmp_path: Path, digits: A
 def test_an_export_is_read_by_plain_torch_and_by_fedloom(tmp_path: Path, finished: Result, digits: Any) -> None:
     card = trained.of_result(finished, at="best_val").save(tmp_path / "m.safetensors")
     told = json.loads(card.read_text())
-    assert told["architecture"] == {"model": "digits-cnn", "options": {}, "forward": "model"}
+    assert told["architecture"] == {"model": "digits-cnn", "options": {}, "given": False, "forward": "model"}
     assert told["classes"] == [*"0123456789"]
     assert told["fedloom"] == fl.__version__
     assert told["input"]["shape"] == [1, 8, 8]
@@ -213,8 +213,8 @@ def test_an_export_is_read_by_plain_torch_and_by_fedloom(tmp_path: Path, finishe
     own.load_state_dict(load_file(tmp_path / "m.safetensors"))
     reported = finished.numbers["best_val_accuracy"]
     assert globally(own, digits) == globally(fl.load(tmp_path / "m.safetensors"), digits) == reported
-    blank = MODELS.get("digits-cnn")(input_shape=(1, 8, 8), num_classes=10)
-    assert globally(fl.load(tmp_path / "m.safetensors", model=blank), digits) == reported
+    with pytest.raises(ConfigError, match="fits the digits-cnn"):
+        fl.load(tmp_path / "m.safetensors", model=own)
     trained.of_result(finished).save(tmp_path / "m.safetensors")  # its own files may be written again
 
 
@@ -254,6 +254,68 @@ def test_prototypes_predict_through_the_same_door(tmp_path: Path, digits: Any) -
     with pytest.raises(ConfigError, match="nearest predicts with more than its nets hold"):
         trained.of_result(result).save(tmp_path / "m.safetensors")
     assert not (tmp_path / "m.safetensors").exists()
+
+
+# -- modules of the user's own ----------------------------------------------------------------------------------------
+class Own(nn.Module):
+    """Frozen first layer, then ReLU and a layer that is not the last one in the order of definition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top = nn.Linear(20, 10)
+        self.base = nn.Linear(64, 20).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.top(self.base(x.flatten(1)).relu())
+
+
+def of_own(tmp_path: Path, model: Any, method: str = "fedavg", **keys: Any) -> Result:
+    scenario = fl.scenario("digits", partition="dirichlet", alpha=0.3, clients=4)
+    how: Any = {"rounds": 2, "local_epochs": 1, "engine": "serial", "out": tmp_path / "run"}
+    return fl.run(method, scenario=scenario, model=model, **how, **keys)
+
+
+@pytest.mark.parametrize("share", ["all", "trainable"])
+@pytest.mark.parametrize("made", ["module", "factory"])
+def test_a_module_from_python_comes_back_trained(tmp_path: Path, digits: Any, share: str, made: str) -> None:
+    own: Any = Own() if made == "module" else Own
+    result = of_own(tmp_path, own, share=share)
+    assert globally(result.model(), digits) == result.numbers["accuracy"]
+    with pytest.raises(ConfigError, match=r"models from Python: Own; .*fedloom.load\(..., model=...\)"):
+        fl.load(tmp_path / "run")
+    again = fl.load(tmp_path / "run", model=own)
+    assert type(again) is Own
+    assert globally(again, digits) == result.numbers["accuracy"]
+    trained.of_result(result).save(tmp_path / "m.safetensors")
+    plain = Own()
+    plain.load_state_dict(load_file(tmp_path / "m.safetensors"))  # frozen weights as well
+    assert globally(plain, digits) == result.numbers["accuracy"]
+    assert globally(fl.load(tmp_path / "m.safetensors", model=Own), digits) == result.numbers["accuracy"]
+    with pytest.raises(ConfigError, match="needs your Own"):
+        fl.load(tmp_path / "m.safetensors")
+    assert [again.base.weight.requires_grad, again.top.weight.requires_grad] == [False, True]
+
+
+def test_frozen_weights_that_were_not_stored_must_be_the_same(tmp_path: Path) -> None:
+    of_own(tmp_path, Own(), share="trainable")
+    with pytest.raises(ConfigError, match="not the one of this run"):
+        fl.load(tmp_path / "run", model=Own())
+
+
+def test_two_modules_from_python_are_exported_whole(tmp_path: Path, digits: Any) -> None:
+    result = of_own(tmp_path, Own, "fedco2", evaluation=LOCAL)
+    modules = [fl.load(tmp_path / "run", client=k, model=Own) for k in range(4)]
+    assert personally(modules, digits) == result.numbers["accuracy"]
+    assert list(modules[0].state_dict())[:2] == ["online.top.weight", "online.top.bias"]
+    trained.of_result(result, client=3).save(tmp_path / "m.safetensors")
+    x = digits.test_set.gather(torch.arange(5))
+    assert torch.equal(fl.load(tmp_path / "m.safetensors", model=Own)(x), modules[3](x))
+
+
+def test_models_for_a_run_of_registered_ones_are_refused(tmp_path: Path, finished: Result) -> None:
+    assert finished.folder is not None
+    with pytest.raises(ConfigError, match="none, but a registered one"):
+        fl.load(finished.folder, model=Own)
 
 
 # -- what cannot be had ------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class FedCO2(Method):
     apart (`weights`, `bn_stats`, `offline_init`).
     """
 
-    spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}))
+    spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
     Options = Options
 
     def __init__(self, options: BaseModel | None = None) -> None:

@@ -82,11 +82,12 @@ class FedSC(Method):
     """
 
     spec = Spec(
+        features=True,
         sends={
             "model": Sent(),
             "prototypes": Sent(each=True, labels=True),
             "class_counts": Sent(each=True, labels=True),
-        }
+        },
     )
     Options = Options
     presets = {  # noqa: RUF012

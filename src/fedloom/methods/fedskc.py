@@ -97,7 +97,7 @@ class FedSKC(Method):
     over 30 rounds: see the method's page.
     """
 
-    spec = Spec(sends={"model": Sent(), "knowledge": Sent(each=True, labels=True)})
+    spec = Spec(features=True, sends={"model": Sent(), "knowledge": Sent(each=True, labels=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},

@@ -119,6 +119,11 @@ class Method(RareHooks):
                 f"{self.name()} averages weights of one architecture, the clients have {len(tasks)}; use one model, or "
                 "a method for several: " + ", ".join(n for n in METHODS.names() if _any_architecture(n))
             )
+        if self.spec.features and not all(task.classifier for task in tasks):
+            raise ConfigError(
+                f"{self.name()} works on the features that enter a linear head, and this model has no such head at its "
+                "end; name it with fedloom.wrap(model, head=...), or take a method that needs none, as fedavg"
+            )
         if self.spec.private and self.spec.private <= BN_ROLES and not tasks[0].names(BN_ROLES):
             message = f"{self.name()} keeps batch norm with the client, and this net has none: nothing is kept"
             return [Finding(f"{self.name()}.no_batch_norm", message, 0.0)]

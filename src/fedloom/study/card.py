@@ -27,11 +27,15 @@ class _Part(BaseModel):
 
 
 class Architecture(_Part):
-    """A registered model with its options. forward: "model" where the weights are the model's own; "method" where the
-    method predicts with several nets, or with more than the net."""
+    """A registered model with its options, or the class of one that came as a Python object (`given`).
+
+    forward: "model" where the weights are the model's own; "method" where the method predicts with several nets, or
+    with more than the net.
+    """
 
     model: str
     options: dict[str, Any]
+    given: bool
     forward: Literal["model", "method"]
 
 

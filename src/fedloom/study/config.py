@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,13 +20,11 @@ from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source, Splits
 from fedloom.engine.choose import EngineChoice
 from fedloom.methods import METHODS, Method, OptimizerSpec
-from fedloom.nets import MODELS
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.groups import GROUPS
+from fedloom.study.models import ModelConfig, each_model
 from fedloom.study.sections import (
     CheckpointConfig,
     EvaluationConfig,
-    ModelConfig,
     Section,
 )
 
@@ -137,6 +134,7 @@ class RunConfig(Section):
 
     `preset`: one of those that the method declares; all of the library's own have paper, authors and sound.
     `model`: a model, a group of models (`fedssa-cnn`), or a list; of several, client k gets number k mod their count.
+    `share`: all, or trainable: frozen parameters stay where they are, and only what trains travels and is stored.
     `precision`: bfloat16 trains nets below their heads in it, with float32 weights, losses and tests: other numbers,
     sooner on processors that have it.
     """
@@ -144,6 +142,7 @@ class RunConfig(Section):
     method: str = "fedavg"
     preset: str = "sound"
     model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(None, union_mode="left_to_right")
+    share: Literal["all", "trainable"] = "all"
     scenario: ScenarioConfig
     rounds: int = Field(30, ge=1)
     participation: float = Field(1.0, gt=0, le=1)
@@ -174,36 +173,36 @@ class RunConfig(Section):
         """The method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
 
-    def models(self) -> list[tuple[str, dict[str, Any]]]:
-        """Name and own options (e.g. `hidden` of `mlp`) of the models: one, or several for groups of clients."""
-        given = SOURCES.get(self.scenario.source).model if self.model is None else self.model
-        each = given if isinstance(given, tuple) else (given,)
-        found: list[tuple[str, dict[str, Any]]] = []
-        for one in each:
-            if isinstance(one, ModelConfig):
-                found.append((one.name, dict(one.model_extra or {})))
-            else:
-                found += [(name, {}) for name in GROUPS.get(one, (one,))]
-        return found
+    def models(self) -> list[ModelConfig]:
+        """The models, one by one: one, or several for groups of clients."""
+        return each_model(SOURCES.get(self.scenario.source).model if self.model is None else self.model)
 
     def model_name(self) -> str:
         """What the model is called in tables: its name, or those of the group's."""
-        return self.model if isinstance(self.model, str) else ", ".join(name for name, _ in self.models())
+        return self.model if isinstance(self.model, str) else ", ".join(one.title for one in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
         """How to build the nets, one for each model, as a method wants them."""
         spec = method.spec
+        wanted: dict[str, Any] = {
+            "head_bias": spec.head_bias,
+            "nets": spec.nets,
+            "extra": method.extra,
+            "share": self.share,
+        }
         return [
-            Blueprint(name, input_shape, num_classes, options, spec.head_bias, spec.nets, method.extra)
-            for name, options in self.models()
+            Blueprint(one.title, input_shape, num_classes, one.options(), make=one.maker, **wanted)
+            for one in self.models()
         ]
 
     def resolved(self) -> dict[str, Any]:
         """Everything that defines the run, defaults and preset spelled out: plain YAML values."""
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
-        named = [{"name": name, **options} if options else name for name, options in self.models()]
+        named = [said if len(said := one.model_dump()) > 1 else one.name for one in self.models()]
         plain["model"] = named if len(named) > 1 else named[0]
         plain["scenario"] = self.scenario.resolved()
+        if self.share == "all":  # a key that runs of earlier versions do not know
+            del plain["share"]
         plain["optimizer"] = {
             key: value
             for key, value in plain["optimizer"].items()
@@ -234,13 +233,8 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(f"config keys must be words, got {sorted(map(str, plain))}") from None
     if not config.models():
         raise ConfigError("model = []: need a model, a group of models, or a list with one or more")
-    for model, own in config.models():
-        if model not in MODELS:
-            raise ConfigError(f"unknown model '{model}': {nearest(model, {*MODELS.names(), *GROUPS})}")
-        known = signature(MODELS.get(model)).parameters.keys() - {"input_shape", "num_classes"}
-        for key in own:
-            if key not in known:
-                raise ConfigError(f"unknown key 'model.{key}' of {model}: {nearest(key, known)}")
+    for model in config.models():
+        model.check()
     config.build_method()
     for name, section in options.items():
         _check_section(name, section, config.preset)

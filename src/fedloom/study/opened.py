@@ -17,10 +17,12 @@ from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.speedups import Speedups
 from fedloom.methods.facts import ClientContext, ServerContext, Start
 from fedloom.methods.phases import Predictor
+from fedloom.nets.given import Given, Source
 from fedloom.nets.groups import group_of
 from fedloom.study.card import Architecture, Card, Input, Training
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
+from fedloom.study.models import GivenModel
 from fedloom.study.rebuilt import module_of
 from fedloom.study.results import At
 from fedloom.study.setup import Setup, one_thread
@@ -48,15 +50,25 @@ class Opened:
         except (KeyError, TypeError, ValueError):
             raise RunFolderError("scenario.json: damaged, or of an earlier version; run again with --fresh") from None
         self.counts: list[list[int]] = described.get("class_counts", [])
+        self._refuse_other_frozen_weights()
         self.setup = _setup(self.config, self.input.shape, len(self.classes), self.clients)
         self.method = self.setup.method
+
+    def _refuse_other_frozen_weights(self) -> None:
+        """Frozen weights that were not stored come with the module: it must be the one that the run was given."""
+        for model in self.config.models() if self.config.share == "trainable" else ():
+            if isinstance(model, GivenModel) and model.make.digest(self.input.shape, len(self.classes)) != model.digest:
+                raise ConfigError(
+                    f"model {model.title}: not the one of this run, whose frozen weights were not stored (share = "
+                    "trainable); pass it with its first weights"
+                )
 
     @cached_property
     def scenario(self) -> Scenario:
         """The data, for what cannot be known without."""
         return self.memory.scenario or self.config.scenario.build(self.config.seed)
 
-    def model(self, client: int | None, at: At) -> tuple[nn.Module, Card]:
+    def model(self, client: int | None, at: At) -> tuple[nn.Module, Card, Source | None]:
         """The server's model, or a client's, and its card. Raises `ConfigError` for one that does not exist."""
         if client is not None and not 0 <= client < self.clients:
             raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")
@@ -75,9 +87,14 @@ class Opened:
             at=at,
             client=client,
         )
-        architecture = Architecture(model=blueprint.model, options=dict(blueprint.options), forward=forward)
+        architecture = Architecture(
+            model=blueprint.model,
+            options=dict(blueprint.options),
+            given=blueprint.make is not None,
+            forward=forward,
+        )
         card = Card(architecture=architecture, classes=self.classes, input=self.input, training=training)
-        return module, card
+        return module, card, blueprint.make.source if isinstance(blueprint.make, Given) else None
 
     def _predictor(self, client: int | None) -> Predictor:
         """How the model predicts, with the weights with which it was tested. Raises `ConfigError` if there is none."""

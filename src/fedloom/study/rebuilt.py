@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from torch import nn
@@ -17,13 +16,36 @@ from fedloom.methods import METHODS, Method
 from fedloom.methods.facts import ServerContext, Task
 from fedloom.methods.phases import Predictor, plain_logits
 from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.given import Given, Source
+from fedloom.nets.held_back import give_back
 from fedloom.nets.net import MODELS, Net
 from fedloom.nets.predicts import Predicts, load_tree, with_head_bias
 from fedloom.nets.roles import EXTRA
 from fedloom.study.card import Card
+from fedloom.study.config import RunConfig, parse
+from fedloom.study.models import GivenModel
 
-OwnModel: TypeAlias = nn.Module | Callable[[], nn.Module]
-"""A module of the user's, or what makes one."""
+OwnModel: TypeAlias = Source | Sequence[Source]
+"""A module of the user's, or what makes one; several where a run was given a list."""
+
+
+def config_of(resolved: Mapping[str, Any], own: OwnModel | None) -> RunConfig:
+    """The config that `resolved` describes, with `own` in the places of models that came as Python objects.
+
+    Raises `ConfigError` without as many as there were.
+    """
+    named = resolved.get("model")
+    words: list[Any] = list(named) if isinstance(named, list) else [named]
+    places = [number for number, word in enumerate(words) if isinstance(word, Mapping) and word.get("name") == "given"]
+    sources = [] if own is None else list(own) if isinstance(own, Sequence) else [own]
+    if len(sources) != len(places):
+        had = ", ".join(str(words[number].get("module")) for number in places) or "none, but a registered one"
+        raise ConfigError(
+            f"this run's models from Python: {had}; pass these, or what makes them, to fedloom.load(..., model=...)"
+        )
+    for number, source in zip(places, sources, strict=True):
+        words[number] = GivenModel.model_validate({**words[number], "make": Given(source)})
+    return parse({**resolved, "model": words if isinstance(named, list) else words[0]})
 
 
 def module_of(
@@ -32,6 +54,7 @@ def module_of(
     """The predictor as a module in evaluation mode: the author's own where the net alone predicts ("model"), else one
     that computes what the method does ("method"). `net` is what `blueprint` made, and is used up."""
     load_tree(net, predictor.tree)
+    give_back(net)
     if not blueprint.head_bias:
         with_head_bias(net, dataclasses.replace(blueprint, head_bias=True).build(Streams(0)))
     net.eval()
@@ -45,16 +68,12 @@ def module_of(
 def module_of_card(card: Card, tree: Tree, own: OwnModel | None) -> nn.Module:
     """The module that `card` describes, with the weights `tree`, in evaluation mode.
 
-    own: the user's module or factory, where the run was given one. Raises `ConfigError` for a model that is not
-    registered here, `RunFolderError` for weights that do not fit.
+    own: the user's module or what makes it, where the run was given one. Raises `ConfigError` without it, and for a
+    model that is not registered here, `RunFolderError` for weights that do not fit.
     """
-    alone = card.architecture.forward == "model"
-    if own is not None:
-        if not alone:
-            raise ConfigError(f"model: {card.training.method} predicts with more than one net; load the run folder")
-        module = copy.deepcopy(own) if isinstance(own, nn.Module) else own()
-    else:
-        module = _plain(card) if alone else _of_method(card, tree)
+    if own is not None and (isinstance(own, Sequence) or not card.architecture.given):
+        raise ConfigError(f"model: {card.weights} fits the {card.architecture.model} of its .json; one module at most")
+    module = _plain(card, own) if card.architecture.forward == "model" else _of_method(card, own)
     try:
         module.load_state_dict(tree)
     except RuntimeError as error:
@@ -63,32 +82,32 @@ def module_of_card(card: Card, tree: Tree, own: OwnModel | None) -> nn.Module:
     return module.eval()
 
 
-def _blueprint(card: Card, **more: Any) -> Blueprint:
-    name = card.architecture.model
-    if name not in MODELS:
-        raise ConfigError(
-            f"model '{name}' is not registered here: import what registers it, or pass your module or what makes it, "
-            "fedloom.load(..., model=...)"
-        )
-    return Blueprint(name, card.input.shape, len(card.classes), card.architecture.options, **more)
+def _blueprint(card: Card, own: Source | None, **more: Any) -> Blueprint:
+    name, given = card.architecture.model, card.architecture.given
+    if given and own is None:
+        raise ConfigError(f"{card.weights} needs your {name}: pass it, or what makes it, fedloom.load(..., model=...)")
+    if not given and name not in MODELS:
+        raise ConfigError(f"model '{name}' is not registered here: import what registers it")
+    make = None if own is None else Given(own)
+    return Blueprint(name, card.input.shape, len(card.classes), card.architecture.options, make=make, **more)
 
 
-def _plain(card: Card) -> nn.Module:
-    return _blueprint(card).build(Streams(0)).plain
+def _plain(card: Card, own: Source | None) -> nn.Module:
+    return _blueprint(card, own).build(Streams(0)).plain
 
 
-def _of_method(card: Card, tree: Tree) -> nn.Module:
-    """What computes a method's way to predict, from the state that its weights alone make."""
+def _of_method(card: Card, own: Source | None) -> nn.Module:
+    """What computes a method's way to predict, from the state that weights alone make."""
     training = card.training
     method = METHODS.get(training.method).configured(training.preset, training.options)
     spec = method.spec
-    blueprint = _blueprint(card, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra)
+    blueprint = _blueprint(card, own, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra)
     net = blueprint.build(Streams(0))
     facts = {"clients": training.clients, "num_classes": len(card.classes), "rounds": training.rounds}
     task = Task.of(net, **facts, local_epochs=1, streams=Streams(training.seed), blueprint=blueprint)
     private = method.private_names(task)
     server: Record = {"model": {name: value for name, value in task.init.items() if name not in private}}
     state: Record = {"model": {name: value for name, value in task.init.items() if name in private}}
-    own, kind = (None, "global") if training.client is None else (state, "personal")
-    offered = method.predictors(server, own, ServerContext(task, training.round, net.frozen))
+    held, kind = (None, "global") if training.client is None else (state, "personal")
+    offered = method.predictors(server, held, ServerContext(task, training.round, net.frozen))
     return module_of(net, offered[kind], blueprint, method)[0]

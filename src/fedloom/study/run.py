@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from fedloom.core.errors import RunFolderError
 from fedloom.core.streams import Streams
 from fedloom.data import Scenario, describe_input, describe_scenario
@@ -20,6 +22,7 @@ from fedloom.engine.states import States
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.methods.facts import Finding
 from fedloom.methods.phases import Predictor
+from fedloom.nets.probe import check_classifies
 from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
@@ -113,6 +116,8 @@ class _Run:
         # the tasks' weights stay where the nets are now
         setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
         self.method, nets = setup.method, setup.nets
+        for blueprint, net in zip(setup.blueprints, nets, strict=True):
+            check_classifies(net, data.gather(torch.arange(min(2, len(data)))), scenario.num_classes, blueprint.model)
         local = LocalTraining(config.batch_size, config.optimizer, config.augment)
         device = config.engine.torch_device()
         half, speedups = config.precision == "bfloat16", Speedups(steps=config.engine.fast)

@@ -52,14 +52,6 @@ class EvaluationConfig(Section):
         return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)
 
 
-class ModelConfig(BaseModel):
-    """A model with options of its own: `{name: mlp, hidden: [100]}`."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str
-
-
 class CheckpointConfig(Section):
     """A checkpoint is written when `seconds` have passed since the last one, and at the end; `keep` are kept."""
 

@@ -16,14 +16,15 @@ from fedloom.core.records import RecordError
 from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH
+from fedloom.nets.given import Source
 from fedloom.study import card as cards
 from fedloom.study import checkpoint as checkpoints
 from fedloom.study.card import Card
 from fedloom.study.checkpoint import Checkpoint
-from fedloom.study.config import RunConfig, parse
+from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row, RunFolder
 from fedloom.study.opened import Memory, Opened
-from fedloom.study.rebuilt import OwnModel, module_of_card
+from fedloom.study.rebuilt import OwnModel, config_of, module_of_card
 from fedloom.study.results import At, Result, best_val
 
 Note = Callable[[str], None]
@@ -32,10 +33,12 @@ Note = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Trained:
     """A trained model. `module`: x [B, ...] normalised float32 (or token ids int64) -> class scores [B, C], in
-    evaluation mode; `card`: classes, input, architecture, and where the weights come from."""
+    evaluation mode; `card`: classes, input, architecture, and where the weights come from; `own`: the user's module or
+    what makes it, where the run was given one."""
 
     module: nn.Module
     card: Card
+    own: Source | None = None
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Samples as stored [n, *card.input.shape] -> softmax of the class scores [n, C] float32."""
@@ -62,7 +65,7 @@ class Trained:
         shape = (2, *self.card.input.shape)
         probe = torch.zeros(shape, dtype=torch.int64) if self.card.input.ids else torch.rand(shape)
         try:
-            again = module_of_card(self.card, tree, None)
+            again = module_of_card(self.card, tree, self.own)
             with torch.inference_mode():
                 same = torch.equal(again(probe), self.module(probe))
         except (LookupError, RecordError):
@@ -121,14 +124,14 @@ def read(
     resolved = folder.read_config()
     if resolved is None:
         raise RunFolderError(f"{place}: no run there (no config.yaml); give a run folder, or a {cards.SUFFIX}")
-    memory = Memory(parse(resolved), scenario)
+    memory = Memory(config_of(resolved, model), scenario)
     checkpoint = _in_folder(memory.config, folder, at, note)
     return Trained(*Opened(memory, checkpoint, folder.read_json("scenario.json") or {}).model(client, at))
 
 
 def of_result(result: Result, client: int | None = None, at: At = "last") -> Trained:
     """As `read`, for a run that this process has a result of."""
-    memory = result.memory or Memory(parse(result.config))
+    memory = result.memory or Memory(config_of(result.config, None))
     if result.folder is not None:
         checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)
     else:
