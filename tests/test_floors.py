@@ -135,7 +135,9 @@ def modules_after(statement: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import fedloom", "import fedloom.cli", "import fedloom.report"])
+@pytest.mark.parametrize(
+    "statement", ["import fedloom", "import fedloom.cli", "import fedloom.report", "import fedloom.study.results"]
+)
 def test_importing_is_light(statement: str) -> None:
     loaded = modules_after(statement)
     assert not loaded & {"torch", "matplotlib", "sklearn", "pyarrow", "numpy"}

@@ -75,6 +75,23 @@ def test_predict_for_people(capsys: Any, run_dir: Path) -> None:
     assert float(said[1]) >= float(said[4])
 
 
+def test_texts_and_clients(capsys: Any) -> None:
+    lines = [f"{label}\t{word} film {number}" for number in range(20) for label, word in ((0, "bad"), (1, "good"))]
+    for name in ("train.tsv", "test.tsv"):
+        Path(name).write_text("\n".join(lines))
+    scenario = fl.scenario("tsv", path=Path.cwd(), length=4, vocabulary=50, partition="iid", clients=2)
+    how: Any = {"model": {"name": "bilstm", "vocabulary": 50}, "rounds": 1, "local_epochs": 15, "engine": "serial"}
+    fl.run("local", scenario=scenario, evaluation={"protocol": "personal/local"}, out="run", **how)
+    Path("a.txt").write_text("Good film!")
+    Path("b.txt").write_text("bad film")
+    for place in ("run", "m.safetensors"):
+        whose = ("--client", "1") if place == "run" else ()
+        code, out, err = call(capsys, "predict", place, "a.txt", "b.txt", "--json", *whose)
+        assert (code, err) == (0, "")
+        assert [one["class"] for one in json.loads(out)["predictions"]] == ["1", "0"]
+        call(capsys, "export", "run", "--client", "1", "--out", "m.safetensors")
+
+
 def test_export_for_people(capsys: Any, run_dir: Path) -> None:
     code, out, _ = call(capsys, "export", str(run_dir))
     assert (code, out) == (0, "model.safetensors, model.json: the global model of fedavg after round 2 of 2\n")

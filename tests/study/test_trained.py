@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,20 @@ def test_personal_models_give_the_mean_over_clients(tmp_path: Path, digits: Any,
     result = run(config(method, model=model, evaluation=LOCAL, participation=0.5), out=tmp_path)
     assert personally([result.model(k) for k in range(4)], digits) == result.numbers["accuracy"]
     assert personally([fl.load(tmp_path, client=k) for k in range(4)], digits) == result.numbers["accuracy"]
+
+
+def test_weights_of_workers_outlive_them(digits: Any) -> None:
+    result = run(config("local", model="mlp", evaluation=LOCAL, engine={"name": "processes", "workers": 2}))
+    assert personally([result.model(k) for k in range(4)], digits) == result.numbers["accuracy"]
+
+
+def test_clients_beyond_those_described_are_looked_up_in_the_data(tmp_path: Path) -> None:
+    result = run(config("local", model="mlp", evaluation=LOCAL, rounds=1, participation=0.25), out=tmp_path)
+    told = json.loads((tmp_path / "scenario.json").read_text())
+    (tmp_path / "scenario.json").write_text(json.dumps(told | {"class_counts": told["class_counts"][:1]}))
+    for client in range(4):
+        found, expected = fl.load(tmp_path, client=client).state_dict(), result.model(client).state_dict()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_two_nets_predict_as_one_module(digits: Any) -> None:
@@ -357,6 +372,38 @@ def test_places_that_are_no_runs(tmp_path: Path, finished: Result) -> None:
         fl.load(run_dir)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("scenario.json", "{}", "scenario.json: damaged, or of an earlier version"),
+        ("scenario.json", "{", "damaged"),
+        ("metrics.jsonl", "", "missing or empty"),
+        ("config.yaml", "[", "damaged"),
+    ],
+)
+def test_damaged_folders_are_refused(tmp_path: Path, finished: Result, name: str, content: str, says: str) -> None:
+    assert finished.folder is not None
+    shutil.copytree(finished.folder, tmp_path / "run")
+    (tmp_path / "run" / name).write_text(content)
+    with pytest.raises(FedloomError, match=says) as caught:
+        fl.load(tmp_path / "run")
+    assert one_line(caught.value)
+
+
+def test_a_package_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MODELS.register("borrowed")(borrowed)
+    result = run(config(model="borrowed", rounds=1), out=tmp_path / "run")
+    trained.of_result(result).save(tmp_path / "m.safetensors")
+
+    def lacking(*, input_shape: Any, num_classes: int) -> Any:
+        raise ModuleNotFoundError("No module named 'torchvision'")
+
+    monkeypatch.setitem(MODELS._items, "borrowed", lacking)
+    for place in (tmp_path / "run", tmp_path / "m.safetensors"):
+        with pytest.raises(ConfigError, match=r"model borrowed needs a package that is not installed: .*torchvision"):
+            fl.load(place)
+
+
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     result = run(config(rounds=1), out=tmp_path)
     for file in (tmp_path / "checkpoint").rglob("*.safetensors"):
@@ -364,9 +411,6 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="damaged") as caught:
         result.model()
     assert one_line(caught.value)
-    (tmp_path / "scenario.json").write_text("{}")
-    with pytest.raises(FedloomError):
-        fl.load(tmp_path)
 
 
 @pytest.mark.parametrize(

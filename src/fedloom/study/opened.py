@@ -23,7 +23,7 @@ from fedloom.study.card import Architecture, Card, Input, Training
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
 from fedloom.study.models import GivenModel
-from fedloom.study.rebuilt import module_of
+from fedloom.study.rebuilt import module_of, packages_named
 from fedloom.study.results import At
 from fedloom.study.setup import Setup, one_thread
 
@@ -51,7 +51,8 @@ class Opened:
             raise RunFolderError("scenario.json: damaged, or of an earlier version; run again with --fresh") from None
         self.counts: list[list[int]] = described.get("class_counts", [])
         self._refuse_other_frozen_weights()
-        self.setup = _setup(self.config, self.input.shape, len(self.classes), self.clients)
+        with packages_named(self.config.model_name()):
+            self.setup = Setup.of(self.config, self.input.shape, len(self.classes), self.clients)
         self.method = self.setup.method
 
     def _refuse_other_frozen_weights(self) -> None:
@@ -141,10 +142,3 @@ class Opened:
         with one_thread():
             worker.adapted(live, predictor, facts, data.train.tensor(facts.client))
         return dataclasses.replace(predictor, tree=live.weights())
-
-
-def _setup(config: RunConfig, shape: tuple[int, ...], classes: int, clients: int) -> Setup:
-    try:
-        return Setup.of(config, shape, classes, clients)
-    except ImportError as error:
-        raise ConfigError(f"model {config.model_name()}: needs a package that is not installed ({error})") from None

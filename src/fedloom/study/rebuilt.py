@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from torch import nn
@@ -48,6 +49,15 @@ def config_of(resolved: Mapping[str, Any], own: OwnModel | None) -> RunConfig:
     return parse({**resolved, "model": words if isinstance(named, list) else words[0]})
 
 
+@contextlib.contextmanager
+def packages_named(model: str) -> Iterator[None]:
+    """Raises `ConfigError` where a model is made of a package that is not there."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"model {model} needs a package that is not installed: {error}") from None
+
+
 def module_of(
     net: Net, predictor: Predictor, blueprint: Blueprint, method: Method
 ) -> tuple[nn.Module, Literal["model", "method"]]:
@@ -73,7 +83,8 @@ def module_of_card(card: Card, tree: Tree, own: OwnModel | None) -> nn.Module:
     """
     if own is not None and (isinstance(own, Sequence) or not card.architecture.given):
         raise ConfigError(f"model: {card.weights} fits the {card.architecture.model} of its .json; one module at most")
-    module = _plain(card, own) if card.architecture.forward == "model" else _of_method(card, own)
+    with packages_named(card.architecture.model):
+        module = _plain(card, own) if card.architecture.forward == "model" else _of_method(card, own)
     try:
         module.load_state_dict(tree)
     except RuntimeError as error:

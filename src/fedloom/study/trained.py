@@ -150,6 +150,8 @@ def _round(rows: Sequence[Row], at: At) -> int:
     """The round that `at` names among those that were run."""
     if at not in get_args(At):
         raise ConfigError(f"at = '{at}': need last or best_val")
+    if not rows:
+        raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
     best = best_val(rows) if at == "best_val" else (rows[-1]["round"], 0.0)
     if best is None:
         raise ConfigError("at = 'best_val': this run has no validation data; take last, or set scenario.val above 0")
