@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from fedloom._version import __version__
-from fedloom.commands import catalogue
+from fedloom.commands import catalogue, model
 from fedloom.commands.shared import (
     AsJson,
     Config,
@@ -206,6 +206,9 @@ def report(
 
 for command in (catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios):
     app.command()(command)
+
+
+model.register(app)
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from fedloom.data.assemble import OwnSplit, make_scenario
 from fedloom.data.dataset import Dataset
-from fedloom.data.describe import describe_scenario
+from fedloom.data.describe import describe_input, describe_scenario
 from fedloom.data.partitions import PARTITIONS, export_indices
 from fedloom.data.scenario import Scenario
 from fedloom.data.skews import SKEWS
@@ -17,6 +17,7 @@ __all__ = [
     "OwnSplit",
     "Scenario",
     "Views",
+    "describe_input",
     "describe_scenario",
     "export_indices",
     "from_arrays",

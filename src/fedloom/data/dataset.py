@@ -21,8 +21,8 @@ class Dataset:
     `mean` and `std` [c] (in units of the stored values) normalise at the moment a batch is gathered; None leaves
     the values alone. `domain` [n] int64 says where each sample comes from, an index into `domains`; None and () for a
     set of one origin. `features` [d] names the numbers of a table's rows, "column" or "column=word" (1 where the column
-    holds that word, else 0); () for what is no table. Nothing is ever copied per client: clients are index views into
-    these arrays.
+    holds that word, else 0); () for what is no table. `words` are those of a text source's token ids, from id 2 on; ()
+    where they are not known. Nothing is ever copied per client: clients are index views into these arrays.
     """
 
     x: Tensor
@@ -33,6 +33,7 @@ class Dataset:
     domain: Tensor | None = None
     domains: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:

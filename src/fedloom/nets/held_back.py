@@ -18,6 +18,16 @@ def hold_back(net: nn.Module) -> None:
                 module.register_buffer(name, parameter, persistent=False)
 
 
+def give_back(net: nn.Module) -> None:
+    """Make them parameters again, so that the net's state is whole."""
+    for module in net.modules():
+        for name, buffer in list(module._buffers.items()):
+            if isinstance(buffer, nn.Parameter):
+                del module._buffers[name]
+                module._non_persistent_buffers_set.discard(name)
+                module.register_parameter(name, buffer)
+
+
 def held_back(net: nn.Module) -> list[Tensor]:
     """The parameters that `hold_back` took out."""
     return [buffer for buffer in net.buffers() if isinstance(buffer, nn.Parameter)]

@@ -55,13 +55,14 @@ def save(
     *,
     last: Path | None = None,
     changed: Collection[int] = (),
+    spare: int | None = None,
 ) -> Saved:
-    """Write a checkpoint beside the others and delete all but the newest `keep`.
+    """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `spare`.
 
     last: the checkpoint of this run that was saved or loaded before; states of clients that are not among those
     `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
-    final = folder / f"round-{checkpoint.round:06d}"
+    final = _folder_of(folder, checkpoint.round)
     partial = folder / f".{final.name}.partial"
     for left in folder.glob(".round-*.partial"):
         shutil.rmtree(left, ignore_errors=True)
@@ -93,7 +94,8 @@ def save(
         raise
     _sync_folder(folder)
     for old in _finished(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        if spare is None or old != _folder_of(folder, spare):
+            shutil.rmtree(old, ignore_errors=True)
     return Saved(final, sha256)
 
 
@@ -125,6 +127,20 @@ def load_latest(
     for name, why in unusable:
         warn(f"checkpoint {name} {why}; falling back to the one before it")
     return found
+
+
+def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
+    """The checkpoint of one round, or None if there is none.
+
+    Raises `CheckpointError` if it is damaged, or of another config, format or version.
+    """
+    path = _folder_of(folder, round_)
+    if not path.is_dir():
+        return None
+    try:
+        return _load(path, fingerprint)
+    except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
 
 
 def _load(path: Path, fingerprint: str) -> Checkpoint:
@@ -164,6 +180,10 @@ def _digest(values: Mapping[str, Any]) -> str:
 def _file_digest(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _folder_of(folder: Path, round_: int) -> Path:
+    return folder / f"round-{round_:06d}"
 
 
 def _finished(folder: Path) -> list[Path]:

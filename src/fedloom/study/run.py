@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.streams import Streams
-from fedloom.data import Scenario, describe_scenario
+from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
 from fedloom.engine.choose import choose
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.states import States
 from fedloom.evaluation import Evaluator, FewShotEvaluator
-from fedloom.methods.facts import Finding, Task
+from fedloom.methods.facts import Finding
 from fedloom.methods.phases import Predictor
-from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.net import Net
 from fedloom.nets.probe import check_classifies
 from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
@@ -32,8 +29,10 @@ from fedloom.study.difference import difference
 from fedloom.study.environment import describe
 from fedloom.study.folder import RunFolder
 from fedloom.study.log import START, Row
-from fedloom.study.results import Result
+from fedloom.study.opened import Memory
+from fedloom.study.results import Result, best_val
 from fedloom.study.rows import score_rows, system_row, training_rows
+from fedloom.study.setup import Setup, one_thread
 from fedloom.study.shortage import explained
 from fedloom.study.summary import degenerate, summarise
 
@@ -58,13 +57,12 @@ def run(
     if a client fails.
     """
     if out is None:
-        with _one_thread():
-            running = _Run(config, scenario or config.scenario.build(config.seed), None, callbacks)
-            return running.go(None)
+        with one_thread():
+            return _Run(config, scenario, None, callbacks).go(None)
     folder = RunFolder(out)
     folder.open()
     try:
-        with explained(out), _one_thread():
+        with explained(out), one_thread():
             return _in_folder(config, scenario, folder, existing, callbacks)
     finally:
         folder.close()
@@ -87,13 +85,13 @@ def _in_folder(
             )
         finished = Result.read(folder.path)
         if finished is not None:
-            return finished
+            return dataclasses.replace(finished, memory=Memory(config, scenario))
         if existing == "refuse":
             raise RunFolderError(
                 f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with "
                 "--fresh"
             )
-    running = _Run(config, scenario or config.scenario.build(config.seed), folder, callbacks)
+    running = _Run(config, scenario, folder, callbacks)
     start = None
     if fresh:
         folder.clear()  # once nothing speaks against the new run
@@ -101,7 +99,7 @@ def _in_folder(
         start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
     if before is None:
         folder.write_config(resolved)
-    folder.write_json("scenario.json", describe_scenario(running.scenario))
+    folder.write_json("scenario.json", running.described())
     folder.write_json("env.json", describe())
     return running.go(start)
 
@@ -110,16 +108,17 @@ class _Run:
     """The pieces of one run, put together."""
 
     def __init__(
-        self, config: RunConfig, scenario: Scenario, folder: RunFolder | None, callbacks: Sequence[Callback]
+        self, config: RunConfig, given: Scenario | None, folder: RunFolder | None, callbacks: Sequence[Callback]
     ) -> None:
+        scenario = given or config.scenario.build(config.seed)
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, callbacks
-        streams, data = Streams(config.seed), scenario.train_set
-        self.method = config.build_method()
-        blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method)
-        nets = [blueprint.build(streams) for blueprint in blueprints]
-        for blueprint, net in zip(blueprints, nets, strict=True):
+        self.memory = Memory(config, given)
+        data = scenario.train_set
+        # the tasks' weights stay where the nets are now
+        setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
+        self.method, nets = setup.method, setup.nets
+        for blueprint, net in zip(setup.blueprints, nets, strict=True):
             check_classifies(net, data.gather(torch.arange(min(2, len(data)))), scenario.num_classes, blueprint.model)
-        tasks = _tasks(config, scenario, blueprints, nets, streams)  # their weights stay where the nets are now
         local = LocalTraining(config.batch_size, config.optimizer, config.augment)
         device = config.engine.torch_device()
         half, speedups = config.precision == "bfloat16", Speedups(steps=config.engine.fast)
@@ -127,7 +126,7 @@ class _Run:
         self.federation = Federation(
             self.method,
             Serial(self.worker),
-            tasks,
+            setup.tasks,
             scenario,
             participation=config.participation,
             states=States(config.engine.state_budget(), folder.states if folder else None),
@@ -135,9 +134,10 @@ class _Run:
         )
         self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
-        self.evaluator = self._evaluator(streams)
+        self.evaluator = self._evaluator(setup.streams)
         self._refuse_what_cannot_be_tested()
         self.rows: list[Row] = []
+        self.best: tuple[int, float] | None = None  # round and validation accuracy, where they select the round
         self.saved: Path | None = None  # this run's last checkpoint,
         self.digest = ""  # and the sha256 of what it holds
         self.warning: str | None = None  # of the engine
@@ -172,6 +172,7 @@ class _Run:
         first = self.federation.round + 1
         if self.folder:
             self.rows = self.folder.log.cut(start.metrics if start else START)
+        self._improves(self.rows)
         for callback in self.callbacks:
             callback.on_start(self.config, first)
             notes = [self.warning, *(finding.message for finding in self.findings.values())]
@@ -181,11 +182,13 @@ class _Run:
         while self.federation.round < self.config.rounds:
             rows = self._round()
             self._keep(rows)
-            last = self.federation.round == self.config.rounds
-            if self.folder and (last or time.monotonic() - written >= self.config.checkpoint.seconds):
+            kept = self._improves(rows) or self.federation.round == self.config.rounds
+            if self.folder and (kept or time.monotonic() - written >= self.config.checkpoint.seconds):
                 rows.append(self._save(self.folder))
                 self._keep(rows[-1:])
                 written = time.monotonic()
+            elif not self.folder and kept and self.config.engine.state_budget() is None:
+                self._remember()
             for callback in self.callbacks:
                 callback.on_round(self.config, self.federation.round, rows)
         return self._finish()
@@ -233,6 +236,26 @@ class _Run:
             state = federation.state_of(federation.client_context(client, round_))
             yield client, self.method.predictors(federation.server, state, federation.server_context(client))
 
+    def _improves(self, rows: Sequence[Row]) -> bool:
+        """Whether `rows` have the best validation accuracy so far, and that selects the round."""
+        found = best_val(rows) if self.config.evaluation.select == "best_val" else None
+        if found is None or (self.best is not None and found[1] <= self.best[1]):
+            return False
+        self.best = found
+        return True
+
+    def _remember(self) -> None:
+        """Keep the weights of this round, and of the best one, for `Result.model`."""
+        federation, weights = self.federation, self.memory.weights
+        best = None if self.best is None else self.best[0]
+        for round_ in weights.keys() - {best}:
+            del weights[round_]
+        weights[federation.round] = Checkpoint(federation.round, federation.server, dict(federation.states))
+
+    def described(self) -> dict[str, Any]:
+        """What scenario.json holds: who holds what, and how samples must look."""
+        return describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+
     def _tell(self, findings: Sequence[Finding]) -> None:
         """Note each finding once."""
         for finding in findings:
@@ -256,6 +279,7 @@ class _Run:
             self.config.checkpoint.keep,
             last=self.saved,
             changed=federation.states.changed,
+            spare=None if self.best is None else self.best[0],
         )
         federation.states.changed.clear()
         self.saved, self.digest = saved.path, saved.sha256
@@ -273,7 +297,7 @@ class _Run:
             self.folder.write_parquet(self.rows)
             self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
-        result = Result(numbers, self.rows, config.resolved(), describe_scenario(self.scenario), path)
+        result = Result(numbers, self.rows, config.resolved(), self.described(), path, self.memory)
         for callback in self.callbacks:
             callback.on_end(config, result)
         return result
@@ -285,35 +309,3 @@ class _Run:
         self.evaluator.check(offered)
         if self.config.evaluation.select == "best_val" and "val" not in self.evaluator.splits:
             raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
-
-
-def _tasks(
-    config: RunConfig, scenario: Scenario, blueprints: Sequence[Blueprint], nets: Sequence[Net], streams: Streams
-) -> list[Task]:
-    """The facts that hooks may use, for each of the models."""
-    return [
-        Task.of(
-            net,
-            clients=scenario.clients,
-            num_classes=scenario.num_classes,
-            rounds=config.rounds,
-            local_epochs=config.local_epochs,
-            streams=streams,
-            optimizer=config.optimizer,
-            batch_size=config.batch_size,
-            group=group,
-            blueprint=blueprint,
-        )
-        for group, (blueprint, net) in enumerate(zip(blueprints, nets, strict=True))
-    ]
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One intra-operation thread: more would change the order of sums, and so the bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -62,9 +62,9 @@ class HuggingFace(ImageSource):
             rows = stratified(labels[0], 0.2, np.random.default_rng(0), self.dataset)
             data = [train.select(part) for part in rows]
             labels = [labels[0][part] for part in rows]
-        x = self._tokens(data) if self.text is not None else [self._pixels(part) for part in data]
+        x, words = self._tokens(data) if self.text is not None else ([self._pixels(part) for part in data], ())
         parts = [Part(samples, ids) for samples, ids in zip(x, labels, strict=True)]
-        return Parsed(f"hf {self.dataset}", parts[0], parts[1], classes, tokens=self.text is not None)
+        return Parsed(f"hf {self.dataset}", parts[0], parts[1], classes, tokens=self.text is not None, words=words)
 
     def _fetch(self, split: str) -> Any:
         try:
@@ -118,13 +118,13 @@ class HuggingFace(ImageSource):
             out[row] = resized(shaped, self.size, self.channels)[0]
         return out
 
-    def _tokens(self, data: list[Any]) -> list[np.ndarray]:
+    def _tokens(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
         texts = [list(self._column(part, str(self.text))) for part in data]
         wrong = next((row for part in texts for row, text in enumerate(part) if not isinstance(text, str)), None)
         if wrong is not None:
             raise DataError(f"source hf: {self.dataset} ({self.text}): row {wrong} is no text; need a column of texts")
         known = vocabulary(texts[0], self.vocabulary)
-        return [encode(part, known, self.length) for part in texts]
+        return [encode(part, known, self.length) for part in texts], tuple(known)
 
 
 def from_huggingface(data: Any, **keys: Any) -> Splits:
