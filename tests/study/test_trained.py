@@ -22,7 +22,6 @@ from fedloom.study import trained
 from fedloom.study.config import parse
 from fedloom.study.results import Result
 from fedloom.study.run import run
-from plugins import APFL
 
 SCENARIO = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 4}
 LOCAL = {"protocol": "personal/local"}
@@ -235,7 +234,6 @@ def test_an_export_is_read_by_plain_torch_and_by_fedloom(tmp_path: Path, finishe
 
 @pytest.mark.parametrize("method", ["fedco2", "apfl"])
 def test_methods_that_combine_nets_are_exported_whole(tmp_path: Path, digits: Any, method: str) -> None:
-    register(APFL)
     result = run(config(method, model="mlp", rounds=1, evaluation=LOCAL))
     whole = trained.of_result(result, client=2)
     whole.save(tmp_path / "m.safetensors")
