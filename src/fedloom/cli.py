@@ -34,7 +34,6 @@ from fedloom.commands.shared import (
     print_json,
     say,
     spoken,
-    writing,
 )
 from fedloom.core.errors import ClientError, ConfigError, FedloomError
 from fedloom.core.interrupts import one_at_a_time
@@ -174,8 +173,7 @@ def inspect(
     if out is not None:
         from fedloom.report import save_holdings
 
-        with writing(out):
-            save_holdings(picture, out)
+        save_holdings(picture, out)
     if as_json:
         print_json(picture | {"picture": None if out is None else str(out)})
         return
@@ -195,9 +193,7 @@ def report(
     from fedloom.report import result_table, write_report
 
     results = _finished(runs)
-    page = out or runs[0] / "report.html"
-    with writing(page):
-        write_report(results, page)
+    page = write_report(results, out or runs[0] / "report.html")
     if as_json:
         print_json({"report": str(page), "table": result_table(results)})
     else:
@@ -295,9 +291,7 @@ def _compare(
     with in_folder(out), Live(configs, quiet=quiet or as_json) as live:
         results = compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live)
     rows = result_table(results)
-    page = out / "report.html"
-    with writing(page):
-        write_report(results, page)
+    page = write_report(results, out / "report.html")
     if as_json:
         print_json({"table": rows, "verdict": verdict(rows), "report": str(page)})
         return

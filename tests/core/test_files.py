@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.core import files
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import cache_dir, json_text, write_atomic, write_output
+from fedloom.core.files import cache_dir, json_text, parse_json, write_atomic, write_output
 
 
 def test_writes_bytes_and_text_and_makes_missing_folders(tmp_path):
@@ -94,3 +94,10 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
         with pytest.raises(ConfigError, match=r"cannot be written .*choose another place with --out") as caught:
             write_output(path, "text")
         assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_json_that_nests_too_deep_is_a_value_error_like_any_other():
+    assert parse_json('{"a": [1, null]}') == {"a": [1, None]}
+    for text in ("{", 100_000 * "[", b"\xff"):
+        with pytest.raises(ValueError):
+            parse_json(text)
