@@ -122,7 +122,8 @@ def outcome(console: Console, result: Result, brief: bool = False) -> None:
     n = result.numbers
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
-        f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}"
+        f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}",
+        soft_wrap=True,
     )
     if brief:
         return
