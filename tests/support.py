@@ -152,6 +152,11 @@ def configured(name: str, preset: str = "sound", **options: Any) -> Method:
     return METHODS.get(name).configured(preset, options)
 
 
+def handmade(name: str, preset: str = "sound", **options: Any) -> Method:
+    """A registered method, for nets made by hand: their clients cannot draw first weights of their own."""
+    return configured(name, preset, **{"offline_init": "same"} if name == "fedco2" else {}, **options)
+
+
 def dataset(labels: Sequence[int], *, shape: tuple[int, ...] = (WIDTH,), classes: int = CLASSES) -> Dataset:
     """Random inputs (always the same for the same labels), shifted by class so that there is something to learn."""
     y = torch.tensor(list(labels), dtype=torch.int64)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedloom.nets.net import MODELS, Net
     from fedloom.nets.wrap import wrap
     from fedloom.study.results import Result
+    from fedloom.study.trained import load
 
 _HOMES = {
     "run": "fedloom.api",
@@ -41,6 +42,7 @@ _HOMES = {
     "Net": "fedloom.nets.net",
     "wrap": "fedloom.nets.wrap",
     "Result": "fedloom.study.results",
+    "load": "fedloom.study.trained",
 }
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "Scenario",
     "Spec",
     "__version__",
+    "load",
     "register",
     "run",
     "scenario",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
 from fedloom.nets.net import Net
 from fedloom.nets.wrap import Whole, Wrapped, wrap
 
@@ -58,6 +59,11 @@ class Given:
         if any(map(nn.parameter.is_lazy, _entries(made).values())):
             raise ConfigError(f"model {self.title}: it has lazy layers without sizes; state them")
         return made.cpu()
+
+    def digest(self, input_shape: tuple[int, ...], num_classes: int) -> str:
+        """`digest_of` a module of its own; of one that a function makes, drawn from seed 0."""
+        with Streams(0).isolated("init"):
+            return digest_of(self.module(input_shape, num_classes))
 
     @property
     def title(self) -> str:

@@ -17,6 +17,16 @@ def hold_back(net: nn.Module, *, travels: bool) -> None:
                 module.register_buffer(name, parameter, persistent=travels)
 
 
+def give_back(net: nn.Module) -> None:
+    """Make them parameters again, so that the net's state is whole."""
+    for module in net.modules():
+        for name, buffer in list(module._buffers.items()):
+            if isinstance(buffer, nn.Parameter):
+                del module._buffers[name]
+                module._non_persistent_buffers_set.discard(name)
+                module.register_parameter(name, buffer)
+
+
 def held_back(net: nn.Module) -> dict[str, Tensor]:
     """The parameters that `hold_back` made buffers of, by name."""
     return {name: buffer for name, buffer in net.named_buffers() if isinstance(buffer, nn.Parameter)}

@@ -82,6 +82,11 @@ class Net(nn.Module):
             self._frozen = Frozen(self)
         return self._frozen
 
+    @property
+    def plain(self) -> nn.Module:
+        """The module as its author wrote it, with this net's tensors: the net itself, or what it wraps."""
+        return self
+
     def roles(self) -> dict[str, Role]:
         """The role of every entry of the net's tree, in its order."""
         return tag_roles(self, "head")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, nearest, shown
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.nets import MODELS
@@ -18,6 +17,7 @@ from fedloom.nets.given import Given, digest_of, title_of
 from fedloom.nets.groups import GROUPS
 from fedloom.nets.net import Net
 from fedloom.nets.probe import check_classifies, head_of
+from fedloom.study.known import check_options
 
 
 class ModelConfig(BaseModel):
@@ -46,11 +46,8 @@ class ModelConfig(BaseModel):
         if self.name == "given":
             raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to go on")
         if self.name not in MODELS:
-            raise ConfigError(f"unknown model '{self.name}': {nearest(self.name, {*MODELS.names(), *GROUPS})}")
-        known = signature(MODELS.get(self.name)).parameters.keys() - {"input_shape", "num_classes"}
-        for key in self.options():
-            if key not in known:
-                raise ConfigError(f"unknown key 'model.{key}' of {self.name}: {nearest(key, known)}")
+            raise ConfigError(f"unknown model {shown(self.name)}: {nearest(self.name, {*MODELS.names(), *GROUPS})}")
+        check_options(self.name, self.options())
 
 
 class GivenModel(ModelConfig):

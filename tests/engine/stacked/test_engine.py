@@ -20,7 +20,7 @@ from fedloom.methods.phases import OptimizerSpec
 from fedloom.methods.spec import Spec
 from fedloom.study.config import parse
 from fedloom.study.run import run
-from support import Tiny, TinyBN, TinyDropout, after, alike, configured, near, world
+from support import Tiny, TinyBN, TinyDropout, after, alike, configured, handmade, near, world
 
 # Unequal sizes, a class that nobody has in some clients, a client smaller than a batch, one of a single sample.
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
@@ -63,7 +63,7 @@ def agree(method, *, labels=LABELS, rounds=2, tolerance=1e-5, engine=stacked, **
 @pytest.mark.parametrize("preset", ["sound", "paper", "authors"])
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_every_method_agrees_with_the_serial_engine(name, preset, net):
-    agree(configured(name, preset), net=net)
+    agree(handmade(name, preset), net=net)
 
 
 @pytest.mark.parametrize("name", [name for name in METHOD_NAMES if not name.startswith(PROTOTYPES_IN_SINGLE)])
