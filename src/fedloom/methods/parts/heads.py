@@ -9,6 +9,14 @@ from fedloom.methods.facts import Task
 from fedloom.nets.roles import Role
 
 
+def require_trained_head(task: Task, method: str) -> None:
+    """Raise `ConfigError` unless the net has a head, and it is not frozen."""
+    if not task.names(frozenset({Role.HEAD})) - task.frozen:
+        raise ConfigError(
+            f"{method} treats the head apart from the rest; this model has none at its end, or a frozen one"
+        )
+
+
 def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
     """Raise `ConfigError` unless the head is one linear layer "head.weight" [C, d] that trains, with a bias only if
     allowed."""
