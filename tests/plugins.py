@@ -1,4 +1,4 @@
-"""Six methods as a user would write them: each in its own words alone, with one import of fedloom's."""
+"""Five methods as a user would write them: each in its own words alone, with one import of fedloom's."""
 
 from dataclasses import replace
 
@@ -15,61 +15,15 @@ from fedloom.methods import (
     Options,
     Predictor,
     Role,
-    Sent,
     Spec,
     Start,
     Train,
     averaged,
-    combine,
     cross_entropy,
-    get_tree,
     kl_divergence,
     names_of,
-    select,
     wrapped,
 )
-
-
-class Scaffold(Method):
-    """SCAFFOLD: control variates cancel client drift. Karimireddy et al. 2020, arXiv 1910.06378, option II."""
-
-    spec = Spec(sends={"model": Sent(), "control": Sent()})
-
-    def server_init(self, ctx):
-        return super().server_init(ctx) | {"control": self.zeros(ctx.task)}
-
-    def client_init(self, ctx):
-        return {"control": self.zeros(ctx.task)}
-
-    def down(self, server, client, ctx):
-        return server
-
-    def begin(self, payload, state, ctx):
-        correction = combine([get_tree(payload, "control"), get_tree(state, "control")], [1, -1])
-        return Start(get_tree(payload, "model"), {"correction": correction})
-
-    def phases(self, start, ctx):
-        def corrected(gradients, parameters, consts):
-            return {name: gradient + consts["correction"][name] for name, gradient in gradients.items()}
-
-        return [Train(self.loss, ctx.task.local_epochs, grad_map=corrected)]
-
-    def end(self, work, state, ctx):
-        payload, _ = super().end(work, {}, ctx)
-        begun, scale = work.start, max(1, work.steps) * ctx.lr
-        moved = combine([begun.tree, work.tree], [1 / scale, -1 / scale])
-        old, correction = get_tree(state, "control"), begun.consts["correction"]
-        own = combine([select(moved, old.keys()), correction], [1, -1])
-        return payload | {"control": combine([own, old], [1, -1])}, {"control": own}
-
-    def aggregate(self, server, uploads, ctx):
-        change, share = self.mean(uploads, "control", "uniform"), len(uploads) / ctx.task.clients
-        control = combine([get_tree(server, "control"), change], [1, share])
-        return {"model": self.mean(uploads, weights="uniform"), "control": control}
-
-    @staticmethod
-    def zeros(task):
-        return {name: torch.zeros_like(task.init[name]) for name in task.init if task.roles[name] in TRAINABLE}
 
 
 class Moon(Method):
