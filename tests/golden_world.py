@@ -109,16 +109,19 @@ def with_steps(kind: Any, steps: list[int]) -> Any:
     return type(kind.__name__, (Steps,), {})
 
 
-def noting(kind: Any) -> tuple[Any, list[Any]]:
-    """The method, and a list to which every call of its loss adds the objective."""
-    seen: list[Any] = []
+def noting(kind: Any) -> tuple[Any, dict[str, Any]]:
+    """The method, and its objectives at the first step of each client's round, two clients a round: "round1/0"."""
+    seen: list[int] = []
+    firsts: dict[str, Any] = {}
 
     class Noting(kind):
         def loss(self, net: Any, batch: Any, consts: Any) -> Any:
-            seen.append(super().loss(net, batch, consts))
-            return seen[-1]
+            out = super().loss(net, batch, consts)
+            seen.append(WORLD["n"].index(len(batch.y)))
+            firsts.setdefault(f"round{(len(seen) - 1) // (2 * WORLD['epochs']) + 1}/{seen[-1]}", out)
+            return out
 
-    return type(kind.__name__, (Noting,), {}), seen
+    return type(kind.__name__, (Noting,), {}), firsts
 
 
 def matches(tree: Tree, golden: dict[str, Any], *, prefix: str = "", tolerance: float = 1e-7) -> bool:

@@ -1,4 +1,4 @@
-"""Five methods as a user would write them: each in its own words alone, with one import of fedloom's."""
+"""Four methods as a user would write them: each in its own words alone, with one import of fedloom's."""
 
 from dataclasses import replace
 
@@ -16,7 +16,6 @@ from fedloom.methods import (
     Predictor,
     Role,
     Spec,
-    Start,
     Train,
     averaged,
     cross_entropy,
@@ -24,32 +23,6 @@ from fedloom.methods import (
     names_of,
     wrapped,
 )
-
-
-class Moon(Method):
-    """MOON: features near the received model's, far from the client's last. Li et al. 2021, arXiv 2103.16257."""
-
-    class Options(Options):
-        mu: float = 1.0
-        tau: float = 0.5
-
-    def begin(self, payload, state, ctx):
-        start = super().begin(payload, {}, ctx)
-        return Start(start.tree, {"received": start.tree} | state)
-
-    def loss(self, net, batch, consts):
-        z = net.features(batch.x)
-        terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
-        if "previous" in consts:
-            with torch.no_grad():
-                anchors = [net.frozen.features(consts[name], batch.x) for name in ("received", "previous")]
-            scores = torch.stack([torch.cosine_similarity(z, anchor) for anchor in anchors], 1) / self.options.tau
-            terms["moon"] = self.options.mu * batch.mean(-torch.log_softmax(scores, 1)[:, 0])
-        return Objective.sum(terms)
-
-    def end(self, work, state, ctx):
-        payload, _ = super().end(work, {}, ctx)
-        return payload, {"previous": work.tree}
 
 
 class APFL(Method):

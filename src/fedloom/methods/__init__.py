@@ -6,7 +6,7 @@ A plug-in finds everything that it needs here: `from fedloom.methods import Meth
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
-from fedloom.methods import fedavg, fedbn, fedco2, feddw, fedprox, fedsc, fedskc, fedssa, local, scaffold
+from fedloom.methods import fedavg, fedbn, fedco2, feddw, fedprox, fedsc, fedskc, fedssa, local, moon, scaffold
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import METHODS, WRAPPERS, Method, Options, Uploads, register
@@ -84,6 +84,7 @@ __all__ = [
     "get_tree",
     "kl_divergence",
     "local",
+    "moon",
     "names_of",
     "register",
     "scaffold",
