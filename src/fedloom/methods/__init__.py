@@ -6,7 +6,24 @@ A plug-in finds everything that it needs here: `from fedloom.methods import Meth
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
-from fedloom.methods import fedavg, fedbn, fedco2, feddw, fedprox, fedsc, fedskc, fedssa, local, moon, scaffold
+from fedloom.methods import (
+    fedadagrad,
+    fedadam,
+    fedavg,
+    fedavgm,
+    fedbn,
+    fedco2,
+    feddw,
+    feddyn,
+    fedprox,
+    fedsc,
+    fedskc,
+    fedssa,
+    fedyogi,
+    local,
+    moon,
+    scaffold,
+)
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import METHODS, WRAPPERS, Method, Options, Uploads, register
@@ -70,14 +87,19 @@ __all__ = [
     "clone",
     "combine",
     "cross_entropy",
+    "fedadagrad",
+    "fedadam",
     "fedavg",
+    "fedavgm",
     "fedbn",
     "fedco2",
     "feddw",
+    "feddyn",
     "fedprox",
     "fedsc",
     "fedskc",
     "fedssa",
+    "fedyogi",
     "get_number",
     "get_table",
     "get_tensor",
