@@ -137,7 +137,8 @@ class FedNH(method.Method):
         """s cos(z, W) [B, C]."""
         cosines = normalize(net.features(x), dim=1) @ normalize(net.head.weight, dim=1).T
         scale: Any = net.extra.scale if self.options.learn_scale else self.options.scale
-        return cosines * scale
+        scores: Tensor = cosines * scale
+        return scores
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         payload, _ = super().end(work, {}, ctx)
