@@ -24,8 +24,8 @@ COMBINATIONS = 4096  # tried for one batch of clients at most
 
 class Options(method.Options):
     """kept: K >= 1, models that the server keeps of each client. batches: B >= 1, groups of participants that choose
-    one after another. warmup: first rounds, >= 0, that are FedAvg. smoothness: L >= 0, weight of the distance between the
-    models against their losses."""
+    one after another. warmup: first rounds, >= 0, that are FedAvg. smoothness: L >= 0, weight of the distance between
+    the models against their losses."""
 
     kept: int = Field(3, ge=1)
     batches: int = Field(3, ge=1)
