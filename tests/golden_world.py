@@ -142,3 +142,10 @@ def refuted(tree: Tree, golden: dict[str, Any], names: Iterable[str] = tuple(WOR
     mistakes = [value for name, value in golden.items() if name.startswith("WRONG") and isinstance(value, float)]
     assert mistakes, "no fingerprint is a number: compare this entry by hand"
     return all(abs(probe(tree, names) - value) > 1e-6 for value in mistakes)
+
+
+def personal(federation: Federation, client: int) -> Tree:
+    """The weights with which a client is tested, before it adapts them."""
+    facts, context = federation.client_context(client, federation.round), federation.server_context(client)
+    offered = federation.method.predictors(federation.server, federation.state_of(facts), context)
+    return offered["personal"].tree

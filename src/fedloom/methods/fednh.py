@@ -54,6 +54,7 @@ class FedNH(method.Method):
     """
 
     spec = Spec(
+        features=True,
         head_bias=False,
         sends={
             "model": Sent(),

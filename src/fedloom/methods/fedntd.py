@@ -34,6 +34,13 @@ class FedNTD(method.Method):
     """
 
     Options = Options
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "decay": 0.99},
+            "local_epochs": 5,
+            "batch_size": 50,
+        }
+    }
     about = About(
         "Lee et al.",
         "NeurIPS",

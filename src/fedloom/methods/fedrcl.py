@@ -12,6 +12,7 @@ from fedloom.methods.about import About
 from fedloom.methods.method import register
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.methods.spec import Spec
 from fedloom.nets.net import Net
 
 NONE = 2.0  # no cosine: stands where there is no partner
@@ -46,7 +47,15 @@ class FedRCL(method.Method):
     the head's input of others.
     """
 
+    spec = Spec(features=True)
     Options = Options
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": 0.998},
+            "local_epochs": 5,
+            "batch_size": 50,
+        }
+    }
     about = About(
         "Seo et al.",
         "CVPR",

@@ -41,7 +41,7 @@ class FedRoD(method.Method):
     shared one. Preset `fedco2` has plain cross-entropy for the shared head, as that paper's code.
     """
 
-    spec = Spec(private=frozenset({Role.EXTRA}))
+    spec = Spec(private=frozenset({Role.EXTRA}), features=True)
     Options = Options
     presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}  # noqa: RUF012
     about = About(

@@ -36,7 +36,7 @@ class FedUV(method.Method):
     is the head's input. The weights are the code's for every C; FedDW keeps them for 100 classes.
     """
 
-    spec = Spec(batch_statistics=True)
+    spec = Spec(batch_statistics=True, features=True)
     Options = Options
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"variance": 2.5, "uniformity": 0.5}}  # noqa: RUF012
     about = About(

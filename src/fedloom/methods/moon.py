@@ -12,6 +12,7 @@ from fedloom.methods.facts import ClientContext, Start, Work
 from fedloom.methods.method import register
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.methods.spec import Spec
 from fedloom.nets.net import Net
 
 
@@ -34,6 +35,7 @@ class MOON(method.Method):
     model. A client without a last model trains on CE alone. mu is the paper's for CIFAR-10; it has 1 for CIFAR-100.
     """
 
+    spec = Spec(features=True)
     Options = Options
     about = About(
         "Li, He, Song",
@@ -52,6 +54,13 @@ class MOON(method.Method):
         "sound": {},
         "feddw": {"mu": 5.0},
         "fedco2": {"mu": 1.0},
+    }
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-5},
+            "local_epochs": 5,
+            "batch_size": 64,
+        }
     }
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
