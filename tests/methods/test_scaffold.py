@@ -8,6 +8,7 @@ from fedloom.core.trees import combine
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.methods.scaffold import SCAFFOLD
 from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.study.config import parse
 from golden_world import GOLDEN, golden_run, matches, probe, refuted, with_steps
 from support import Recording, TinyBN, after, alike, configured, furthest, same_bits, world
 
@@ -128,6 +129,11 @@ def test_option_2_needs_plain_sgd(optimizer, key):
     with pytest.raises(ConfigError, match=rf"{key}: scaffold's option 2 .*scaffold\.option=1"):
         world(configured("scaffold"), LABELS, optimizer=optimizer)
     world(configured("scaffold", option=1), LABELS, optimizer=optimizer)
+
+
+def test_a_config_without_an_optimiser_is_one_that_option_2_takes():
+    config = parse({"method": "scaffold", "scenario": {"source": "digits"}})
+    assert config.optimizer.momentum == 0
 
 
 def test_a_server_rate_must_be_positive():

@@ -17,7 +17,7 @@ from fedloom.core.trees import Tree, combine
 from fedloom.methods import method
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Uploads, register
+from fedloom.methods.method import PRESETS, Uploads, register
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.parameters import parameters, zeros
 from fedloom.methods.phases import Batch, Collect, Consts, OptimizerSpec, Phase, SampleMean, Train
@@ -48,6 +48,7 @@ class SCAFFOLD(method.Method):
 
     spec = Spec(sends={"model": Sent(), "control": Sent()})
     Options = Options
+    settings = {name: {"optimizer": {"momentum": 0.0}} for name in PRESETS}  # noqa: RUF012
     about = About(
         "Karimireddy et al.",
         "ICML",
