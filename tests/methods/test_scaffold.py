@@ -132,7 +132,7 @@ def test_option_2_needs_plain_sgd(optimizer, key):
 
 
 def test_a_config_without_an_optimiser_is_one_that_option_2_takes():
-    config = parse({"method": "scaffold", "scenario": {"source": "digits"}})
+    config = parse({"method": "scaffold", "scenario": {"source": "digits", "partition": "iid"}})
     assert config.optimizer.momentum == 0
 
 
