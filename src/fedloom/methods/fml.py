@@ -12,8 +12,8 @@ from fedloom.methods import method
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Task
 from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.parts.heads import require_same_net
 from fedloom.methods.parts.losses import cross_entropy, kl_divergence
+from fedloom.methods.parts.pairs import pair_predictors, require_same_net
 from fedloom.methods.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.spec import Spec
 from fedloom.nets.bundle import Bundle
@@ -95,7 +95,4 @@ class FML(Method):
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         """ "personal" is the own net; "global", or "meme" beside it, the shared one."""
-        own: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
-        tree = self._joined(server, own, ctx.task)
-        meme = Predictor(tree, lambda net, x: cast(Bundle, net)[MEME](x))
-        return {"global": meme} if state is None else {"personal": Predictor(tree), MEME: meme}
+        return pair_predictors(self, server, state, ctx, MEME)

@@ -38,13 +38,3 @@ def require_same_width(tasks: Sequence[Task], method: str) -> None:
                 f"{method} compares features: those of group {group} have {task.feature_dim} entries, those of group 0 "
                 f"{tasks[0].feature_dim}; choose models with the same feature width"
             )
-
-
-def require_same_net(tasks: Sequence[Task], net: str, option: str) -> None:
-    """Raises `ConfigError` unless the net `net` of the groups' bundles has entries of the same names and shapes."""
-    each = [[(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks]
-    for group, entries in enumerate(each):
-        if entries != each[0]:
-            raise ConfigError(
-                f"{option}: the {net} of group {group} is not that of group 0, and it is averaged; name one model for all"
-            )
