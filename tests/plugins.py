@@ -4,7 +4,6 @@ import torch
 
 from fedloom.methods import (
     TRAINABLE,
-    ClassTable,
     Method,
     Objective,
     Options,
@@ -12,13 +11,10 @@ from fedloom.methods import (
     Spec,
     Start,
     Train,
-    averaged,
     combine,
     cross_entropy,
     get_tree,
-    names_of,
     select,
-    wrapped,
 )
 
 
@@ -88,39 +84,3 @@ class Moon(Method):
     def end(self, work, state, ctx):
         payload, _ = super().end(work, {}, ctx)
         return payload, {"previous": work.tree}
-
-
-class Krum(Method):
-    """Krum around any method with a mean: the value nearest to its neighbours. Blanchard et al. 2017, 1703.02757."""
-
-    class Own(Options):
-        faulty: int = 1
-
-    def __init__(self, options=None):
-        super().__init__(options)
-        self.krum = names_of(self, "krum").options(Krum.Own, self.options)
-        self.robust = averaged(self, "krum")
-
-    def reduce(self, key, values, weights):
-        if key not in self.robust:
-            return super().reduce(key, values, weights)
-        each = list(values)
-        return each[int(krum_scores(torch.stack([flat(value) for value in each]), self.krum.faulty).argmin())]
-
-
-def krum_scores(rows, faulty):
-    """Of each row [m, p]: the sum of squared distances to its m - f - 2 nearest others."""
-    distances = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square().sort(1).values
-    return distances[:, 1 : max(2, len(rows) - faulty - 1)].sum(1)
-
-
-def flat(value):
-    """A tree, a table or a tensor as one vector."""
-    value = value.values if isinstance(value, ClassTable) else value
-    parts = [tensor for tensor in value.values() if tensor.is_floating_point()] if isinstance(value, dict) else [value]
-    return torch.cat([part.flatten().double() for part in parts])
-
-
-def with_krum(base):
-    """`base+krum`."""
-    return wrapped(Krum, base, "krum", Krum.Own)

@@ -24,9 +24,10 @@ FLOORS = {
     "study": 6,
     "report": 7,
     "api": 7,
+    "commands": 8,
     "terminal": 8,
-    "cli": 8,
-    "__main__": 9,
+    "cli": 9,
+    "__main__": 10,
 }
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 
@@ -47,7 +48,9 @@ def imported(path: Path) -> set[str]:
 def test_imports_go_down(path: Path) -> None:
     own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     for word in imported(path) - {own}:
-        assert FLOORS[word] < FLOORS[own] or {word, own} == {"terminal", "cli"}, f"{own} must not import {word}"
+        assert FLOORS[word] < FLOORS[own] or {word, own} <= {"terminal", "cli", "commands"}, (
+            f"{own} must not import {word}"
+        )
 
 
 def test_every_place_has_a_floor() -> None:
@@ -134,7 +137,9 @@ def modules_after(statement: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import fedloom", "import fedloom.cli", "import fedloom.report"])
+@pytest.mark.parametrize(
+    "statement", ["import fedloom", "import fedloom.cli", "import fedloom.report", "import fedloom.study.results"]
+)
 def test_importing_is_light(statement: str) -> None:
     loaded = modules_after(statement)
     assert not loaded & {"torch", "matplotlib", "sklearn", "pyarrow", "numpy"}

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from fedloom.methods.method import METHODS, Method, register
     from fedloom.methods.spec import Spec
     from fedloom.nets.net import MODELS, Net
+    from fedloom.nets.wrap import wrap
     from fedloom.study.results import Result
+    from fedloom.study.trained import load
 
 _HOMES = {
     "run": "fedloom.api",
@@ -38,7 +40,9 @@ _HOMES = {
     "register": "fedloom.methods.method",
     "MODELS": "fedloom.nets.net",
     "Net": "fedloom.nets.net",
+    "wrap": "fedloom.nets.wrap",
     "Result": "fedloom.study.results",
+    "load": "fedloom.study.trained",
 }
 
 __all__ = [
@@ -53,9 +57,11 @@ __all__ = [
     "Scenario",
     "Spec",
     "__version__",
+    "load",
     "register",
     "run",
     "scenario",
+    "wrap",
 ]
 
 

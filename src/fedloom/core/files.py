@@ -1,10 +1,16 @@
-"""Where caches are, and writing to disk so that a reader never sees half a file."""
+"""Where caches are, JSON that everybody can read, and writing to disk so that a reader never sees half a file."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from fedloom.core.errors import ConfigError
 
 
 def cache_dir() -> Path:
@@ -12,6 +18,19 @@ def cache_dir() -> Path:
     if own := os.environ.get("FEDLOOM_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedloom"
+
+
+def json_text(value: Any, **how: Any) -> str:
+    """`value` as JSON; numbers that are not finite become null, for JSON has no others. how: as for `json.dumps`."""
+    return json.dumps(_finite(value), allow_nan=False, **how)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -33,3 +52,11 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_output(path: Path, data: bytes | str) -> None:
+    """As `write_atomic`, for a file that somebody asked for. Raises `ConfigError` if it cannot be written."""
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with --out") from None

@@ -33,6 +33,7 @@ from fedloom.methods import (
     local,
     perfedavg,
     pfedme,
+    robust,
 )
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
@@ -130,6 +131,7 @@ __all__ = [
     "perfedavg",
     "pfedme",
     "register",
+    "robust",
     "select",
     "weighted_mean",
     "wrapped",

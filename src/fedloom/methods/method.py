@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, UnknownKeyError, nearest, shown
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
@@ -78,6 +78,8 @@ class Method(RareHooks):
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
+    # Keys of a run, by preset, that hold where a config leaves them out: the optimiser of the released code, say.
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     about: ClassVar[About | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
@@ -96,17 +98,17 @@ class Method(RareHooks):
         Raises `ConfigError` for an unknown preset or option, or a value out of range.
         """
         if preset not in cls.presets:
-            raise ConfigError(f"unknown preset '{preset}' of {cls.name()}: {nearest(preset, cls.presets)}")
+            raise ConfigError(f"unknown preset {shown(preset)} of {cls.name()}: {nearest(preset, cls.presets)}")
         known = cls.Options.model_fields
         for key in overrides:
             if key not in known:
-                raise ConfigError(f"unknown key '{cls.name()}.{key}': {nearest(key, known)}")
+                raise UnknownKeyError(cls.name(), str(key), known)
         try:
             return cls(cls.Options(**{**cls.presets[preset], **overrides}))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{cls.name()}.{key} = {first['input']!r}: {first['msg']}") from None
+            raise ConfigError(f"{cls.name()}.{key} = {shown(first['input'])}: {first['msg']}") from None
 
     # 0. examine ---------------------------------------------------------------------------------------------
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
@@ -118,6 +120,11 @@ class Method(RareHooks):
             raise ConfigError(
                 f"{self.name()} averages weights of one architecture, the clients have {len(tasks)}; use one model, or "
                 "a method for several: " + ", ".join(n for n in METHODS.names() if _any_architecture(n))
+            )
+        if self.spec.features and not all(task.classifier for task in tasks):
+            raise ConfigError(
+                f"{self.name()} works on the features that enter a linear head, and this model has no such head at its "
+                "end; name it with fedloom.wrap(model, head=...), or take a method that needs none, as fedavg"
             )
         if self.spec.private and self.spec.private <= BN_ROLES and not tasks[0].names(BN_ROLES):
             message = f"{self.name()} keeps batch norm with the client, and this net has none: nothing is kept"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import write_output
 from fedloom.report.table import ResultRow, result_table
 from fedloom.report.text import bytes_text, percent, plus_minus, seconds_text
 from fedloom.report.verdict import verdict
@@ -40,11 +40,11 @@ def write_report(results: Sequence[Result], path: Path, title: str | None = None
     """Write one self-contained HTML page about finished runs to `path`, whole or not at all; returns `path`.
 
     The same results give the same bytes. title: None names the methods and the data. Raises `ConfigError` if there
-    are no results, `OSError` if the file cannot be written.
+    are no results, or if the file cannot be written.
     """
     if not results:
         raise ConfigError("a report needs at least one finished run, got none")
     from fedloom.report.page import page  # brings matplotlib
 
-    write_atomic(path, page(results, title))
+    write_output(path, page(results, title))
     return path

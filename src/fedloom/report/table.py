@@ -36,7 +36,7 @@ class ResultRow(TypedDict):
     bytes_up: float
     bytes_down: float
     seconds: float
-    phases: dict[str, float]  # seconds of train, evaluate, aggregate, move
+    phases: dict[str, float]  # seconds of train, evaluate, aggregate, move, checkpoint
     peak_memory_mb: float  # MiB, the largest of the group
     degenerate: list[str]
     repeats: int  # runs left out because their seed was already there
@@ -136,7 +136,7 @@ def _group(runs: Sequence[Result], label: str, setting: dict[str, str]) -> Group
         bytes_up=fmean(n["bytes_up"] for n in numbers),
         bytes_down=fmean(n["bytes_down"] for n in numbers),
         seconds=fmean(n["seconds"]["total"] for n in numbers),
-        phases={phase: fmean(n["seconds"][phase] for n in numbers) for phase in SECONDS if phase != "total"},
+        phases={phase: fmean(n["seconds"].get(phase, 0.0) for n in numbers) for phase in SECONDS if phase != "total"},
         peak_memory_mb=max(n["peak_memory_mb"] for n in numbers),
         degenerate=_distinct(note for n in numbers for note in n["degenerate"]),
         repeats=len(runs) - len(kept),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event as StopFlag
 from pathlib import Path
 
 from fedloom.core.errors import RunFolderError
+from fedloom.core.interrupts import no_interrupts
+from fedloom.study import marker
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
@@ -53,33 +58,59 @@ def compare(
     """Run all configs into folders below `out`; results in the order of the configs.
 
     jobs: processes at a time (None: one per core, never more than runs). Numbers do not depend on it. Raises the
-    first error of any run; runs that were under way keep their checkpoints, the others are not started.
+    first error of any run; runs that were under way keep their checkpoints, the others are not started. Raises
+    `RunFolderError` if `out` cannot be used, or if a process was ended from outside.
     """
+    try:
+        marker.check(out, "comparison")
+        out.mkdir(parents=True, exist_ok=True)
+        marker.claim(out, "comparison")
+    except OSError as error:
+        raise RunFolderError(f"{out}: cannot be used as the folder of a comparison ({error.strerror})") from None
+    try:
+        return _compared(configs, out, existing, jobs, listener)
+    finally:
+        marker.drop_if_bare(out)
+
+
+def _compared(
+    configs: Sequence[RunConfig], out: Path, existing: Existing, jobs: int | None, listener: Listener
+) -> list[Result]:
     folders = [out / folder_name(config) for config in configs]
     workers = min(jobs or os.cpu_count() or 1, len(configs))
     if workers <= 1:
-        return [
-            run(config, out=folder, existing=existing, callbacks=[Forward(position, listener)])
-            for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
-        ]
+        results = []
+        for position, (config, folder) in enumerate(zip(configs, folders, strict=True)):
+            results.append(run(config, out=folder, existing=existing, callbacks=[Forward(position, listener)]))
+            listener(Event(position, config.rounds))  # also where it had been finished before
+        return results
     context = multiprocessing.get_context("spawn")
     events: Queue[Event] = context.Queue()
-    stop = context.Event()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(events, stop)) as pool:
-        futures = [
-            pool.submit(_run_one, position, config, folder, existing)
-            for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
-        ]
+    stop, (read, held) = context.Event(), context.Pipe(duplex=False)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(events, stop, read)) as pool:
+        with no_interrupts():
+            futures = [
+                pool.submit(_run_one, position, config, folder, existing)
+                for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
+            ]
         try:
             _listen(futures, events, listener)
             for future in sorted(futures, key=lambda f: not (f.done() and f.exception())):
                 future.result()
+        except BrokenProcessPool:
+            raise RunFolderError(
+                f"{out}: a process of the comparison was ended from outside (out of memory?); runs keep their "
+                "checkpoints: compare again to go on, with fewer --jobs if memory is short"
+            ) from None
+        except KeyboardInterrupt:
+            held.close()
+            raise
         except BaseException:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    results = [Result.read(folder) for folder in folders]
-    return [result for result in results if result is not None]
+    finished = [Result.read(folder) for folder in folders]
+    return [result for result in finished if result is not None]
 
 
 def _listen(futures: Sequence[Future[None]], events: Queue[Event], listener: Listener) -> None:
@@ -95,18 +126,18 @@ def _listen(futures: Sequence[Future[None]], events: Queue[Event], listener: Lis
             return
 
 
-def _adopt(events: Queue[Event], stop: StopFlag) -> None:
+def _adopt(events: Queue[Event], stop: StopFlag, held: Connection) -> None:
     """In a worker process: remember where news go and what stops it, and end with the parent, however that ends."""
     global _events, _stop
     _events, _stop = events, stop
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    threading.Thread(target=_follow, args=(held,), daemon=True).start()
 
 
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _follow(held: Connection) -> None:
+    """End at once when the parent closes its end, or is gone. Checkpoints are whole at any instant."""
+    with contextlib.suppress(EOFError, OSError):
+        held.recv()
+    os._exit(1)
 
 
 def _report(event: Event) -> None:
@@ -122,6 +153,7 @@ def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing)
     if config.engine.name == "auto":  # the cores are taken by the other runs
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
     run(config, out=folder, existing=existing, callbacks=[Forward(position, _report)])
+    _report(Event(position, config.rounds))  # also where it had been finished before
 
 
 class Forward(Callback):
