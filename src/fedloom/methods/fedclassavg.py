@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -76,7 +77,7 @@ class FedClassAvg(Method):
         return [*first, Train(self.loss, ctx.task.local_epochs)]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        views = [net.features(x) for x in (batch.x, batch.second)]
+        views = [net.features(x) for x in (batch.x, cast(Tensor, batch.second))]
         ce = batch.mean(cross_entropy(net.head(views[0]), batch.y))
         scale = 1.0 if self.options.base_tau is None else self.options.tau / self.options.base_tau
         contrast = batch.mean(supervised_contrast(views, batch, self.options.tau))

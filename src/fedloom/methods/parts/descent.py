@@ -12,8 +12,9 @@ from fedloom.core.trees import Tree
 
 def descended(loss: Callable[[Tree], Tensor], tree: Tree, lr: float, steps: int) -> Tree:
     """`tree` after so many steps of size `lr` down the gradient of `loss`, a scalar."""
-    gradient = torch.func.grad(loss)
     for _ in range(steps):
-        moves = gradient(tree)
-        tree = {name: value - lr * moves[name] for name, value in tree.items()}
+        leaves = {name: value.detach().requires_grad_() for name, value in tree.items()}
+        with torch.enable_grad():
+            moves = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        tree = {name: leaf.detach() - lr * move for (name, leaf), move in zip(leaves.items(), moves, strict=True)}
     return tree
