@@ -5,7 +5,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
-from fedloom.methods import METHODS, Batch
+from fedloom.methods import METHODS, Batch, ClassTable
 from golden_world import GOLDEN, golden_run, matches, refuted
 from support import TinyBN, configured, same_bits, world
 
@@ -60,3 +60,12 @@ def test_dw_goes_over_it():
 def test_values_out_of_range(key, value):
     with pytest.raises(ConfigError, match=rf"feddistill\.{key} = {value}"):
         configured("feddistill", **{key: value})
+
+
+def test_the_row_of_a_class_that_nobody_held_goes_back_to_its_unit_vector():
+    toy = world(configured("feddistill"), [[0, 0], [1]])
+    last = ClassTable(torch.full((4, 4), 0.25), torch.ones(4, dtype=torch.bool))
+    toy.federation.server = toy.federation.server | {"soft_labels": last}
+    toy.federation.step()
+    row = get_table(toy.federation.server, "soft_labels").values[3]
+    assert row.tolist() == [0.125, 0.125, 0.125, 0.625]
