@@ -40,3 +40,13 @@ def require_same_heads(tasks: Sequence[Task], method: str) -> None:
                 f"{method} shares the head: that of group {group} has the shapes {shapes}, that of group 0 {each[0]}; "
                 "choose models with the same feature width"
             )
+
+
+def require_same_width(tasks: Sequence[Task], method: str) -> None:
+    """Raises `ConfigError` unless the features of all groups have one width."""
+    for group, task in enumerate(tasks):
+        if task.feature_dim != tasks[0].feature_dim:
+            raise ConfigError(
+                f"{method} compares features: those of group {group} have {task.feature_dim} entries, those of group 0 "
+                f"{tasks[0].feature_dim}; choose models with the same feature width"
+            )
