@@ -24,6 +24,8 @@ FLOORS = {
     "study": 6,
     "report": 7,
     "api": 7,
+    "trackers": 7,
+    "commands": 8,
     "terminal": 8,
     "cli": 8,
     "__main__": 9,
@@ -47,7 +49,9 @@ def imported(path: Path) -> set[str]:
 def test_imports_go_down(path: Path) -> None:
     own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     for word in imported(path) - {own}:
-        assert FLOORS[word] < FLOORS[own] or {word, own} == {"terminal", "cli"}, f"{own} must not import {word}"
+        assert FLOORS[word] < FLOORS[own] or {word, own} <= {"terminal", "cli", "commands"}, (
+            f"{own} must not import {word}"
+        )
 
 
 def test_every_place_has_a_floor() -> None:

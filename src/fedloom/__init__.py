@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom._version import __version__
 
 if TYPE_CHECKING:
-    from fedloom.api import run, scenario
+    from fedloom.api import compare, run, scenario
     from fedloom.core.errors import FedloomError
     from fedloom.core.tables import ClassTable
     from fedloom.data.scenario import Scenario
@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from fedloom.methods.method import METHODS, Method, register
     from fedloom.methods.spec import Spec
     from fedloom.nets.net import MODELS, Net
+    from fedloom.study.callbacks import Callback
+    from fedloom.study.comparison import Comparison
+    from fedloom.study.early_stopping import EarlyStopping
     from fedloom.study.results import Result
 
 _HOMES = {
+    "compare": "fedloom.api",
     "run": "fedloom.api",
     "scenario": "fedloom.api",
     "FedloomError": "fedloom.core.errors",
@@ -38,6 +42,9 @@ _HOMES = {
     "register": "fedloom.methods.method",
     "MODELS": "fedloom.nets.net",
     "Net": "fedloom.nets.net",
+    "Callback": "fedloom.study.callbacks",
+    "Comparison": "fedloom.study.comparison",
+    "EarlyStopping": "fedloom.study.early_stopping",
     "Result": "fedloom.study.results",
 }
 
@@ -45,7 +52,10 @@ __all__ = [
     "METHODS",
     "MODELS",
     "SOURCES",
+    "Callback",
     "ClassTable",
+    "Comparison",
+    "EarlyStopping",
     "FedloomError",
     "Method",
     "Net",
@@ -53,6 +63,7 @@ __all__ = [
     "Scenario",
     "Spec",
     "__version__",
+    "compare",
     "register",
     "run",
     "scenario",

@@ -6,7 +6,6 @@ traceback. With --json, stdout holds one JSON object and nothing else.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import traceback
@@ -15,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from fedloom.commands import several
+from fedloom.commands.shared import AsJson, Config, Fresh, Jobs, Overrides, console_of, print_json, say
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, nearest
 
 if TYPE_CHECKING:
-    from fedloom.study.config import RunConfig
-    from fedloom.study.results import Result
     from fedloom.study.run import Existing
 
 app = typer.Typer(
@@ -33,12 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
-Config = Annotated[Path, typer.Argument(help="A YAML config; configs/ holds ready ones.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same config.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run folder holds and train again.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
 
 
 @app.command()
@@ -51,17 +44,19 @@ def demo(
 ) -> None:
     """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
     words = [] if rounds is None else [f"rounds={rounds}"]
+    from fedloom.study.config import load
+    from fedloom.study.grid import variants
     from fedloom.study.ready import find_ready
 
-    configs = _variants(find_ready("demo").path, words, ["fedavg", "fedsc"], seeds)
-    console = _console(as_json)
+    configs = variants(load(find_ready("demo").path, words), ["fedavg", "fedsc"], seeds)
+    console = console_of(as_json)
     if not as_json:
         from fedloom.data import describe_scenario
         from fedloom.terminal import holdings
 
         console.print("Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed 0:")
         holdings(console, describe_scenario(configs[0].scenario.build(0)))
-    _compare(configs, out, "fresh", jobs, as_json, console)
+    several.side_by_side(configs, out, "fresh", jobs, as_json, console)
 
 
 @app.command()
@@ -83,33 +78,19 @@ def run(
     parsed = parse(load(config, overrides or ()))
     folder = out or Path("runs") / folder_name(parsed)
     existing = _existing(resume, fresh)
-    console = _console(as_json)
+    console = console_of(as_json)
     finished_before = existing != "fresh" and Result.read(folder) is not None
     with Live(console, [parsed], quiet=as_json) as live:
         result = run_config(parsed, out=folder, existing=existing, callbacks=[Forward(0, live)])
     if finished_before:
-        _say(f"{folder} holds this run, finished before; nothing was trained (--fresh trains again)")
+        say(f"{folder} holds this run, finished before; nothing was trained (--fresh trains again)")
     if as_json:
-        _print_json(result.numbers)
+        print_json(result.numbers)
     else:
         outcome(console, result)
 
 
-@app.command()
-def compare(
-    config: Config,
-    overrides: Overrides = None,
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "fedavg,fedsc",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds: the config's, and the next ones.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
-    fresh: Fresh = False,
-    jobs: Jobs = None,
-    as_json: AsJson = False,
-) -> None:
-    """Several methods and seeds on equal terms; finished runs are reused, unfinished ones resumed."""
-    configs = _variants(config, overrides or [], [name.strip() for name in methods.split(",")], seeds)
-    folder = out or Path("runs") / f"compare-{config.stem}"
-    _compare(configs, folder, "fresh" if fresh else "resume", jobs, as_json, _console(as_json))
+app.command()(several.compare)
 
 
 @app.command()
@@ -131,29 +112,16 @@ def inspect(
 
         save_holdings(picture, out)
     if as_json:
-        _print_json(picture | {"picture": None if out is None else str(out)})
+        print_json(picture | {"picture": None if out is None else str(out)})
         return
-    console = _console(as_json)
+    console = console_of(as_json)
     holdings(console, picture)
     if out is not None:
         console.print(f"  picture: {out}", highlight=False)
 
 
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")],
-    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """One self-contained report.html from finished runs."""
-    from fedloom.report import result_table, write_report
-
-    results = _finished(runs)
-    page = write_report(results, out or runs[0] / "report.html")
-    if as_json:
-        _print_json({"report": str(page), "table": result_table(results)})
-    else:
-        _console(as_json).print(f"{len(results)} runs: {page}", highlight=False)
+app.command()(several.report)
+app.command()(several.table)
 
 
 @app.command()
@@ -202,15 +170,15 @@ def scenarios(
         if as_json:
             import yaml
 
-            _print_json({"name": found.name, "path": str(found.path), "config": yaml.safe_load(found.text)})
+            print_json({"name": found.name, "path": str(found.path), "config": yaml.safe_load(found.text)})
         else:
-            _console(as_json).print(f"# {found.path}\n{found.text.rstrip()}", markup=False, soft_wrap=True)
+            console_of(as_json).print(f"# {found.path}\n{found.text.rstrip()}", markup=False, soft_wrap=True)
         return
     ready = ready_configs()
     if as_json:
-        _print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
+        print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
     else:
-        listing(_console(as_json), "scenario", [(r.name, r.summary) for r in ready])
+        listing(console_of(as_json), "scenario", [(r.name, r.summary) for r in ready])
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -223,84 +191,19 @@ def main(words: Sequence[str] | None = None) -> None:
     except FedloomError as error:
         _fail(error)
     except KeyboardInterrupt:
-        _say("stopped; --resume goes on from the last checkpoint")
+        say("stopped; --resume goes on from the last checkpoint")
         sys.exit(130)
 
 
 def _fail(error: FedloomError) -> None:
-    _say(f"error: {error}")
+    say(f"error: {error}")
     sys.exit(error.exit_code)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, default=str))
-
-
-def _console(as_json: bool) -> Console:
-    """Where tables and progress go: stderr if stdout is reserved for JSON."""
-    return Console(stderr=as_json, highlight=False)
 
 
 def _existing(resume: bool, fresh: bool) -> Existing:
     if resume and fresh:
         raise ConfigError("--resume goes on and --fresh starts again: give one of them")
     return "resume" if resume else "fresh" if fresh else "refuse"
-
-
-def _variants(config: Path, overrides: Sequence[str], names: Sequence[str], seeds: int) -> list[RunConfig]:
-    """One config per method and seed."""
-    from fedloom.study.config import load, parse
-
-    base = load(config, overrides)
-    first = base.get("seed", 0)
-    if not isinstance(first, int):
-        raise ConfigError(f"seed = {first!r}: need a whole number")
-    return [parse(base | {"method": name, "seed": first + n}) for name in names for n in range(seeds)]
-
-
-def _compare(
-    configs: Sequence[RunConfig],
-    out: Path,
-    existing: Existing,
-    jobs: int | None,
-    as_json: bool,
-    console: Console,
-) -> None:
-    from fedloom.report import result_table, verdict, write_report
-    from fedloom.study.compare import compare as compare_runs
-    from fedloom.terminal import Live, comparison
-
-    with Live(console, configs, quiet=as_json) as live:
-        results = compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live)
-    rows = result_table(results)
-    page = write_report(results, out / "report.html")
-    if as_json:
-        _print_json({"table": rows, "verdict": verdict(rows), "report": str(page)})
-        return
-    comparison(console, rows)
-    console.print(verdict(rows), soft_wrap=True)
-    console.print(f"\nreport: {page}", highlight=False, soft_wrap=True)
-
-
-def _finished(folders: Sequence[Path]) -> list[Result]:
-    """Results of the given run folders and of those inside them."""
-    from fedloom.study.results import Result
-
-    results = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise ConfigError(f"{folder}: no such folder; give run folders such as runs/{'{name}'}")
-        candidates = (
-            [folder] if (folder / "config.yaml").exists() else sorted(p for p in folder.iterdir() if p.is_dir())
-        )
-        results += [result for path in candidates if (result := Result.read(path)) is not None]
-    if not results:
-        raise ConfigError(f"{', '.join(map(str, folders))}: no finished run there; run `fedloom run` first")
-    return results
 
 
 def _catalogue(noun: str, items: dict[str, Any], name: str | None, as_json: bool, facts: Any) -> None:
@@ -310,10 +213,10 @@ def _catalogue(noun: str, items: dict[str, Any], name: str | None, as_json: bool
     def first_line(item: Any) -> str:
         return (item.__doc__ or "").strip().split("\n")[0]
 
-    console = _console(as_json)
+    console = console_of(as_json)
     if name is None:
         if as_json:
-            _print_json({n: {"summary": first_line(item), **facts(item)} for n, item in items.items()})
+            print_json({n: {"summary": first_line(item), **facts(item)} for n, item in items.items()})
         else:
             listing(console, noun, [(n, first_line(item)) for n, item in items.items()])
         return
@@ -323,7 +226,7 @@ def _catalogue(noun: str, items: dict[str, Any], name: str | None, as_json: bool
 
     text = source_text.cleandoc(items[name].__doc__ or "")
     if as_json:
-        _print_json({"name": name, "text": text, **facts(items[name])})
+        print_json({"name": name, "text": text, **facts(items[name])})
         return
     console.print(text, markup=False, highlight=False, width=min(120, shutil.get_terminal_size().columns))
     for title, values in facts(items[name]).items():

@@ -1,10 +1,14 @@
-"""Where caches are, and writing to disk so that a reader never sees half a file."""
+"""Where caches are, JSON that everybody can read, and writing to disk so that a reader never sees half a file."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def cache_dir() -> Path:
@@ -12,6 +16,19 @@ def cache_dir() -> Path:
     if own := os.environ.get("FEDLOOM_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedloom"
+
+
+def json_text(value: Any, **how: Any) -> str:
+    """`value` as JSON; numbers that are not finite become null, for JSON has no others. how: as for `json.dumps`."""
+    return json.dumps(_finite(value), allow_nan=False, **how)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:

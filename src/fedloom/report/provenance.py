@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from fedloom.report.markup import details, facts, table
-from fedloom.report.table import Group
-from fedloom.report.text import listed, percent
 from fedloom.study.folder import RunFolder
 from fedloom.study.results import Result
+from fedloom.study.table import Group
+from fedloom.study.text import listed, percent
 
 
 def configs(groups: Sequence[Group]) -> list[str]:

@@ -7,8 +7,8 @@ from html import escape
 
 from fedloom.report.markup import swatch, table
 from fedloom.report.measures import tone_name, tones
-from fedloom.report.table import ResultRow
-from fedloom.report.text import bytes_text, percent, seconds_text
+from fedloom.study.table import ResultRow
+from fedloom.study.text import bytes_text, percent, seconds_text
 
 _NUMBERS = ("Accuracy %", "n", "At best val %", "Up", "Down", "Time")
 _COLUMNS = ("Method", *_NUMBERS, "Preset", "Protocol", "Select")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event as StopFlag
 from pathlib import Path
 
-from fedloom.core.errors import RunFolderError
+from fedloom.core.errors import ConfigError, FedloomError, RunFolderError
+from fedloom.data import Scenario
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
@@ -45,35 +48,55 @@ def folder_name(config: RunConfig) -> str:
 def compare(
     configs: Sequence[RunConfig],
     *,
-    out: Path,
+    out: Path | None,
     existing: Existing = "resume",
     jobs: int | None = None,
     listener: Listener = lambda event: None,
+    scenario: Scenario | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> list[Result]:
-    """Run all configs into folders below `out`; results in the order of the configs.
+    """Run all configs into folders below `out` (None keeps nothing on disk); results in the order of the configs.
 
-    jobs: processes at a time (None: one per core, never more than runs). Numbers do not depend on it. Raises the
-    first error of any run; runs that were under way keep their checkpoints, the others are not started.
+    jobs: processes at a time (None: one per core, never more than runs). Numbers do not depend on it. scenario: used
+    by all runs instead of the configs'. callbacks: every run gets copies of its own. Raises `ConfigError` for runs that
+    are the same, and for several processes without `out` or with a `scenario`, and else the first error of any run;
+    runs that were under way keep their checkpoints, the others are not started.
     """
-    folders = [out / folder_name(config) for config in configs]
+    names = [folder_name(config) for config in configs]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ConfigError(f"run {name} is there twice: compare each once")
     workers = min(jobs or os.cpu_count() or 1, len(configs))
     if workers <= 1:
         return [
-            run(config, out=folder, existing=existing, callbacks=[Forward(position, listener)])
-            for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
+            run(
+                config,
+                scenario=scenario,
+                out=None if out is None else out / name,
+                existing=existing,
+                callbacks=[Forward(position, listener), *copy.deepcopy(callbacks)],
+            )
+            for position, (config, name) in enumerate(zip(configs, names, strict=True))
         ]
+    if out is None or scenario is not None:
+        raise ConfigError(f"jobs = {jobs}: several processes need out, and no scenario that was made here; use jobs=1")
+    folders = [out / name for name in names]
     context = multiprocessing.get_context("spawn")
     events: Queue[Event] = context.Queue()
     stop = context.Event()
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(events, stop)) as pool:
         futures = [
-            pool.submit(_run_one, position, config, folder, existing)
+            pool.submit(_run_one, position, config, folder, existing, tuple(callbacks))
             for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
         ]
         try:
             _listen(futures, events, listener)
             for future in sorted(futures, key=lambda f: not (f.done() and f.exception())):
                 future.result()
+        except BrokenProcessPool:
+            raise FedloomError(
+                "a process of the comparison was killed, perhaps for memory; compare again to go on, with fewer jobs"
+            ) from None
         except BaseException:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -118,10 +141,10 @@ def _report(event: Event) -> None:
     _events.put(event)
 
 
-def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing) -> None:
+def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing, callbacks: Sequence[Callback]) -> None:
     if config.engine.name == "auto":  # the cores are taken by the other runs
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
-    run(config, out=folder, existing=existing, callbacks=[Forward(position, _report)])
+    run(config, out=folder, existing=existing, callbacks=[Forward(position, _report), *callbacks])
 
 
 class Forward(Callback):

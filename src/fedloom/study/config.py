@@ -26,6 +26,7 @@ from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.groups import GROUPS
 from fedloom.study.sections import (
     CheckpointConfig,
+    EarlyStoppingConfig,
     EvaluationConfig,
     ModelConfig,
     Section,
@@ -153,6 +154,7 @@ class RunConfig(Section):
     augment: Augmentation = Augmentation()
     precision: Literal["float32", "bfloat16"] = "float32"
     evaluation: EvaluationConfig = EvaluationConfig()
+    early_stopping: EarlyStoppingConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     seed: int = Field(0, ge=0, lt=2**63)
     engine: EngineChoice = EngineChoice()
@@ -201,6 +203,8 @@ class RunConfig(Section):
     def resolved(self) -> dict[str, Any]:
         """Everything that defines the run, defaults and preset spelled out: plain YAML values."""
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
+        if self.early_stopping is None:  # a key that runs of earlier versions do not know
+            del plain["early_stopping"]
         named = [{"name": name, **options} if options else name for name, options in self.models()]
         plain["model"] = named if len(named) > 1 else named[0]
         plain["scenario"] = self.scenario.resolved()

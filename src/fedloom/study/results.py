@@ -9,15 +9,17 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fedloom.study.folder import Row, RunFolder
+from fedloom.study.tabular import Tabular, frame
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
 
 SECONDS = ("train", "evaluate", "aggregate", "move", "total")
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Tabular):
     """A finished run: `numbers` (what summary.json holds), all rows, and the folder if it was kept on disk."""
 
     numbers: dict[str, Any]
@@ -44,6 +46,23 @@ class Result:
         """One row for `pandas.DataFrame`: what was run and what came out."""
         keys = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
         return [{key: self.numbers[key] for key in keys}]
+
+    def __repr__(self) -> str:
+        n = self.numbers
+        return (
+            f"Result({n['method']} ({n['preset']}) on {n['source']}: {100 * n['accuracy']:.2f} % accuracy, "
+            f"{n['protocol']}, {n['select']}, {n['rounds']} rounds, seed {n['seed']})"
+        )
+
+    def _runs(self) -> list[Result]:
+        return [self]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All measures, one a row: round, client, split, protocol, name, value.
+
+        Raises `ConfigError` where pandas is not installed.
+        """
+        return frame(self.rows)
 
     def plot(self, name: str = "accuracy", split: str = "test") -> Axes:
         """The learning curve, as matplotlib Axes."""

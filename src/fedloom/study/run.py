@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from fedloom.core.errors import RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.streams import Streams
 from fedloom.data import Scenario, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
@@ -28,11 +29,13 @@ from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
+from fedloom.study.early_stopping import EarlyStopping
 from fedloom.study.environment import describe
 from fedloom.study.folder import Row, RunFolder
 from fedloom.study.results import Result
 from fedloom.study.rows import score_rows, system_row, training_rows
 from fedloom.study.summary import degenerate, summarise
+from fedloom.study.weights import copied
 
 Existing = Literal["refuse", "resume", "fresh"]
 
@@ -109,7 +112,9 @@ class _Run:
     def __init__(
         self, config: RunConfig, scenario: Scenario, folder: RunFolder | None, callbacks: Sequence[Callback]
     ) -> None:
-        self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, callbacks
+        self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
+        if config.early_stopping is not None:
+            self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
         streams, data = Streams(config.seed), scenario.train_set
         self.method = config.build_method()
         blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method)
@@ -132,9 +137,12 @@ class _Run:
         self.protocol = config.evaluation.protocol
         self.evaluator = self._evaluator(streams)
         self._refuse_missing_predictor()
+        if config.early_stopping is not None:
+            self._refuse_early_stopping()
         self.rows: list[Row] = []
         self.saved: Path | None = None  # this run's last checkpoint
         self.warning: str | None = None  # of the engine
+        self.stopped: str | None = None  # why a callback ended the run before its last round
 
     def _evaluator(self, streams: Streams) -> Evaluator | FewShotEvaluator:
         worker, scenario, evaluation = self.worker, self.scenario, self.config.evaluation
@@ -166,12 +174,15 @@ class _Run:
         first = self.federation.round + 1
         self.rows = self.folder.truncate(first - 1) if self.folder else []
         for callback in self.callbacks:
+            if first > 1:
+                self.stopped = callback.on_resume(self.config, self.rows) or self.stopped
             callback.on_start(self.config, first)
             notes = [self.warning, *(finding.message for finding in self.findings.values())]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
         written, digest = time.monotonic(), ""
-        while self.federation.round < self.config.rounds:
+        weights = functools.partial(copied, self.federation)
+        while self.federation.round < self.config.rounds and self.stopped is None:
             rows = self._round()
             self.rows += rows
             if self.folder:
@@ -181,7 +192,11 @@ class _Run:
                     digest = self._save()
                     written = time.monotonic()
             for callback in self.callbacks:
-                callback.on_round(self.config, self.federation.round, rows)
+                callback.on_weights(self.config, self.federation.round, weights)
+                self.stopped = callback.on_round(self.config, self.federation.round, rows) or self.stopped
+        if self.stopped is not None and self.federation.round < self.config.rounds:
+            self._stop()
+            digest = ""  # of an earlier round, or of one that now has a test
         return self._finish(digest or (self._save() if self.folder else ""))
 
     def _round(self) -> list[Row]:
@@ -193,14 +208,31 @@ class _Run:
         rows = training_rows(report)
         now, every = report.round, self.config.evaluation.every
         if now % every == 0 or now == self.config.rounds:
-            for split in self.evaluator.splits:
-                rows += self._tested(now, split)
+            rows += self._tests(now)
         ended = time.perf_counter()
         rows += [
             system_row(now, "seconds_evaluate", ended - trained),
             system_row(now, "seconds_total", ended - began),
         ]
         return rows
+
+    def _stop(self) -> None:
+        """Make the present round the last one: it is tested, as a last one always is."""
+        if self.method.closing() is not None:
+            raise ConfigError(
+                f"stopped after round {self.federation.round} ({self.stopped}), but {self.config.method} trains "
+                "after its last round too: it cannot be stopped early"
+            )
+        now = self.federation.round
+        if not any(row["round"] == now and row["split"] == "test" for row in self.rows):
+            rows = self._tests(now)
+            self.rows += rows
+            if self.folder:
+                self.folder.append(rows)
+
+    def _tests(self, now: int) -> list[Row]:
+        """The rows of the tests on all splits."""
+        return [row for split in self.evaluator.splits for row in self._tested(now, split)]
 
     def _tested(self, now: int, split: str) -> list[Row]:
         """The rows of one split's test: personal models on the engine, the server's here."""
@@ -247,8 +279,9 @@ class _Run:
         return saved.sha256
 
     def _finish(self, digest: str) -> Result:
-        config = self.config
+        config, last = self.config, self.federation.round
         numbers = summarise(config, self.federation, self.worker, self.rows) | {
+            "stopped": {"round": last, "reason": self.stopped} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.findings),
             "fingerprint": config.fingerprint(),
             "checkpoint_sha256": digest or None,
@@ -262,6 +295,15 @@ class _Run:
         for callback in self.callbacks:
             callback.on_end(config, result)
         return result
+
+    def _refuse_early_stopping(self) -> None:
+        """Say before training that early stopping cannot work here."""
+        if "val" not in self.evaluator.splits:
+            raise ConfigError("early_stopping: there is no validation data; set scenario.val above 0, or leave it out")
+        if self.method.closing() is not None:
+            raise ConfigError(
+                f"early_stopping: {self.config.method} trains once more after its last round; leave it out"
+            )
 
     def _refuse_missing_predictor(self) -> None:
         """Ask once before training whether the method offers the model that the protocol tests."""
