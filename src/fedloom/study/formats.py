@@ -38,7 +38,7 @@ def formatted(results: Sequence[Result], format: str) -> str:
     """The table of `results` in one of `Format`, or in "html", which notebooks show. Raises `ConfigError`."""
     rows = result_table(results)
     if format == "csv":
-        return as_csv([_plain(row) for row in rows])
+        return rows_csv(rows)
     names, numeric, texts = zip(*COLUMNS, strict=True)
     cells = [[text(row) for text in texts] for row in rows]
     align = ["right" if number else "left" for number in numeric]
@@ -53,6 +53,11 @@ def formatted(results: Sequence[Result], format: str) -> str:
             return tabulate(cells, tablefmt="html", **how)
     known = get_args(Format)
     raise ConfigError(f"format = '{format}': {nearest(format, known)}; tables come as {', '.join(known)}")
+
+
+def rows_csv(rows: Sequence[ResultRow]) -> str:
+    """The plain numbers of the rows as CSV."""
+    return as_csv([_plain(row) for row in rows])
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
