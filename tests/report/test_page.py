@@ -133,7 +133,7 @@ def test_a_method_is_named_once_in_a_note_and_runs_that_stopped_are_told(page_of
         ("t.csv", "fedloom table RUNS --format csv"),
         ("t", "an .html page"),
         ("mine.html", "not a report"),
-        ("d.html", ""),
+        ("d.html", "cannot be written"),
     ],
 )
 def test_a_place_that_is_not_a_reports_is_refused_and_left_alone(two_methods, tmp_path, name, says):

@@ -54,7 +54,8 @@ def table(
     for row in rows_html:
         cells = "".join(_cell(cell, a) for cell, a in zip(row[1:], align[1:], strict=True))
         body.append(f'<tr><th scope="row">{row[0]}</th>{cells}</tr>')
-    link = f'<a download="{anchor.removesuffix("-note")}.csv" href="data:text/csv;charset=utf-8,{quote(csv)}">Save as CSV</a>'
+    name, data = f"{anchor.removesuffix('-note')}.csv", f"data:text/csv;charset=utf-8,{quote(csv)}"
+    link = f'<a download="{name}" href="{data}">Save as CSV</a>'
     rows = "\n".join(body)
     return f"""<div class="scroll" tabindex="0" role="region" aria-labelledby="{anchor}">
 <table class="sorts" aria-labelledby="{anchor}">

@@ -15,7 +15,7 @@ from fedloom.study.verdict import verdict
 if TYPE_CHECKING:
     import pandas
 
-_COLUMNS = ("accuracy", "best_val_accuracy", "test_loss", "rounds", "bytes_up", "bytes_down", "peak_memory_mb")
+_COLUMNS = ("accuracy", "best_val_accuracy", "rounds", "bytes_up", "bytes_down", "peak_memory_mb")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

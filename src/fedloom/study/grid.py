@@ -59,18 +59,17 @@ def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
     """The lists that are compared element by element, by key with dots; in `values` their first elements stay."""
     lists = dict(_lists(values))
     axes: dict[str, list[Any]] = {}
+    for key in ("method", "seed"):
+        _open(values, axes, key, lists.pop(key))
     while True:
-        for key in ("method", "seed"):
-            if key in lists:
-                _open(values, axes, key, lists.pop(key))
         try:
             parse(values)
             return axes
         except ConfigError as error:
-            key = next((key for key in lists if _refuses(str(error), key)), None)
-            if key is None:
+            refused = next((key for key in lists if _refuses(str(error), key)), None)
+            if refused is None:
                 raise
-            _open(values, axes, key, lists.pop(key))
+            _open(values, axes, refused, lists.pop(refused))
 
 
 def _open(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elements: list[Any]) -> None:

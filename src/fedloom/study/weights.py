@@ -22,5 +22,6 @@ def copied(federation: Federation, client: int | None = None) -> Tree:
         raise ConfigError(f"weights of client {client}: clients are 0 to {clients - 1}")
     offered = federation.method.predictors(federation.server, state, context)
     if kind not in offered:
-        raise ConfigError(f"{federation.method.name()} has no {kind} model; it has: {', '.join(offered)}")
+        other = "name a client" if client is None else "leave the client out"
+        raise ConfigError(f"weights: {federation.method.name()} has no {kind} model; {other}")
     return {name: value.detach().to("cpu", copy=True) for name, value in offered[kind].tree.items()}
