@@ -51,6 +51,7 @@ from fedloom.study.environment import describe
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"
 TURNS = 1 if SMOKE else 4
+SHORT_TURNS = 1 if SMOKE else 8  # of rounds below half a second, which other work disturbs most
 WARM_UP_SECONDS = 0.0 if SMOKE else 15.0  # of every fedloom contestant, after two rounds
 ROUNDS = {"cnn": 2, "fashion": 3, "resnet8": 1, "resnet10": 1}  # of a turn; else:
 SHORT_ROUNDS = 2 if SMOKE else 8
@@ -232,7 +233,7 @@ def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[s
                 continue
             starts[who] = []
             contestants[who] = functools.partial(peer_turn, python, peer.script, name, rounds, starts[who])
-        taken = in_turns(contestants, TURNS)
+        taken = in_turns(contestants, TURNS if name in ROUNDS else SHORT_TURNS)
         engine = with_fedloom.engine_of(federations["auto"]) if "auto" in federations else None
     finally:
         for made in federations.values():

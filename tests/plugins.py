@@ -1,19 +1,16 @@
-"""Six methods as a user would write them: each in its own words alone, with one import of fedloom's."""
+"""Methods as a user would write them: each in its own words alone, with one import of fedloom's."""
 
 from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from fedloom.methods import (
     TRAINABLE,
     ClassTable,
     Method,
     Objective,
-    OptimizerSpec,
     Options,
-    Predictor,
     Role,
     Sent,
     Spec,
@@ -96,61 +93,6 @@ class Moon(Method):
     def end(self, work, state, ctx):
         payload, _ = super().end(work, {}, ctx)
         return payload, {"previous": work.tree}
-
-
-class APFL(Method):
-    """APFL: a mixture of a shared and an own net, by a trained share. Deng et al. 2020, arXiv 2003.13461."""
-
-    spec = Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}), private=frozenset({Role.EXTRA}))
-
-    class Options(Options):
-        alpha: float = 0.5
-        alpha_lr: float = 0.5
-
-    def extra(self, net):
-        module = nn.Module()
-        module.alpha = nn.Parameter(torch.tensor(self.options.alpha))
-        return module
-
-    def phases(self, start, ctx):
-        def clipped(parameters, consts):
-            return parameters | {"extra.alpha": parameters["extra.alpha"].clamp(0, 1)}
-
-        own = {"extra": OptimizerSpec(lr=self.options.alpha_lr)}
-        return [Train(self.loss, ctx.task.local_epochs, optimizer=own, project=clipped)]
-
-    def loss(self, net, batch, consts):
-        shared = batch.mean(cross_entropy(net["shared"](batch.x), batch.y))
-        return Objective.sum({"ce_shared": shared, "ce_mixed": batch.mean(cross_entropy(mixed(net, batch.x), batch.y))})
-
-    def predictors(self, server, state, ctx):
-        return {} if state is None else {"personal": Predictor(self._joined(server, state, ctx.task), mixed)}
-
-
-def mixed(net, x):
-    """Logits of the mixture; no gradient reaches the shared net."""
-    alpha, shared = net.extra.alpha, dict(net["shared"].named_parameters())
-    tree = {n: alpha * own + (1 - alpha) * shared[n].detach() for n, own in net["own"].named_parameters()}
-    return functional_call(net["shared"], tree, (x,))
-
-
-class FedBABU(Method):
-    """FedBABU: only the body is trained and shared; a client tunes all of it at the end. Oh et al. 2022, 2106.06042."""
-
-    spec = Spec(private=frozenset({Role.HEAD}))
-
-    def phases(self, start, ctx):
-        return [Train(self.loss, ctx.task.local_epochs, trains=TRAINABLE - {Role.HEAD})]
-
-    def end(self, work, state, ctx):
-        return super().end(work, state, ctx)[0], {}  # the head stays the first one
-
-    def adapt(self, start, ctx):
-        return [Train(self.loss)]
-
-    def predictors(self, server, state, ctx):
-        head = {"model": self._private(ctx.task.init, ctx.task)}
-        return {"global" if state is None else "personal": Predictor(self._joined(server, head, ctx.task))}
 
 
 class FedKD(Method):

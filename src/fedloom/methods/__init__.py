@@ -6,7 +6,27 @@ A plug-in finds everything that it needs here: `from fedloom.methods import Meth
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
-from fedloom.methods import fedavg, fedbn, fedco2, feddw, fedprox, fedsc, fedskc, fedssa, local
+from fedloom.methods import (
+    apfl,
+    ditto,
+    fedala,
+    fedavg,
+    fedbabu,
+    fedbn,
+    fedco2,
+    feddw,
+    fedper,
+    fedprox,
+    fedrep,
+    fedsc,
+    fedskc,
+    fedssa,
+    lgfedavg,
+    local,
+    perfedavg,
+    pfedme,
+)
+from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import METHODS, WRAPPERS, Method, Options, Uploads, register
 from fedloom.methods.parts.losses import cross_entropy, kl_divergence
@@ -36,6 +56,7 @@ __all__ = [
     "METHODS",
     "TRAINABLE",
     "WRAPPERS",
+    "About",
     "Batch",
     "Bundle",
     "ClassMeans",
@@ -64,15 +85,21 @@ __all__ = [
     "Tree",
     "Uploads",
     "Work",
+    "apfl",
     "averaged",
     "clone",
     "combine",
     "cross_entropy",
+    "ditto",
+    "fedala",
     "fedavg",
+    "fedbabu",
     "fedbn",
     "fedco2",
     "feddw",
+    "fedper",
     "fedprox",
+    "fedrep",
     "fedsc",
     "fedskc",
     "fedssa",
@@ -81,8 +108,11 @@ __all__ = [
     "get_tensor",
     "get_tree",
     "kl_divergence",
+    "lgfedavg",
     "local",
     "names_of",
+    "perfedavg",
+    "pfedme",
     "register",
     "select",
     "weighted_mean",

@@ -7,6 +7,7 @@ from pydantic import Field
 from fedloom.core import trees
 from fedloom.core.records import Record
 from fedloom.methods import method
+from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Start
 from fedloom.methods.method import register
 from fedloom.methods.parts.losses import cross_entropy
@@ -28,6 +29,15 @@ class FedProx(method.Method):
     """
 
     Options = Options
+    about = About(
+        "Li et al.",
+        "MLSys",
+        2020,
+        "arXiv 1812.06127",
+        {"P": 1},
+        {"P": 1},
+        compared_in=("fedskc", "fedsc", "feddw", "fedco2"),
+    )
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
         start = super().begin(payload, state, ctx)

@@ -21,6 +21,7 @@ from fedloom.core.errors import ConfigError, nearest
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
+from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.means import mean_of
@@ -77,6 +78,7 @@ class Method(RareHooks):
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
+    about: ClassVar[About | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
     def __init__(self, options: BaseModel | None = None) -> None:

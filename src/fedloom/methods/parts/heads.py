@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedloom.core.errors import ConfigError
 from fedloom.methods.facts import Task
 from fedloom.nets.roles import Role
@@ -15,3 +17,14 @@ def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
         raise ConfigError(f"{method} needs a head of one linear layer, this net's has {sorted(head)}")
     if bias_shape is not None and not bias:
         raise ConfigError(f"{method} needs a head without bias; set net.head.bias = None, or head_bias to true")
+
+
+def require_same_heads(tasks: Sequence[Task], method: str) -> None:
+    """Raises `ConfigError` unless the heads of all groups have entries of the same shapes."""
+    each = [[tuple(task.init[name].shape) for name in task.init if task.roles[name] is Role.HEAD] for task in tasks]
+    for group, shapes in enumerate(each):
+        if shapes != each[0]:
+            raise ConfigError(
+                f"{method} shares the head: that of group {group} has the shapes {shapes}, that of group 0 {each[0]}; "
+                "choose models with the same feature width"
+            )

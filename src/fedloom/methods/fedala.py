@@ -1,0 +1,146 @@
+"""FedALA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import pstdev
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedloom.core.records import Record, get_tree
+from fedloom.core.trees import Tree
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.method import Method, register
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import TRAINABLE, Batch, Consts, OptimizerSpec, Phase, Predictor, Train
+from fedloom.methods.spec import Spec
+from fedloom.nets.net import Net
+from fedloom.nets.roles import EXTRA, Role
+
+_SETTLED, _LOSSES = 0.1, 10  # a first mixing ends when the last losses differ by less than that
+_HELD = OptimizerSpec(lr=0.0)  # for what only the projection moves
+
+
+class Options(method.Options):
+    """eta: rate at which a client learns how to mix. share: part of its data that a pass takes, drawn at random. first:
+    most passes of a client's first mixing, which ends when its losses settle; later ones are single."""
+
+    eta: float = Field(1.0, gt=0)
+    share: float = Field(0.8, gt=0, le=1)
+    first: int = Field(20, ge=1)
+
+
+@register
+class FedALA(Method):
+    """FedALA: a client mixes the received head with its own, entry by entry. Zhang et al., AAAI 2023, arXiv 2212.01197.
+
+    Down, up, server: as FedAvg.   A client keeps its trained net and the mixing weights A of its head, 1 at first.
+    Local: the body is the received one; the head is own + (received - own) * A, and A moves by the gradient of CE,
+    clipped to [0, 1] (Eq. 4, 5). Then all weights train. A client's first round has nothing to mix.
+    A client is tested with the net that it kept: as trained, before it is mixed again. Only drawn clients mix; released
+    code lets all clients do so in every round. `first` bounds a loop that has no bound there (our choice).
+    """
+
+    spec = Spec(private=frozenset({Role.EXTRA}))
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {},
+        "sound": {},
+        "feddw": {"share": 1.0, "first": 1},
+    }
+    about = About(
+        "Zhang et al.",
+        "AAAI",
+        2023,
+        "arXiv 2212.01197",
+        {"P": 1},
+        {"P": 1},
+        {"P": 1, "Q": 1},
+        compared_in=("feddw",),
+        code="TsingZ0/FedALA at a7a9b21",
+    )
+
+    def extra(self, net: Net) -> nn.Module:
+        """A: one weight for each entry of the head."""
+        roles = net.roles()
+        entries = {n: p for n, p in net.named_parameters() if roles[n] is Role.HEAD}
+        mixing = nn.Module()
+        for name, entry in entries.items():
+            mixing.register_parameter(_flat(name), nn.Parameter(torch.ones_like(entry)))
+        return mixing
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        if "trained" not in state:
+            return start
+        own, head = get_tree(state, "trained"), ctx.task.names(frozenset({Role.HEAD}))
+        pairs = {name: (own[name], start.tree[name]) for name in start.tree if name in head}
+        mixing = {name: start.tree[f"{EXTRA}.{_flat(name)}"] for name in pairs}
+        return Start(start.tree | _mixed(pairs, mixing), {"pairs": pairs, "again": "again" in state})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        training = Train(self.loss, ctx.task.local_epochs, trains=TRAINABLE - {Role.EXTRA})
+        if "pairs" not in start.consts:
+            return [training]
+        passes = 1 if start.consts["again"] else self.options.first
+        rates = {name.partition(".")[0]: _HELD for name in start.consts["pairs"]}
+        mixing = Train(
+            self.mixing_loss,
+            passes,
+            trains=frozenset({Role.EXTRA, Role.HEAD}),
+            optimizer=rates | {EXTRA: OptimizerSpec(lr=self.options.eta)},
+            project=_clipped,
+            share=self.options.share,
+            until=_settled,
+        )
+        return [mixing, training]
+
+    def mixing_loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor:
+        """CE of the net whose head is mixed by A."""
+        mixing: Tree = {name: net.get_parameter(f"{EXTRA}.{_flat(name)}") for name in consts["pairs"]}
+        tree = _mixed(consts["pairs"], mixing)
+        logits: Tensor = functional_call(net, tree, (batch.x,))
+        return batch.mean(cross_entropy(logits, batch.y))
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, kept = super().end(work, state, ctx)
+        trained = {name: value for name, value in work.tree.items() if ctx.task.roles[name] is not Role.EXTRA}
+        again = {"again": 1} if "trained" in state else {}
+        return payload, kept | {"trained": trained} | again
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        if state is None:
+            mixing: Record = {"model": self._private(ctx.task.init, ctx.task)}
+            return {"global": Predictor(self._joined(server, mixing, ctx.task))}
+        own = get_tree(state, "trained") if "trained" in state else {}
+        return {"personal": Predictor(self._joined(server, state, ctx.task) | own)}
+
+
+def _flat(name: str) -> str:
+    """An entry's name as that of a parameter, which may hold no dot."""
+    return name.replace(".", "_")
+
+
+def _mixed(pairs: dict[str, tuple[Tensor, Tensor]], mixing: Tree) -> Tree:
+    """own + (received - own) * A."""
+    return {name: own + (received - own) * mixing[name] for name, (own, received) in pairs.items()}
+
+
+def _clipped(parameters: Tree, consts: Consts) -> Tree:
+    """A in [0, 1], and the head that it gives."""
+    mixing = {name: parameters[f"{EXTRA}.{_flat(name)}"].clamp(0, 1) for name in consts["pairs"]}
+    return (
+        parameters
+        | {f"{EXTRA}.{_flat(name)}": value for name, value in mixing.items()}
+        | _mixed(consts["pairs"], mixing)
+    )
+
+
+def _settled(means: Sequence[float]) -> bool:
+    return len(means) > _LOSSES and pstdev(means[-_LOSSES:]) < _SETTLED

@@ -1,0 +1,66 @@
+"""FedRep."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedloom.core.records import Record
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, ServerContext, Start
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.phases import TRAINABLE, Phase, Train
+from fedloom.methods.spec import Spec
+from fedloom.nets.roles import Role
+
+
+class Options(method.Options):
+    """head_epochs, body_epochs: passes over the head, then over the body, whatever `local_epochs` says. weights:
+    clients weigh by samples, as in released code, or alike, as in the paper."""
+
+    head_epochs: int = Field(10, ge=0)
+    body_epochs: int = Field(1, ge=0)
+    weights: Literal["samples", "uniform"] = "samples"
+
+
+@register
+class FedRep(Method):
+    """FedRep: a client fits its own head, then moves the shared body under it. Collins et al., ICML 2021, 2102.07078.
+
+    Down: the body.   Up: the body, number of samples.   Server: mean of bodies (Algorithm 1: all alike).
+    First the private head alone, then the body alone. Batch norm is in training mode in both, as in released code.
+    A client is tested with the server's body and its own head; one that never took part, with the first head.
+    """
+
+    spec = Spec(private=frozenset({Role.HEAD}))
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {"weights": "uniform"},
+        "authors": {},
+        "sound": {},
+        "feddw": {"head_epochs": 1, "body_epochs": 4},
+    }
+    about = About(
+        "Collins et al.",
+        "ICML",
+        2021,
+        "arXiv 2102.07078",
+        {"B": 1},
+        {"B": 1},
+        {"H": 1},
+        compared_in=("feddw",),
+        code="lgcollins/FedRep at d82e629",
+    )
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        head, body = frozenset({Role.HEAD}), TRAINABLE - {Role.HEAD}
+        options = self.options
+        return [
+            Train(self.loss, options.head_epochs, trains=head),
+            Train(self.loss, options.body_epochs, trains=body),
+        ]
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        return {"model": self.mean(uploads, weights=self.options.weights)}

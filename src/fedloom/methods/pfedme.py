@@ -1,0 +1,119 @@
+"""pFedMe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch.func import functional_call
+
+from fedloom.core.records import Record, get_tree
+from fedloom.core.trees import Tree, combine
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Predictor, Train
+from fedloom.methods.spec import Spec
+from fedloom.nets.bundle import Bundle
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+
+class Options(method.Options):
+    """lam: lambda, how strongly the personal model is held to w. inner_steps: K, steps on each batch towards it.
+    personal_lr: their rate. decay: weight decay in them (the authors' mu). beta: the server's step. weights: of
+    clients in the mean, alike as in Algorithm 1, or by samples."""
+
+    lam: float = Field(15.0, gt=0)
+    inner_steps: int = Field(5, ge=1)
+    personal_lr: float = Field(0.01, gt=0)
+    decay: float = Field(0.0, ge=0)
+    beta: float = Field(1.0, gt=0)
+    weights: Literal["uniform", "samples"] = "uniform"
+
+
+@register
+class PFedMe(Method):
+    """pFedMe: Moreau envelopes; a personal model is held to the shared one. T Dinh et al., NeurIPS 2020, 2006.08848.
+
+    Down, up: w, as FedAvg.   A client keeps its personal model theta.
+    Local, for each batch: K times theta <- theta - personal_lr (grad CE(theta) + lambda (theta - w) + decay theta),
+    then w <- w - lr lambda (w - theta) (Eq. 7, 8). theta starts at w in each round and goes on from batch to batch,
+    as in released code. Server: (1 - beta) w + beta mean of clients' w (Algorithm 1).
+    lr lambda must be below 1. Batch norm: w has theta's statistics.
+    """
+
+    spec = Spec(
+        nets={"shared": None, "own": None},
+        private_nets=frozenset({"own"}),
+        unstackable="its steps take gradients inside the loss",
+    )
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {"weights": "samples", "decay": 1e-3},
+        "sound": {},
+    }
+    about = About(
+        "T Dinh et al.",
+        "NeurIPS",
+        2020,
+        "arXiv 2006.08848",
+        {"P": 1},
+        {"P": 1},
+        {"P": 1},
+        code="CharlieDinh/pFedMe at caf24b1",
+    )
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        shared = get_tree(payload, "model")
+        return Start(shared | {f"own.{name.removeprefix('shared.')}": value for name, value in shared.items()}, {})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        rates = {"shared": OptimizerSpec(lr=ctx.lr), "own": OptimizerSpec(lr=1.0)}
+        return [Train(self.loss, ctx.task.local_epochs, optimizer=rates)]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        options, bundle = self.options, cast(Bundle, net)
+        shared = {name: value.detach() for name, value in bundle["shared"].named_parameters()}
+        personal: Tree = {name: value.detach() for name, value in bundle["own"].named_parameters()}
+        ce = torch.zeros(())
+        for _ in range(options.inner_steps):
+            leaves = {name: value.requires_grad_() for name, value in personal.items()}
+            ce = batch.mean(cross_entropy(functional_call(bundle["own"], leaves, (batch.x,)), batch.y))
+            slopes = torch.autograd.grad(ce, list(leaves.values()))
+            personal = {
+                name: value.detach()
+                - options.personal_lr
+                * (slope + options.lam * (value.detach() - shared[name]) + options.decay * value.detach())
+                for (name, value), slope in zip(leaves.items(), slopes, strict=True)
+            }
+        # Gradients of the two steps: that of w is lambda (w - theta); that of theta, at rate 1, leads to the new theta.
+        terms = [
+            (value * (options.lam * (value.detach() - personal[name]))).sum()
+            for name, value in bundle["shared"].named_parameters()
+        ] + [(value * (value.detach() - personal[name])).sum() for name, value in bundle["own"].named_parameters()]
+        moves = torch.stack(terms).sum()
+        return Objective(ce.detach() + moves - moves.detach(), {"ce": ce})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        still = (Role.BN_STAT, Role.COUNTER)  # the shared net is never run: its statistics are those of the own one
+        moved = {
+            name: work.tree[f"own.{name.removeprefix('shared.')}"]
+            for name in work.tree
+            if name.startswith("shared.") and ctx.task.roles[name] in still
+        }
+        return super().end(replace(work, tree=work.tree | moved), state, ctx)
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        mean, beta = self.mean(uploads, weights=self.options.weights), self.options.beta
+        return {"model": combine([get_tree(server, "model"), mean], [1 - beta, beta]) if beta != 1 else mean}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        own: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
+        kind, name = ("global", "shared") if state is None else ("personal", "own")
+        return {kind: Predictor(self._joined(server, own, ctx.task), lambda net, x: cast(Bundle, net)[name](x))}

@@ -1,0 +1,124 @@
+"""The golden world of `golden/baselines.json`: three unequal clients, a net in float64, two or three rounds.
+
+Numbers come from numpy with complex-step gradients, not from this project. Nothing here is checked itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedloom.core.records import Record
+from fedloom.core.streams import Streams
+from fedloom.core.trees import Tree
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Views
+from fedloom.engine import Federation, LocalTraining, Serial, Worker
+from fedloom.methods import OptimizerSpec
+from fedloom.methods.facts import Task
+from fedloom.nets.blueprint import prepared
+from fedloom.nets.net import Net
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "baselines.json").read_text())
+WORLD = GOLDEN["world"]
+SIZES = np.cumsum([0, *WORLD["n"]])
+
+
+class GoldenNet(Net):
+    """The golden world's net, in float64; its inputs have two decimals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(3, 5), nn.Linear(5, 4)
+        self.double()
+        with torch.no_grad():
+            for name, value in self.named_parameters():
+                value.copy_(torch.tensor(WORLD["init"][name], dtype=torch.float64))
+
+    def features(self, x: Tensor) -> Tensor:
+        x = x.double().mul(100).round().div(100)
+        return (x @ self.fc.weight.T + self.fc.bias).relu()
+
+
+def golden_scenario() -> Scenario:
+    """The three clients' samples; the server's public inputs, whose labels are unknown (0)."""
+    data = Dataset(
+        torch.cat([torch.tensor(x, dtype=torch.float64) for x in WORLD["x"]]),
+        torch.cat([torch.tensor(y) for y in WORLD["y"]]),
+        tuple("abcd"),
+    )
+    shared = torch.tensor(WORLD["public"], dtype=torch.float64)
+    public = Dataset(shared, torch.zeros(len(shared), dtype=torch.int64), data.classes)
+    views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(SIZES)])
+    return Scenario("golden", data, data, views, Views.of([np.arange(0)] * 3), views, public=public)
+
+
+def golden_run(
+    kind: Any,
+    rounds: int | None = None,
+    *,
+    drawn: list[list[int]] | None = None,
+    lr: float | None = None,
+    momentum: float = 0.0,
+    epochs: int | None = None,
+    **options: Any,
+) -> tuple[Federation, list[Record]]:
+    """The federation after its rounds in the golden world, and the server's state after each of them.
+
+    drawn: the participants of each round, if they are not the world's; epochs: local ones, each a step on all samples.
+    """
+    schedule = drawn or WORLD["rounds"]
+
+    class Drawn:
+        def select(self, server: Record, count: int, ctx: Any) -> list[int]:
+            return schedule[ctx.round - 1]
+
+    method = type(kind.__name__, (Drawn, kind), {})(kind.Options(**options))
+    scenario, rounds = golden_scenario(), rounds or len(schedule)
+    net = prepared(GoldenNet(), nets=method.spec.nets, extra=method.extra, head_bias=method.spec.head_bias)
+    net.double()
+    optimizer = OptimizerSpec(lr=WORLD["lr"] if lr is None else lr, momentum=momentum)
+    facts = {"clients": 3, "num_classes": 4, "rounds": rounds, "local_epochs": epochs or WORLD["epochs"]}
+    task = Task.of(net, **facts, streams=Streams(0), optimizer=optimizer, batch_size=9)
+    worker = Worker(method, [net], scenario.train_set, LocalTraining(9, optimizer))
+    federation = Federation(method, Serial(worker), [task], scenario, participation=2 / 3, net=net.frozen)
+    servers = []
+    for _ in range(rounds):
+        federation.step()
+        servers.append(federation.server)
+    return federation, servers
+
+
+def matches(tree: Tree, golden: dict[str, Any], *, prefix: str = "", tolerance: float = 1e-7) -> bool:
+    """Whether the entries of a tree that a golden one has are its numbers."""
+    expected = {prefix + name: torch.tensor(value, dtype=torch.float64) for name, value in golden.items()}
+    assert expected.keys() <= tree.keys()
+    return all(torch.allclose(tree[n].double(), v, rtol=0, atol=tolerance) for n, v in expected.items())
+
+
+def probe(tree: Tree, names: Iterable[str] = tuple(WORLD["init"])) -> float:
+    """The fingerprint of golden/baselines.md: sum_i v_i cos(i + 1), i over all numbers of a tree."""
+    flat = torch.cat([tree[name].double().flatten() for name in names])
+    return float((flat * torch.cos(torch.arange(1, len(flat) + 1, dtype=torch.float64))).sum())
+
+
+def refuted(tree: Tree, golden: dict[str, Any], names: Iterable[str] = tuple(WORLD["init"])) -> bool:
+    """Whether a tree has the fingerprint of none of an entry's known mistakes, of which there is one at least."""
+    mistakes = [value for name, value in golden.items() if name.startswith("WRONG") and isinstance(value, float)]
+    assert mistakes, "no fingerprint is a number: compare this entry by hand"
+    return all(abs(probe(tree, names) - value) > 1e-6 for value in mistakes)
+
+
+def personal(federation: Federation, client: int) -> Tree:
+    """The weights with which a client is tested, before it adapts them."""
+    facts, context = federation.client_context(client, federation.round), federation.server_context(client)
+    offered = federation.method.predictors(federation.server, federation.state_of(facts), context)
+    return offered["personal"].tree

@@ -1,0 +1,157 @@
+"""FedBABU, Ditto, APFL, FedALA, Per-FedAvg and pFedMe against golden numbers of two or three rounds."""
+
+import pytest
+import torch
+
+from fedloom.methods import METHODS
+from golden_world import GOLDEN, WORLD, golden_run, matches, personal, probe, refuted
+from support import TinyBN, configured, same_bits, world
+
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1], [2, 2]]
+BODY = ("fc.weight", "fc.bias")
+ENTRIES = tuple(WORLD["init"])
+
+
+def adapted(federation, client):
+    """The fingerprint of a client's personal model after it has adapted it."""
+    worker, facts = federation.engine.worker, federation.client_context(client, federation.round)
+    offered = federation.method.predictors(federation.server, {}, federation.server_context(client))["personal"]
+    worker.adapted(worker.lives[0], offered, facts, federation.scenario.train.tensor(client))
+    return probe(worker.lives[0].tree)
+
+
+# -- FedBABU -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("tuned", ["all", "head"])
+def test_fedbabu(tuned):
+    golden = GOLDEN["fedbabu"]
+    federation, servers = golden_run(METHODS.get("fedbabu"), rounds=2, tuned=tuned, tuning_epochs=1)
+    head = {name: torch.tensor(WORLD["init"][name], dtype=torch.float64) for name in ("head.weight", "head.bias")}
+    for server, wanted in zip(servers, ("round1", "round2"), strict=True):
+        assert matches(server["model"] | head, golden["out"][wanted]["server"])
+        assert server["model"].keys() == set(BODY)
+    assert refuted(servers[1]["model"] | head, golden)
+    for client, wanted in golden["finetuned_probes"].items():
+        assert abs(adapted(federation, int(client)) - wanted[tuned]) < 1e-7
+
+
+def test_fedbabu_keeps_the_head_to_the_bit_under_weight_decay():
+    from fedloom.methods import OptimizerSpec
+
+    optimizer = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1)
+    toy = world(configured("fedbabu"), LABELS, net=TinyBN, optimizer=optimizer, epochs=2)
+    toy.federation.step()
+    offered = toy.method.predictors(toy.federation.server, None, toy.federation.server_context())["global"]
+    head = [name for name in toy.task.init if name.startswith("head.")]
+    assert head
+    assert all(torch.equal(offered.tree[name], toy.task.init[name]) for name in head)
+    assert not toy.federation.states
+
+
+# -- Ditto ---------------------------------------------------------------------------------------------------
+def test_ditto():
+    golden = GOLDEN["ditto"]
+    federation, servers = golden_run(METHODS.get("ditto"), rounds=2, **golden["options"])
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], golden["out"][f"round{number}"]["server"], prefix="shared.")
+    own_names = [f"own.{name}" for name in ENTRIES]
+    for client, own in golden["own"].items():
+        state = federation.states[int(client)]["model"]
+        assert matches(state, own, prefix="own.")
+        assert abs(probe(state, own_names) - golden["WRONG_anchor_after_training"][client]) > 1e-6
+
+
+def test_ditto_without_its_own_epochs_is_fedavg():
+    ditto, plain = (
+        world(configured(name, **options), LABELS, net=TinyBN, rounds=2)
+        for name, options in (("ditto", {"personal_epochs": 0}), ("fedavg", {}))
+    )
+    for _ in range(2):
+        ditto.federation.step()
+        plain.federation.step()
+    for name, value in plain.federation.server["model"].items():
+        assert torch.equal(ditto.federation.server["model"][f"shared.{name}"], value)
+
+
+# -- APFL ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("which", ["fixed", "adaptive"])
+def test_apfl(which):
+    golden = GOLDEN["apfl"]
+    options = golden["options"] if which == "adaptive" else golden["options"] | {"alpha_lr": 0.0}
+    federation, servers = golden_run(METHODS.get("apfl"), **options)
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], golden[which][f"round{number}"]["server"], prefix="shared.")
+    for client, own in golden[which]["own"].items():
+        state = federation.states[int(client)]["model"]
+        assert matches(state, own, prefix="own.")
+        assert abs(float(state["extra.alpha"]) - golden[which]["alpha"][client]) < 1e-7
+
+
+# -- FedALA --------------------------------------------------------------------------------------------------
+def test_fedala():
+    golden = GOLDEN["fedala"]
+    federation, servers = golden_run(METHODS.get("fedala"), share=1.0, first=1, **golden["options"])
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], golden["out"][f"round{number}"]["server"])
+    assert refuted(servers[-1]["model"], golden)
+    for client, value in golden["out"]["personal_probes"].items():
+        assert abs(probe(personal(federation, int(client))) - value) < 1e-7
+    for client, mix in golden["out"]["round3"]["mix"].items():
+        state = federation.states[int(client)]["model"]
+        for name, value in mix.items():
+            assert torch.allclose(
+                state[f"extra.{name.replace('.', '_')}"], torch.tensor(value).double(), rtol=0, atol=1e-7
+            )
+
+
+def test_fedala_has_nothing_to_mix_in_a_clients_first_round():
+    ala, plain = (world(configured(name), LABELS, net=TinyBN, rounds=1) for name in ("fedala", "fedavg"))
+    ala.federation.step()
+    plain.federation.step()
+    assert same_bits(ala.federation.server, plain.federation.server)
+
+
+# -- Per-FedAvg ----------------------------------------------------------------------------------------------
+class PerFedAvg(METHODS.get("perfedavg")):
+    """With batches in the order in which samples are stored, as the golden world splits them."""
+
+    def loss(self, net, batch, consts):
+        stored = torch.cat([torch.tensor(x, dtype=torch.float64) for x in WORLD["x"]])
+        places = ((batch.x[:, None].double() - stored).abs() < 1e-4).all(2).int().argmax(1).argsort()
+        return super().loss(net, batch._replace(x=batch.x[places], y=batch.y[places]), consts)
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_perfedavg(variant):
+    golden = GOLDEN["perfedavg"]
+    federation, servers = golden_run(PerFedAvg, rounds=2, variant=variant, **golden["options"])
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], golden[variant][f"round{number}"]["server"])
+    for client, value in golden[variant]["adapted"].items():
+        assert abs(adapted(federation, int(client)) - value) < 1e-7
+    assert refuted(servers[1]["model"], golden)
+
+
+# -- pFedMe --------------------------------------------------------------------------------------------------
+def pfedme(**other):
+    options = dict(GOLDEN["pfedme"]["options"])
+    return golden_run(METHODS.get("pfedme"), rounds=2, lr=options.pop("lr"), **options | other)
+
+
+def test_pfedme():
+    golden = GOLDEN["pfedme"]
+    federation, servers = pfedme()
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], golden["out"][f"round{number}"]["server"], prefix="shared.")
+    for client, own in golden["out"]["own"].items():
+        assert matches(federation.states[int(client)]["model"], own, prefix="own.")
+
+
+def test_pfedme_as_its_authors_run_it():
+    _, servers = pfedme(weights="samples", decay=1e-3)
+    assert abs(probe(servers[-1]["model"], [f"shared.{n}" for n in ENTRIES]) - GOLDEN["pfedme"]["authors_probe"]) < 1e-7
+
+
+def test_pfedme_gives_the_shared_net_the_statistics_of_the_own_one():
+    toy = world(configured("pfedme"), LABELS, net=TinyBN)
+    toy.federation.step()
+    assert not torch.equal(toy.federation.server["model"]["shared.norm.running_mean"], torch.zeros(6))
