@@ -109,6 +109,8 @@ def outcome(console: Console, result: Result) -> None:
     console.print(f"  {spent['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {n['engine_reason']}")
+    if stopped := n.get("stopped"):
+        console.print(f"  stopped after round {stopped['round']}: {stopped['reason']}", soft_wrap=True)
     for note in n["degenerate"]:
         console.print(f"  [yellow]degenerate:[/] {note}")
     if n["run_dir"]:
@@ -139,6 +141,8 @@ def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
     console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
     for row in rows:
+        for told in row["stopped"]:
+            console.print(f"  {row['label']}: {told}", soft_wrap=True)
         for note in row["degenerate"]:
             console.print(f"  [yellow]{row['label']} is degenerate:[/] {note}")
 

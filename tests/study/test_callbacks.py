@@ -142,6 +142,11 @@ def test_as_a_key_it_stops_where_validation_says_and_again_after_a_crash(tmp_pat
         assert resumed.curve() == whole.curve()
 
 
+def test_one_object_may_watch_one_run_after_another() -> None:
+    stop = EarlyStopping(patience=1, min_delta=1.0)
+    assert [run(small(seed=seed), callbacks=[stop]).numbers["stopped"]["round"] for seed in (0, 1)] == [2, 2]
+
+
 def test_the_key_is_part_of_what_a_run_is_and_absent_unless_given() -> None:
     assert "early_stopping" not in small().resolved()
     assert small(early_stopping={}).resolved()["early_stopping"]["patience"] == 10

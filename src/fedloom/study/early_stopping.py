@@ -33,7 +33,12 @@ class EarlyStopping(Callback):
         self._rows: list[Row] = []
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> str | None:
+        self._rows = []
         return self._after(rows)
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        if first_round == 1:  # this object may have watched another run
+            self._rows = []
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> str | None:
         return self._after(rows)

@@ -21,8 +21,13 @@ class Tracker(Callback):
         self._earlier: dict[int, list[Row]] = {}
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> None:
+        self._earlier = {}
         for row in rows:
             self._earlier.setdefault(row["round"], []).append(row)
+
+    def earlier(self, first_round: int) -> dict[int, list[Row]]:
+        """The rows of the rounds before the first one of this process, by round."""
+        return self._earlier if first_round > 1 else {}
 
 
 def library(module: str, extra: str) -> Any:

@@ -39,8 +39,9 @@ class MLflow(Tracker):
         if begun:
             self._run = begun[0].info.run_id
             logged = {metric.step for metric in self._client.get_metric_history(self._run, "system/bytes_up")}
-            for round_ in self._earlier.keys() - logged:
-                self.on_round(config, round_, self._earlier[round_])
+            for round_, rows in self.earlier(first_round).items():
+                if round_ not in logged:
+                    self.on_round(config, round_, rows)
             return
         self._run = self._client.create_run(experiment, run_name=name, tags={"fedloom": name}).info.run_id
         params = [Param(key, value) for key, value in settings(config).items()]

@@ -32,7 +32,7 @@ class TensorBoard(Tracker):
 
         self._writer = SummaryWriter(str(self.folder / folder_name(config)), purge_step=1)  # written again, if at all
         self._writer.add_text("config", f"```yaml\n{yaml.safe_dump(config.resolved(), sort_keys=False)}```")
-        for round_, rows in self._earlier.items():
+        for round_, rows in self.earlier(first_round).items():
             self.on_round(config, round_, rows)
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:

@@ -44,7 +44,7 @@ class WandB(Tracker):
             resume="allow" if self.mode == "online" else None,
             reinit="create_new",
         )
-        for round_, rows in self._earlier.items():
+        for round_, rows in self.earlier(first_round).items():
             if round_ >= self._run.step:  # not logged before
                 self.on_round(config, round_, rows)
 
