@@ -7,7 +7,6 @@ from torch import nn
 
 from fedloom.methods import (
     TRAINABLE,
-    ClassTable,
     Method,
     Objective,
     Options,
@@ -16,14 +15,11 @@ from fedloom.methods import (
     Spec,
     Start,
     Train,
-    averaged,
     combine,
     cross_entropy,
     get_tree,
     kl_divergence,
-    names_of,
     select,
-    wrapped,
 )
 
 
@@ -129,39 +125,3 @@ class FedKD(Method):
 
     def aggregate(self, server, uploads, ctx):
         return {"model": self.mean(uploads, weights="uniform")}
-
-
-class Krum(Method):
-    """Krum around any method with a mean: the value nearest to its neighbours. Blanchard et al. 2017, 1703.02757."""
-
-    class Own(Options):
-        faulty: int = 1
-
-    def __init__(self, options=None):
-        super().__init__(options)
-        self.krum = names_of(self, "krum").options(Krum.Own, self.options)
-        self.robust = averaged(self, "krum")
-
-    def reduce(self, key, values, weights):
-        if key not in self.robust:
-            return super().reduce(key, values, weights)
-        each = list(values)
-        return each[int(krum_scores(torch.stack([flat(value) for value in each]), self.krum.faulty).argmin())]
-
-
-def krum_scores(rows, faulty):
-    """Of each row [m, p]: the sum of squared distances to its m - f - 2 nearest others."""
-    distances = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square().sort(1).values
-    return distances[:, 1 : max(2, len(rows) - faulty - 1)].sum(1)
-
-
-def flat(value):
-    """A tree, a table or a tensor as one vector."""
-    value = value.values if isinstance(value, ClassTable) else value
-    parts = [tensor for tensor in value.values() if tensor.is_floating_point()] if isinstance(value, dict) else [value]
-    return torch.cat([part.flatten().double() for part in parts])
-
-
-def with_krum(base):
-    """`base+krum`."""
-    return wrapped(Krum, base, "krum", Krum.Own)

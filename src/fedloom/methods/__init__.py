@@ -25,6 +25,7 @@ from fedloom.methods import (
     local,
     perfedavg,
     pfedme,
+    robust,
 )
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
@@ -114,6 +115,7 @@ __all__ = [
     "perfedavg",
     "pfedme",
     "register",
+    "robust",
     "select",
     "weighted_mean",
     "wrapped",
