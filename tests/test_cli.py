@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from fedloom import __version__
 from fedloom.cli import main
 from fedloom.methods import METHODS
 
@@ -53,6 +57,63 @@ def test_the_same_command_twice_trains_once_and_says_so(capsys: Any) -> None:
     _, fresh, err = call(capsys, *words, "--fresh")
     assert err == ""
     assert json.loads(fresh)["checkpoint_sha256"] == json.loads(first)["checkpoint_sha256"]
+
+
+def test_version_and_help(capsys: Any) -> None:
+    assert call(capsys, "--version") == (0, f"fedloom {__version__}\n", "")
+    for words in (["-h"], ["--help"], ["compare", "-h"]):
+        code, out, err = call(capsys, *words)
+        assert (code, err) == (0, "")
+        assert "Usage: fedloom" in out
+    code, out, err = call(capsys)
+    assert (code, err) == (2, "")
+    assert "Usage: fedloom" in out
+
+
+def test_seed_and_rounds_as_options_and_a_quiet_run(capsys: Any) -> None:
+    words = ("run", "configs/demo.yaml", "method=fedavg", *QUICK[1:], "--rounds", "2", "--seed", "3", "--quiet")
+    code, out, err = call(capsys, *words)
+    assert code == 0
+    assert out.count("\n") == 1
+    assert "2 rounds, seed 3" in out
+    (line,) = err.splitlines()
+    assert line.startswith("configs/demo.yaml is the ready config ")  # there is none here
+    code, again, err = call(capsys, "run", "demo", "method=fedavg", *QUICK, "seed=3", "-q")
+    assert (code, again) == (0, out)  # the same run
+    assert "nothing was trained" in err
+
+
+def test_progress_is_on_stderr(capsys: Any) -> None:
+    code, out, err = call(capsys, "run", str(DEMO), "method=fedavg", *QUICK)
+    assert code == 0
+    assert err.splitlines()[0] == "fedavg seed 0: 2 rounds to go"
+    assert "round 1 of 2, accuracy" in err
+    assert "to go" not in out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(capsys: Any, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    monkeypatch.setenv("_FEDLOOM_COMPLETE", f"complete_{shell}")
+    for name, value in {"COMP_WORDS": "fedloom mo", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "fedloom mo"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    code, out, _ = call(capsys)
+    assert code == 0
+    assert "models" in out
+    assert "methods" not in out
+
+
+def test_a_broken_plugin_disables_nothing(tmp_path: Path) -> None:
+    (tmp_path / "broken-1.0.dist-info").mkdir()
+    (tmp_path / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_text("[fedloom.methods]\nmine = broken_mine:Mine\n")
+    (tmp_path / "broken_mine.py").write_text("raise RuntimeError('two\\nlines')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    words = [sys.executable, "-m", "fedloom", "methods", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=True)
+    assert "fedsc" in json.loads(done.stdout)
+    why = "the plug-in of broken cannot be loaded (RuntimeError: two lines)"
+    assert done.stderr == f"method 'mine' is left out: {why}\n"
 
 
 def test_run_for_people(capsys: Any) -> None:
@@ -154,7 +215,7 @@ def test_mistakes_give_one_line_and_leave_nothing(capsys: Any, words: list[str],
 
 def test_a_missing_config_file(capsys: Any) -> None:
     code, _, err = call(capsys, "run", "nowhere.yaml")
-    assert (code, err) == (2, "error: nowhere.yaml: no such config file\n")
+    assert (code, err) == (2, "error: nowhere.yaml: no such config file; `fedloom scenarios` lists the ready ones\n")
 
 
 def test_an_exception_in_a_client_exits_1_with_traceback_client_and_round(

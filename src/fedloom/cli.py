@@ -6,18 +6,37 @@ traceback. With --json, stdout holds one JSON object and nothing else.
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import click
 import typer
 
-from fedloom.commands import several
-from fedloom.commands.shared import AsJson, Config, Fresh, Jobs, Overrides, console_of, print_json, say
-from fedloom.core.errors import ClientError, ConfigError, FedloomError, nearest
+from fedloom._version import __version__
+from fedloom.commands import catalogue, several
+from fedloom.commands.shared import (
+    AsJson,
+    Config,
+    Fresh,
+    Jobs,
+    Overrides,
+    Quiet,
+    Rounds,
+    Seed,
+    console_of,
+    found,
+    in_folder,
+    in_words,
+    print_json,
+    say,
+    spoken,
+    writing,
+)
+from fedloom.core.errors import ClientError, ConfigError, FedloomError
 
 if TYPE_CHECKING:
     from fedloom.study.run import Existing
@@ -25,38 +44,61 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="fedloom",
     help="Federated learning on heterogeneous data: compare methods honestly, deploy what you compared.",
-    no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
 )
 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same config.")]
+Seeds = Annotated[int, typer.Option(min=1, max=10_000, help="Seeds: the config's (or --seed), and the next ones.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedloom {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def fedloom(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated learning on heterogeneous data: compare methods honestly, deploy what you compared."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(2)
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 .. seeds - 1.")] = 3,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Fewer rounds, for a quicker look.")] = None,
+    seeds: Seeds = 3,
+    seed: Seed = None,
+    rounds: Rounds = None,
     jobs: Jobs = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
-    words = [] if rounds is None else [f"rounds={rounds}"]
     from fedloom.study.config import load
     from fedloom.study.grid import variants
     from fedloom.study.ready import find_ready
 
+    words = in_words(None, rounds=rounds, seed=seed)
     configs = variants(load(find_ready("demo").path, words), ["fedavg", "fedsc"], seeds)
     console = console_of(as_json)
-    if not as_json:
-        from fedloom.data import describe_scenario
-        from fedloom.terminal import holdings
+    with in_folder(out):
+        if not as_json and not quiet:
+            from fedloom.data import describe_scenario
+            from fedloom.terminal import holdings
 
-        console.print("Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed 0:")
-        holdings(console, describe_scenario(configs[0].scenario.build(0)))
-    several.side_by_side(configs, out, "fresh", jobs, as_json, console)
+            at = configs[0].seed
+            console.print(f"Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed {at}:")
+            holdings(console, describe_scenario(configs[0].scenario.build(at)))
+        several.side_by_side(configs, out, "fresh", jobs, as_json, quiet, console)
 
 
 @app.command()
@@ -66,28 +108,31 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder; by default below runs/, named after the run.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
+    seed: Seed = None,
+    rounds: Rounds = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train and test one method as a config says."""
+    from fedloom.commands.progress import Live
     from fedloom.study.compare import Forward, folder_name
     from fedloom.study.config import load, parse
     from fedloom.study.results import Result
     from fedloom.study.run import run as run_config
-    from fedloom.terminal import Live, outcome
+    from fedloom.terminal import outcome
 
-    parsed = parse(load(config, overrides or ()))
+    parsed = parse(load(found(config), in_words(overrides, seed=seed, rounds=rounds)))
     folder = out or Path("runs") / folder_name(parsed)
     existing = _existing(resume, fresh)
-    console = console_of(as_json)
-    finished_before = existing != "fresh" and Result.read(folder) is not None
-    with Live(console, [parsed], quiet=as_json) as live:
+    with in_folder(folder), Live([parsed], quiet=quiet or as_json) as live:
+        finished_before = existing != "fresh" and Result.read(folder) is not None
         result = run_config(parsed, out=folder, existing=existing, callbacks=[Forward(0, live)])
     if finished_before:
         say(f"{folder} holds this run, finished before; nothing was trained (--fresh trains again)")
     if as_json:
         print_json(result.numbers)
     else:
-        outcome(console, result)
+        outcome(console_of(as_json), result, brief=quiet)
 
 
 app.command()(several.compare)
@@ -98,6 +143,7 @@ def inspect(
     config: Config,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Write the picture to this .png or .svg file.")] = None,
+    seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
     """Who holds what: clients x classes and skew figures, before any training."""
@@ -105,132 +151,68 @@ def inspect(
     from fedloom.study.config import load, parse
     from fedloom.terminal import holdings
 
-    parsed = parse(load(config, overrides or ()))
+    parsed = parse(load(found(config), in_words(overrides, seed=seed)))
     picture = describe_scenario(parsed.scenario.build(parsed.seed))
     if out is not None:
         from fedloom.report import save_holdings
 
-        save_holdings(picture, out)
+        with writing(out):
+            save_holdings(picture, out)
     if as_json:
         print_json(picture | {"picture": None if out is None else str(out)})
         return
     console = console_of(as_json)
     holdings(console, picture)
     if out is not None:
-        console.print(f"  picture: {out}", highlight=False)
+        console.print(f"  picture: {out}", markup=False, soft_wrap=True)
 
 
-app.command()(several.report)
-app.command()(several.table)
-
-
-@app.command()
-def methods(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
-    """The federated methods, or one of them with its options and presets."""
-    from fedloom.methods import METHODS
-
-    def facts(method: Any) -> dict[str, Any]:
-        defaults = {n: f.default for n, f in method.Options.model_fields.items()}
-        return {"options": defaults, "presets": {n: dict(p) for n, p in method.presets.items()}}
-
-    _catalogue("method", dict(METHODS), name, as_json, facts)
-
-
-@app.command()
-def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
-    """The networks, or one of them with its shape."""
-    from fedloom.nets import MODELS
-
-    _catalogue("model", dict(MODELS), name, as_json, lambda model: {})
-
-
-@app.command()
-def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
-    """The data sources, or one of them with its config keys."""
-    from fedloom.data import SOURCES
-
-    def facts(source: Any) -> dict[str, Any]:
-        keys = {n: None if f.is_required() else f.default for n, f in source.model_fields.items()}
-        return {"keys": keys, "model": source.model}
-
-    _catalogue("dataset", dict(SOURCES), name, as_json, facts)
-
-
-@app.command()
-def scenarios(
-    name: Annotated[str | None, typer.Argument(help="One of them; the words it starts with are enough.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Ready configs: one for every setting of the papers' tables, and the demo's."""
-    from fedloom.study.ready import find_ready, ready_configs
-    from fedloom.terminal import listing
-
-    if name is not None:
-        found = find_ready(name)
-        if as_json:
-            import yaml
-
-            print_json({"name": found.name, "path": str(found.path), "config": yaml.safe_load(found.text)})
-        else:
-            console_of(as_json).print(f"# {found.path}\n{found.text.rstrip()}", markup=False, soft_wrap=True)
-        return
-    ready = ready_configs()
-    if as_json:
-        print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
-    else:
-        listing(console_of(as_json), "scenario", [(r.name, r.summary) for r in ready])
+for command in (several.report, several.table):
+    app.command()(command)
+for command in (catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios):
+    app.command()(command)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns failures into exit codes."""
+    for stream in (sys.stdout, sys.stderr):
+        spoken(stream)
     try:
-        app(args=None if words is None else list(words))
+        code = app(args=None if words is None else list(words), prog_name="fedloom", standalone_mode=False)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "fedloom"
+        _fail(f"{error.format_message().rstrip('.')}; `{path} --help` says more", error.exit_code)
     except ClientError as error:
         traceback.print_exception(error.__cause__, file=sys.stderr)
-        _fail(error)
+        _fail(error, error.exit_code)
     except FedloomError as error:
-        _fail(error)
-    except KeyboardInterrupt:
-        say("stopped; --resume goes on from the last checkpoint")
-        sys.exit(130)
+        _fail(error, error.exit_code)
+    except BrokenPipeError:  # the reader has gone, e.g. `fedloom methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}", FedloomError.exit_code)
+    if code == 130:  # typer's word for Ctrl-C
+        say("stopped" + _GO_ON.get(next(iter(sys.argv[1:] if words is None else words), ""), ""))
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(error: FedloomError) -> None:
-    say(f"error: {error}")
-    sys.exit(error.exit_code)
+# How to go on after Ctrl-C.
+_GO_ON = {
+    "run": "; --resume goes on from the last checkpoint",
+    "compare": "; the same command goes on from the last checkpoints",
+}
+
+
+def _fail(error: object, code: int) -> NoReturn:
+    """One line on stderr, whatever the message quotes."""
+    say("error: " + " ".join(str(error).split()))
+    sys.exit(code)
 
 
 def _existing(resume: bool, fresh: bool) -> Existing:
     if resume and fresh:
         raise ConfigError("--resume goes on and --fresh starts again: give one of them")
     return "resume" if resume else "fresh" if fresh else "refuse"
-
-
-def _catalogue(noun: str, items: dict[str, Any], name: str | None, as_json: bool, facts: Any) -> None:
-    """List all items, or show one."""
-    from fedloom.terminal import listing
-
-    def first_line(item: Any) -> str:
-        return (item.__doc__ or "").strip().split("\n")[0]
-
-    console = console_of(as_json)
-    if name is None:
-        if as_json:
-            print_json({n: {"summary": first_line(item), **facts(item)} for n, item in items.items()})
-        else:
-            listing(console, noun, [(n, first_line(item)) for n, item in items.items()])
-        return
-    if name not in items:
-        raise ConfigError(f"unknown {noun} '{name}': {nearest(name, items)}")
-    import inspect as source_text
-
-    text = source_text.cleandoc(items[name].__doc__ or "")
-    if as_json:
-        print_json({"name": name, "text": text, **facts(items[name])})
-        return
-    console.print(text, markup=False, highlight=False, width=min(120, shutil.get_terminal_size().columns))
-    for title, values in facts(items[name]).items():
-        console.print(f"\n[bold]{title}[/]")
-        pairs = values.items() if isinstance(values, dict) else [("", values)]
-        for key, value in pairs:
-            console.print(f"  {key}: {value}" if key else f"  {value}", markup=False, highlight=False)

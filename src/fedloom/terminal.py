@@ -1,31 +1,27 @@
-"""What the command line shows a person: tables, the client x class picture, live progress. Nothing else prints."""
+"""What the command line shows a person: tables and the client x class picture.
+
+Nothing is cut: a table that is wider than the terminal is printed as one line for each of its cells.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from fedloom.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
-from fedloom.study.compare import Event
-from fedloom.study.config import RunConfig
 from fedloom.study.results import SECONDS, Result
 
 _SHADES = " ·░▒▓█"
 _APART, _CELLS = 12, 50  # classes with a column each; cells for more of them
+_BESIDE = 24  # columns of the terminal for what stands beside the cells
+_UNBOUNDED = 10_000
 
 
 def listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
@@ -35,35 +31,33 @@ def listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> No
     table.add_column("what it is")
     for name, line in items:
         table.add_row(name, Text(line))
-    console.print(table)
+    _show(console, table, wraps=True)
+
+
+def _fits(console: Console, table: Table, wraps: bool) -> bool:
+    """Whether a table can be printed without cutting a cell, or a word if its texts may be wrapped."""
+    needed = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table)
+    return (needed.minimum if wraps else needed.maximum) <= console.width
+
+
+def _show(console: Console, table: Table, wraps: bool = False) -> None:
+    if _fits(console, table, wraps):
+        console.print(table)
+        return
+    if table.title:
+        console.print(table.title, soft_wrap=True)
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, row, strict=True):
+            console.print(f"[bold]{column.header}[/]", cell, soft_wrap=True)
+        console.print()
 
 
 def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> None:
     """Clients x classes as shades, with the skew figures. `picture` is what scenario.json holds."""
-    counts: list[list[int]] = picture["class_counts"]
-    largest = max((n for row in counts for n in row), default=0) or 1
-    table = Table(
-        box=SIMPLE_HEAD, header_style="bold", title=f"{picture['name']}: who holds what", title_justify="left"
-    )
-    table.add_column("client", justify="right", no_wrap=True)
-    classes = [str(label) for label in picture["classes"]]
-    apart = len(classes) <= _APART
-    if apart:
-        for label in classes:
-            table.add_column(label[:3], justify="center", no_wrap=True)
-    else:
-        merged = -(-len(classes) // _CELLS)
-        counts = [[max(row[c : c + merged]) for c in range(0, len(row), merged)] for row in counts]
-        table.add_column(f"{len(classes)} classes" + (f", {merged} a cell" if merged > 1 else ""), no_wrap=True)
-    if picture["domains"]:
-        table.add_column("domain", no_wrap=True)
-    table.add_column("samples", justify="right", no_wrap=True)
-    for client, row in enumerate(counts[:most]):
-        shades = [_SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))] for n in row]
-        cells = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
-        domain = [", ".join(_held(picture, client))] if picture["domains"] else []
-        table.add_row(str(client), *cells, *domain, str(sum(picture["class_counts"][client])))
-    console.print(table)
+    table = _held_table(picture, most, _APART)
+    if not _fits(console, table, wraps=False):
+        table = _held_table(picture, most, 0, console.width - _BESIDE)
+    _show(console, table, wraps=True)
     if picture["clients"] > most:
         console.print(f"  … and {picture['clients'] - most} more clients")
     console.print(
@@ -83,9 +77,39 @@ def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> No
         )
     if picture["empty_classes"]:
         names = ", ".join(str(picture["classes"][c]) for c in picture["empty_classes"])
-        console.print(f"  nobody holds: {names}")
+        console.print(f"  nobody holds: {escape(names)}")
     if picture["empty_clients"]:
         console.print(f"  {picture['empty_clients']} clients hold nothing")
+
+
+def _held_table(picture: Mapping[str, Any], most: int, apart_up_to: int, cells: int = _CELLS) -> Table:
+    """A row for each of the first clients. Up to `apart_up_to` classes have a column each; more of them share one, with
+    at most `cells` cells."""
+    counts: list[list[int]] = picture["class_counts"]
+    largest = max((n for row in counts for n in row), default=0) or 1
+    table = Table(
+        box=SIMPLE_HEAD, header_style="bold", title=f"{escape(picture['name'])}: who holds what", title_justify="left"
+    )
+    table.add_column("client", justify="right", no_wrap=True)
+    classes = [str(label) for label in picture["classes"]]
+    apart = len(classes) <= apart_up_to
+    if apart:
+        for label in classes:
+            table.add_column(escape(label[:3]), justify="center", no_wrap=True)
+    else:
+        merged = -(-len(classes) // max(1, min(cells, _CELLS)))
+        counts = [[max(row[c : c + merged]) for c in range(0, len(row), merged)] for row in counts]
+        many = f"{len(classes)} classes" + (f", {merged} a cell" if merged > 1 else "")
+        table.add_column(many, min_width=len(counts[0]), no_wrap=True)
+    if picture["domains"]:
+        table.add_column("domain")
+    table.add_column("samples", justify="right", no_wrap=True)
+    for client, row in enumerate(counts[:most]):
+        shades = [_SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))] for n in row]
+        shown = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
+        domain = [Text(", ".join(_held(picture, client)))] if picture["domains"] else []
+        table.add_row(str(client), *shown, *domain, str(sum(picture["class_counts"][client])))
+    return table
 
 
 def _held(picture: Mapping[str, Any], client: int) -> list[str]:
@@ -93,13 +117,15 @@ def _held(picture: Mapping[str, Any], client: int) -> list[str]:
     return [name for name, n in zip(picture["domains"], picture["domain_counts"][client], strict=True) if n]
 
 
-def outcome(console: Console, result: Result) -> None:
-    """One finished run: what came out, and where the time went."""
+def outcome(console: Console, result: Result, brief: bool = False) -> None:
+    """One finished run: what came out, and, unless `brief`, what it cost and where the time went."""
     n = result.numbers
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
         f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}"
     )
+    if brief:
+        return
     console.print(
         f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
         f"{n['flops'] / 1e9:,.1f} GFLOPs"
@@ -108,13 +134,18 @@ def outcome(console: Console, result: Result) -> None:
     shares = ", ".join(f"{name} {spent[name]:.1f} s" for name in SECONDS if name != "total")
     console.print(f"  {spent['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
     if n["engine_reason"]:
-        console.print(f"  engine {n['engine']}: {n['engine_reason']}")
+        console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
     if stopped := n.get("stopped"):
-        console.print(f"  stopped after round {stopped['round']}: {stopped['reason']}", soft_wrap=True)
+        console.print(f"  stopped after round {stopped['round']}: {escape(stopped['reason'])}", soft_wrap=True)
     for note in n["degenerate"]:
-        console.print(f"  [yellow]degenerate:[/] {note}")
+        console.print(f"  [yellow]degenerate:[/] {escape(note)}", soft_wrap=True)
     if n["run_dir"]:
-        console.print(f"  {n['run_dir']}", highlight=False)
+        console.print(f"  {n['run_dir']}", markup=False, soft_wrap=True)
+
+
+def _plain(console: Console, text: str) -> str:
+    """With ± in ASCII where the terminal needs that: columns are measured afterwards."""
+    return text.replace("±", "+-") if console.options.ascii_only else text
 
 
 def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
@@ -126,61 +157,22 @@ def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["label"],
-            row["preset"],
+            Text(row["label"]),
+            Text(row["preset"]),
             str(row["n"]),
-            plus_minus(row["accuracy"], row["std"]),
+            _plain(console, plus_minus(row["accuracy"], row["std"])),
             "" if row["best_val"] is None else percent(row["best_val"]),
             bytes_text(row["bytes_up"]),
             bytes_text(row["bytes_down"]),
             seconds_text(row["seconds"]),
         )
-    console.print(table)
+    _show(console, table)
     named = sorted({(row["protocol"], row["select"]) for row in rows})
     protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
     console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
     for row in rows:
         for told in row["stopped"]:
-            console.print(f"  {row['label']}: {told}", soft_wrap=True)
+            console.print(f"  {escape(row['label'])}: {escape(told)}", soft_wrap=True)
         for note in row["degenerate"]:
-            console.print(f"  [yellow]{row['label']} is degenerate:[/] {note}")
-
-
-class Live:
-    """Progress bars, one per run; silent when the output is no terminal (or on request)."""
-
-    def __init__(self, console: Console, configs: Sequence[RunConfig], quiet: bool) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[accuracy]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._console = console
-        self._progress = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
-        self._tasks = [
-            self._progress.add_task(f"{c.method:<8} seed {c.seed}", total=c.rounds, accuracy=" " * 13, start=False)
-            for c in configs
-        ]
-
-    def __enter__(self) -> Live:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def __call__(self, event: Event) -> None:
-        """Show the news of one run."""
-        task = self._tasks[event.position]
-        if event.note is not None:
-            self._console.print(f"[yellow]note:[/] {event.note}")
-            return
-        self._progress.start_task(task)
-        shown = {} if event.accuracy is None else {"accuracy": f"accuracy {100 * event.accuracy:4.1f}"}
-        self._progress.update(task, completed=event.round, **shown)  # type: ignore[arg-type]
+            console.print(f"  [yellow]{escape(row['label'])} is degenerate:[/] {escape(note)}", soft_wrap=True)

@@ -112,14 +112,36 @@ def test_entry_points_of_the_nouns_group_are_loaded(things, tmp_path, monkeypatc
     assert asked == ["fedloom.things"]  # once, of this group
 
 
-def test_a_plugin_cannot_take_a_built_in_name(things, tmp_path, monkeypatch):
+def test_a_plugin_cannot_take_a_built_in_name_and_is_named_once(things, tmp_path, monkeypatch, caplog):
     plugin(tmp_path, monkeypatch, "builtin")
-    with pytest.raises(ConfigError, match="'builtin' is registered already"):
-        things.names()
+    assert things.names() == things.names() == ["builtin"]
+    assert things.get("builtin").__module__ == HOME
+    (line,) = caplog.messages
+    assert line.startswith("thing 'builtin' is left out: the plug-in cannot be loaded (ConfigError: thing 'builtin'")
 
 
-def test_a_broken_plugin_fails_at_every_question_not_only_at_the_first(things, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import fedloom_test_missing\n", "ModuleNotFoundError: No module named 'fedloom_test_missing'"),
+        ("raise SystemExit('no\\nlicence')\n", "SystemExit: no licence"),
+        ("Yours = 3\n", "AttributeError: module 'fedloom_test_plugin' has no attribute 'Mine'"),
+        ("class Mine(:\n", "SyntaxError: invalid syntax"),
+        ("Mine = 3\n", "TypeError: fedloom_test_plugin:Mine is no class or function"),
+    ],
+    ids=["import", "exit", "attribute", "syntax", "value"],
+)
+def test_a_broken_plugin_is_named_once_and_left_out(things, tmp_path, monkeypatch, caplog, source, why):
+    plugin(tmp_path, monkeypatch, "foreign", source)
+    assert things.names() == things.names() == ["builtin"]
+    (line,) = caplog.messages
+    assert line.startswith(f"thing 'foreign' is left out: the plug-in cannot be loaded ({why}")
+    with pytest.raises(ConfigError, match=r"unknown thing 'foreign': the plug-in cannot be loaded \("):
+        things.get("foreign")
+
+
+def test_workers_leave_the_word_on_a_broken_plugin_to_their_parent(things, tmp_path, monkeypatch, caplog):
     plugin(tmp_path, monkeypatch, "foreign", "import fedloom_test_missing\n")
-    for _ in range(2):
-        with pytest.raises(ModuleNotFoundError, match="fedloom_test_missing"):
-            things.names()
+    monkeypatch.setattr(registry_module.multiprocessing, "parent_process", lambda: "somebody")
+    assert things.names() == ["builtin"]
+    assert not caplog.messages

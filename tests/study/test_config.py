@@ -14,6 +14,7 @@ from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.method import METHODS, Method, Options
 from fedloom.methods.spec import Spec
 from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.net import MODELS
 from fedloom.study.config import load, parse
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
@@ -52,6 +53,27 @@ def changed(*words: str) -> dict[str, Any]:
         ("rounds=many", "rounds = 'many': "),
         ("evaluation.protocol=global", "evaluation.protocol = 'global': "),
         ("seed=-1", "seed = -1: "),
+        ("lr=1", "unknown key 'lr': did you mean 'optimizer.lr'?"),
+        ("alpha=1", "unknown key 'alpha': did you mean 'scenario.alpha'?"),
+        ("optimizer.rounds=1", "unknown key 'optimizer.rounds': did you mean 'rounds'?"),
+        ("tau=1", "unknown key 'tau': did you mean 'fedsc.tau'?"),  # the run's method
+        ("lambda_lcl=1", "unknown key 'lambda_lcl': did you mean 'fedskc.lambda_lcl'?"),
+        ("momentun=1", "unknown key 'momentun': did you mean 'optimizer.momentum'?"),
+        ("hidden=[9]", "unknown key 'hidden': did you mean 'model.hidden'?"),
+        ("model.hidden=[9]", "unknown key 'model.hidden' of digits-cnn: known: none"),
+        ("model={name: mlp, hidden: abc}", "model.hidden = 'abc': input should be a valid array"),
+        ("model={name: mlp, hidden: [1.5]}", "model.hidden.0 = 1.5: input should be a valid integer"),
+        ("model={name: mlp, head_bias: perhaps}", "model.head_bias = 'perhaps': input should be a valid boolean"),
+        ("model={hidden: [9]}", "model = {'hidden': [9]}: need a name"),
+        ("model=[mlp, 3]", "model = 3: need a name"),
+        ("optimizer.betas=[0.9, 1]", "optimizer.betas.1 = 1: input should be less than 1"),
+        ("optimizer=rmsprop", "optimizer.name = 'rmsprop': "),
+        ("scenario.seed=-1", "scenario.seed = -1: input should be greater than or equal to 0"),
+        (f"rounds={10**18}", "rounds = 1000000000000000000: input should be less than 2147483648"),
+        ("rounds=" + "9" * 4000, "rounds = 9999"),
+        ("checkpoint=3", "checkpoint = 3: a section holds keys with values"),
+        ("scenario.skews={name: noise}", "scenario.skews = {'name': 'noise'}: need a list"),
+        ("options=3", "options = 3: need {method: {key: value}}"),
         ("fedsc=3", "fedsc = 3: the section of a method holds its options"),
     ],
 )
@@ -59,6 +81,7 @@ def test_one_clear_line_for_each_mistake(word: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(changed(word))
     assert says in str(caught.value)
+    assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
 
 
@@ -68,7 +91,13 @@ def test_a_missing_alpha_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "says"), [("rounds", "no override"), ("rounds.x=3", "is a value"), ("a=[", "not YAML")]
+    ("word", "says"),
+    [
+        ("rounds", "no override"),
+        ("rounds.x=3", "is a value"),
+        ("a=[", "not YAML"),
+        ("a={b: 1, b: 2}", "comes twice"),
+    ],
 )
 def test_broken_overrides(word: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -92,6 +121,43 @@ def test_overrides_win_and_reach_sections() -> None:
     assert (config.rounds, config.optimizer.lr) == (7, 0.01)
     assert config.resolved()["scenario"]["alpha"] == 0.3
     assert config.build_method().options.tau == 0.2
+
+
+def test_sections_given_as_words_take_keys() -> None:
+    words = (
+        "engine=processes",
+        "engine.workers=2",
+        "model=mlp",
+        "model.hidden=[9]",
+        "optimizer=adam",
+        "optimizer.lr=1",
+    )
+    config = parse(load(None, ["scenario.source=digits", "scenario.alpha=1", *words]))
+    assert (config.engine.name, config.engine.workers) == ("processes", 2)
+    assert config.models() == [("mlp", {"hidden": [9]})]
+    assert (config.optimizer.name, config.optimizer.lr) == ("adam", 1.0)
+    assert parse(changed("engine.workers=2")).engine.name == "auto"  # the file says it as a word
+
+
+def test_places_in_lists_take_keys() -> None:
+    words = ("scenario.skews=[{name: long-tail, rho: 3}]", "model=[mlp, digits-cnn]")
+    with pytest.raises(ConfigError, match="'1' is no place in a list of 1; the first is 0"):
+        changed(*words, "scenario.skews.1.rho=7")
+    config = parse(changed(*words, "scenario.skews.0.rho=7", "model.0.hidden=[9]"))
+    assert config.scenario.resolved()["skews"][0]["rho"] == 7
+    assert config.models() == [("mlp", {"hidden": [9]}), ("digits-cnn", {})]
+
+
+def test_a_model_may_take_options_of_types_that_pydantic_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(
+        *, input_shape: Any, num_classes: int, sizes: tuple[int, ...] = (), plain=3, block: Method | None = None
+    ): ...
+
+    MODELS.names()
+    monkeypatch.setitem(MODELS._items, "odd", odd)
+    parse(SMALL | {"model": {"name": "odd", "sizes": [1, 2], "plain": "x", "block": 3}})
+    with pytest.raises(ConfigError, match=r"model\.sizes = 3: "):
+        parse(SMALL | {"model": {"name": "odd", "sizes": 3}})
 
 
 def test_the_resolved_config_gives_the_same_run_again() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
 from fedloom.core.errors import ConfigError
 from fedloom.study.config import parse
-from fedloom.study.ready import Ready, find_ready, ready_configs
+from fedloom.study.ready import Ready, find_config, find_ready, ready_configs
 
 READY = ready_configs()
 
@@ -31,6 +32,28 @@ def test_names_and_their_beginnings_find_them() -> None:
         find_ready("fedsc/")
     with pytest.raises(ConfigError, match="did you mean 'demo'"):
         find_ready("dem0")
+
+
+def test_a_config_is_found_by_its_path_or_by_a_ready_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # as where a wheel is installed: no configs/ here
+    for name in ("configs/demo.yaml", "demo.yaml", "demo", "fedsc/cifar10-nid2", "configs/fedsc/cifar10-nid2.yaml"):
+        found = find_config(Path(name))
+        assert found.is_file()
+        assert found.stem == Path(name.removesuffix(".yaml")).name
+    Path("demo").mkdir()
+    assert find_config(Path("demo")).name == "demo.yaml"  # a folder is no config
+    Path("demo.yaml").touch()
+    assert find_config(Path("demo.yaml")) == Path("demo.yaml")  # what is here comes first
+    with pytest.raises(ConfigError, match="none: no such config file; `fedloom scenarios` lists the ready ones"):
+        find_config(Path("none"))
+    with pytest.raises(ConfigError, match="did you mean 'demo'"):
+        find_config(Path("configs/dmo.yaml"))
+    Path("run").mkdir()
+    with pytest.raises(ConfigError, match="run is a folder; give a YAML file"):
+        find_config(Path("run"))
+    Path("run/config.yaml").touch()
+    with pytest.raises(ConfigError, match=r"for the config of the run there, give run/config\.yaml"):
+        find_config(Path("run"))
 
 
 @pytest.mark.parametrize(

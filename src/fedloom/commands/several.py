@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedloom.commands.shared import AsJson, Config, Fresh, Jobs, Runs, console_of, print_json, say
+from fedloom.commands.shared import (
+    AsJson,
+    Config,
+    Fresh,
+    Jobs,
+    Quiet,
+    Rounds,
+    Runs,
+    Seed,
+    console_of,
+    found,
+    in_folder,
+    in_words,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from fedloom.study.config import RunConfig
@@ -26,11 +41,15 @@ def compare(
         str | None, typer.Option(help="Methods, separated by commas; fedavg and the config's (or fedsc) unless given.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds: the config's, and the next ones; 3 unless given.")
+        int | None,
+        typer.Option(min=1, max=10_000, help="Seeds: the config's (or --seed), and the next ones; 3 unless given."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
     fresh: Fresh = False,
+    seed: Seed = None,
+    rounds: Rounds = None,
     jobs: Jobs = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Several methods, seeds and settings on equal terms; finished runs are reused, unfinished ones resumed."""
@@ -38,21 +57,28 @@ def compare(
     from fedloom.study.grid import variants
 
     names = None if methods is None else [name.strip() for name in methods.split(",")]
-    configs = variants(load(config, overrides or ()), names, seeds)
+    configs = variants(load(found(config), in_words(overrides, seed=seed, rounds=rounds)), names, seeds)
     folder = out or Path("runs") / f"compare-{config.stem}"
-    side_by_side(configs, folder, "fresh" if fresh else "resume", jobs, as_json, console_of(as_json))
+    side_by_side(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
 
 
 def side_by_side(
-    configs: Sequence[RunConfig], out: Path, existing: Existing, jobs: int | None, as_json: bool, console: Console
+    configs: Sequence[RunConfig],
+    out: Path,
+    existing: Existing,
+    jobs: int | None,
+    as_json: bool,
+    quiet: bool,
+    console: Console,
 ) -> None:
     """Run all configs, show their table and write the report beside them."""
+    from fedloom.commands.progress import Live
     from fedloom.report import write_report
     from fedloom.study.compare import compare as compare_runs
     from fedloom.study.comparison import Comparison
-    from fedloom.terminal import Live, comparison
+    from fedloom.terminal import comparison
 
-    with Live(console, configs, quiet=as_json) as live:
+    with in_folder(out), Live(configs, quiet=quiet or as_json) as live:
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
     page = write_report(done.results, out / "report.html")
     if as_json:
@@ -60,7 +86,7 @@ def side_by_side(
         return
     comparison(console, done.rows())
     console.print(done.verdict(), soft_wrap=True)
-    console.print(f"\nreport: {page}", highlight=False, soft_wrap=True)
+    console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
 
 
 def report(
@@ -74,15 +100,15 @@ def report(
     from fedloom.study.comparison import Comparison
     from fedloom.study.text import counted
 
-    found = collect(runs)
-    done = Comparison(found.results)
+    taken = collect(runs)
+    done = Comparison(taken.results)
     page = write_report(done.results, out or runs[0] / "report.html")
     if as_json:
-        left_out = [{"folder": str(path), "why": why} for path, why in found.left_out]
+        left_out = [{"folder": str(path), "why": why} for path, why in taken.left_out]
         print_json({"report": str(page), "table": done.rows(), "left_out": left_out})
         return
-    say_left_out(found.left_out)
-    console_of(as_json).print(f"{counted(len(done), 'run')}: {page}", highlight=False, soft_wrap=True)
+    say_left_out(taken.left_out)
+    console_of(as_json).print(f"{counted(len(done), 'run')}: {page}", markup=False, soft_wrap=True)
 
 
 def table(
@@ -93,9 +119,9 @@ def table(
     from fedloom.study.collect import collect
     from fedloom.study.comparison import Comparison
 
-    found = collect(runs)
-    text = Comparison(found.results).table(format)
-    say_left_out(found.left_out)
+    taken = collect(runs)
+    text = Comparison(taken.results).table(format)
+    say_left_out(taken.left_out)
     print(text)
 
 

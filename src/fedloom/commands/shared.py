@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
+import os
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
-Config = Annotated[Path, typer.Argument(help="A YAML config; configs/ holds ready ones.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders with run folders somewhere below.")]
+Config = Annotated[Path, typer.Argument(help="A YAML config, or the name of a ready one (fedloom scenarios).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: the result alone.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="The seed, as seed=... says it.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="The number of rounds, as rounds=... says it.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run folder holds and train again.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
+
+_WIDE = 10_000  # columns of what is no terminal: a file or a pipe has no edge
+_ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 
 def say(line: str) -> None:
@@ -31,4 +43,68 @@ def print_json(value: Any) -> None:
 
 def console_of(as_json: bool) -> Console:
     """Where tables and progress go: stderr if stdout is reserved for JSON."""
-    return Console(stderr=as_json, highlight=False)
+    console = Console(stderr=as_json, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDE
+    return console
+
+
+def spoken(stream: Any) -> None:
+    """Let a stream that knows no Unicode print our signs in ASCII, and other people's as escapes."""
+    if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf"):
+        codecs.register_error("fedloom.ascii", _in_ascii)
+        stream.reconfigure(errors="fedloom.ascii")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    return "".join(_ASCII.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in signs), error.end
+
+
+def in_words(overrides: Sequence[str] | None, **options: int | None) -> list[str]:
+    """The overrides with those options that are given. Raises `ConfigError` for a key that is given in both ways."""
+    words = list(overrides or ())
+    for key, value in options.items():
+        if value is None:
+            continue
+        twice = next((word for word in words if word.partition("=")[0] == key), None)
+        if twice is not None:
+            raise ConfigError(f"--{key} {value} and {twice}: give one of them")
+        words.append(f"{key}={value}")
+    return words
+
+
+def found(config: Path) -> Path:
+    """The config file that is meant; says so where it is the package's and not the one named."""
+    from fedloom.study.ready import find_config
+
+    path = find_config(config)
+    if path != config and config.suffix:  # somebody thought of a file
+        say(f"{config} is the ready config {path}")
+    return path
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in one line why `path` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        why = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise RunFolderError(f"{path}: cannot be written ({why}); choose another place with --out") from None
+
+
+@contextlib.contextmanager
+def in_folder(folder: Path) -> Iterator[None]:
+    """Make a folder for what comes; it goes again, with those above that were made for it, if nothing came into it."""
+    new = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    try:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for path in new:
+            with contextlib.suppress(OSError):  # not empty, or never made
+                path.rmdir()

@@ -10,6 +10,9 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+_LONGEST = 100  # characters of a name that are compared with known ones
+_LISTED = 30  # known names in a message
+
 
 class FedloomError(Exception):
     """Base of all expected failures: the message is one line for a person."""
@@ -19,6 +22,22 @@ class FedloomError(Exception):
 
 class ConfigError(FedloomError):
     """A setting that cannot be used: unknown, out of range, or contradicting another."""
+
+
+class UnknownKeyError(ConfigError):
+    """A key that its section does not have: `section` as it stands in messages ("scenario", "" for the top)."""
+
+    def __init__(self, section: str, key: str, known: Iterable[str], of: str = "") -> None:
+        self.section, self.key, self.known, self.of = section, key, sorted(known), of
+        super().__init__(self.saying(nearest(key, self.known)))
+
+    def saying(self, hint: str) -> str:
+        """The message with another hint."""
+        place = f"{self.section}.{self.key}" if self.section else self.key
+        return f"unknown key {shown(place)}{self.of}: {hint}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.section, self.key, self.known, self.of)
 
 
 class DataError(FedloomError):
@@ -52,10 +71,17 @@ class ClientError(FedloomError):
         return type(self), (self.client, self.round, self.stage, self._cause), notes
 
 
+def shown(value: object, most: int = 80) -> str:
+    """A value as messages show it: its `repr`, cut in the middle where it is long."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown `name`: "did you mean 'x'?", or the list of what is known."""
     choices = sorted(known)
-    match = difflib.get_close_matches(name.lower(), choices, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(name[:_LONGEST].lower(), choices, n=1, cutoff=0.5)
     if match:
         return f"did you mean '{match[0]}'?"
-    return "known: " + (", ".join(choices) if choices else "none")
+    more = f" and {len(choices) - _LISTED} more" if len(choices) > _LISTED else ""
+    return "known: " + (", ".join(choices[:_LISTED]) + more if choices else "none")

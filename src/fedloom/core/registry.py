@@ -5,18 +5,23 @@ imported, others through Python entry points of the group `fedloom.<noun>s`:
 
     [project.entry-points."fedloom.methods"]
     mine = "my_package.my_method:Mine"
+
+An entry point that cannot be loaded is named once, in a warning, and left out: everything else goes on.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
+import multiprocessing
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, nearest, shown
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)  # unless a program says otherwise, a warning is one line on stderr
 
 
 class Registry(Generic[T]):
@@ -26,6 +31,7 @@ class Registry(Generic[T]):
         """`noun` is used in messages and for the entry-point group; importing `home` registers the built-ins."""
         self.noun, self._home = noun, home
         self._items: dict[str, T] = {}
+        self._broken: dict[str, str] = {}  # entry points that could not be loaded: name -> why
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -42,10 +48,11 @@ class Registry(Generic[T]):
         return enter
 
     def get(self, name: str) -> T:
-        """The thing called `name`. Raises `ConfigError` that suggests the nearest known name."""
+        """The thing called `name`. Raises `ConfigError` with the nearest known name, or why its plug-in is broken."""
         self._load()
         if name not in self._items:
-            raise ConfigError(f"unknown {self.noun} '{name}': {nearest(name, self._items)}")
+            why = self._broken.get(name) or nearest(name, self._items)
+            raise ConfigError(f"unknown {self.noun} {shown(name)}: {why}")
         return self._items[name]
 
     def names(self) -> list[str]:
@@ -68,7 +75,20 @@ class Registry(Generic[T]):
         try:
             importlib.import_module(self._home)
             for entry in entry_points(group=f"fedloom.{self.noun}s"):
-                self.register(entry.name)(entry.load())
+                self._add(entry)
         except BaseException:
             self._loaded = False  # the next call must fail in the same way, not find half a registry
             raise
+
+    def _add(self, entry: EntryPoint) -> None:
+        try:
+            item = entry.load()
+            if not callable(item):
+                raise TypeError(f"{entry.value} is no class or function")
+            self.register(entry.name)(item)
+        except (Exception, SystemExit) as error:  # whatever a foreign package does when it is imported
+            package = f" of {entry.dist.name}" if entry.dist else ""
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            self._broken[entry.name] = f"the plug-in{package} cannot be loaded ({why})"
+            if multiprocessing.parent_process() is None:  # workers leave the word to their parent
+                _log.warning("%s '%s' is left out: %s", self.noun, entry.name, self._broken[entry.name])

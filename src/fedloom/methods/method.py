@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, UnknownKeyError, nearest, shown
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
@@ -96,17 +96,17 @@ class Method(RareHooks):
         Raises `ConfigError` for an unknown preset or option, or a value out of range.
         """
         if preset not in cls.presets:
-            raise ConfigError(f"unknown preset '{preset}' of {cls.name()}: {nearest(preset, cls.presets)}")
+            raise ConfigError(f"unknown preset {shown(preset)} of {cls.name()}: {nearest(preset, cls.presets)}")
         known = cls.Options.model_fields
         for key in overrides:
             if key not in known:
-                raise ConfigError(f"unknown key '{cls.name()}.{key}': {nearest(key, known)}")
+                raise UnknownKeyError(cls.name(), str(key), known)
         try:
             return cls(cls.Options(**{**cls.presets[preset], **overrides}))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{cls.name()}.{key} = {first['input']!r}: {first['msg']}") from None
+            raise ConfigError(f"{cls.name()}.{key} = {shown(first['input'])}: {first['msg']}") from None
 
     # 0. examine ---------------------------------------------------------------------------------------------
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:

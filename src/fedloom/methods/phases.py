@@ -122,8 +122,8 @@ class OptimizerSpec:
     lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-8
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     def lr_in(self, round_: int) -> float:

@@ -48,7 +48,12 @@ class Blueprint:
     def _made(self, model: str | None) -> Net:
         options = self.options if model is None else {}
         factory = MODELS.get(self.model if model is None else model)
-        return factory(input_shape=self.input_shape, num_classes=self.num_classes, **options)
+        try:
+            return factory(input_shape=self.input_shape, num_classes=self.num_classes, **options)
+        except RuntimeError as error:
+            if "can't allocate memory" not in str(error):
+                raise
+            raise ConfigError(f"model {self.model}: does not fit into memory; make it smaller") from None
 
     def weights(self, streams: Streams, client: int) -> Tree:
         """The first weights that a client draws for itself."""

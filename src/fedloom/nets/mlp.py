@@ -12,6 +12,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.nets.blocks import dense
 from fedloom.nets.net import MODELS, Net
 
+_WIDEST = 1_000_000  # beyond that, one layer would not fit into memory
+
 
 @MODELS.register("mlp")
 class MLP(Net):
@@ -33,8 +35,8 @@ class MLP(Net):
     ) -> None:
         super().__init__()
         hidden = self.default_hidden if hidden is None else tuple(hidden)
-        if min(hidden, default=1) < 1:
-            raise ConfigError(f"{type(self).__name__}: hidden widths must be 1 or more, got {hidden}")
+        if not all(1 <= width <= _WIDEST for width in hidden):
+            raise ConfigError(f"{type(self).__name__}: hidden widths must be 1 to {_WIDEST:,}, got {hidden}")
         widths = [prod(input_shape), *hidden]
         self.fc = dense(widths)
         self.head = nn.Linear(widths[-1], num_classes, bias=head_bias)

@@ -68,16 +68,13 @@ def compare(
             raise ConfigError(f"run {name} is there twice: compare each once")
     workers = min(jobs or os.cpu_count() or 1, len(configs))
     if workers <= 1:
-        return [
-            run(
-                config,
-                scenario=scenario,
-                out=None if out is None else out / name,
-                existing=existing,
-                callbacks=[Forward(position, listener), *copy.deepcopy(callbacks)],
-            )
-            for position, (config, name) in enumerate(zip(configs, names, strict=True))
-        ]
+        results = []
+        for position, (config, name) in enumerate(zip(configs, names, strict=True)):
+            watching = [Forward(position, listener), *copy.deepcopy(callbacks)]
+            folder = None if out is None else out / name
+            results.append(run(config, scenario=scenario, out=folder, existing=existing, callbacks=watching))
+            listener(Event(position, config.rounds))  # also where it had been finished before
+        return results
     if out is None or scenario is not None:
         raise ConfigError(f"jobs = {jobs}: several processes need out, and no scenario that was made here; use jobs=1")
     folders = [out / name for name in names]
@@ -101,8 +98,8 @@ def compare(
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    results = [Result.read(folder) for folder in folders]
-    return [result for result in results if result is not None]
+    finished = [Result.read(folder) for folder in folders]
+    return [result for result in finished if result is not None]
 
 
 def _listen(futures: Sequence[Future[None]], events: Queue[Event], listener: Listener) -> None:
@@ -145,6 +142,7 @@ def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing,
     if config.engine.name == "auto":  # the cores are taken by the other runs
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
     run(config, out=folder, existing=existing, callbacks=[Forward(position, _report), *callbacks])
+    _report(Event(position, config.rounds))  # also where it had been finished before
 
 
 class Forward(Callback):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, UnknownKeyError, nearest, shown
+from fedloom.core.safe_yaml import one_line, parse_yaml, read_yaml
 from fedloom.core.streams import Streams
 from fedloom.data import PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
 from fedloom.data.augment import Augmentation
@@ -24,6 +24,8 @@ from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets import MODELS
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.groups import GROUPS
+from fedloom.study.explain import elsewhere, explained
+from fedloom.study.known import check_options, places
 from fedloom.study.sections import (
     CheckpointConfig,
     EarlyStoppingConfig,
@@ -34,6 +36,9 @@ from fedloom.study.sections import (
 
 # Keys that change how a run is executed or kept, but none of its numbers.
 _NOT_IN_FINGERPRINT = {"engine", "checkpoint"}
+# Sections that may be given as a word, their `name`.
+_WORDS = ("engine", "model", "optimizer")
+_MOST = 2**31  # rounds are stored as 32-bit integers; more passes or larger batches are slips of the pen
 
 
 class ScenarioConfig(BaseModel):
@@ -55,7 +60,7 @@ class ScenarioConfig(BaseModel):
     tests: Literal["shares", "matched"] = "shares"
     public: float = Field(0.0, ge=0, lt=1)
     skews: tuple[dict[str, Any], ...] = ()
-    seed: int | None = None
+    seed: int | None = Field(None, ge=0, lt=2**63)
 
     @model_validator(mode="after")
     def _route(self) -> ScenarioConfig:
@@ -74,14 +79,14 @@ class ScenarioConfig(BaseModel):
         for key in extra:
             if key not in {*source.model_fields, *partition.model_fields}:
                 known = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
-                raise ConfigError(f"unknown key 'scenario.{key}': {nearest(key, known)}")
+                raise UnknownKeyError("scenario", key, known)
         made = []
         for kind in (source, partition):
             keys = {key: value for key, value in extra.items() if key in kind.model_fields}
             try:
                 made.append(kind(**keys))
             except ValidationError as error:
-                raise ConfigError(explain(error, "scenario.", kind)) from None
+                raise explained(error, "scenario", kind) from None
         return made[0], made[1]  # type: ignore[return-value]
 
     def build_skews(self) -> list[Skew]:
@@ -95,7 +100,7 @@ class ScenarioConfig(BaseModel):
             try:
                 made.append(kind(**keys))
             except ValidationError as error:
-                raise ConfigError(explain(error, f"scenario.skews[{place}].", kind)) from None
+                raise explained(error, f"scenario.skews[{place}]", kind) from None
         return made
 
     def resolved(self) -> dict[str, Any]:
@@ -146,10 +151,10 @@ class RunConfig(Section):
     preset: str = "sound"
     model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(None, union_mode="left_to_right")
     scenario: ScenarioConfig
-    rounds: int = Field(30, ge=1)
+    rounds: int = Field(30, ge=1, lt=_MOST)
     participation: float = Field(1.0, gt=0, le=1)
-    local_epochs: int = Field(2, ge=1)
-    batch_size: int = Field(32, ge=1)
+    local_epochs: int = Field(2, ge=1, lt=_MOST)
+    batch_size: int = Field(32, ge=1, lt=_MOST)
     optimizer: OptimizerSpec = OptimizerSpec(**_OPTIMIZER)
     augment: Augmentation = Augmentation()
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -160,9 +165,19 @@ class RunConfig(Section):
     engine: EngineChoice = EngineChoice()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        for one in given if isinstance(given, list | tuple) else [given]:
+            words = isinstance(one, Mapping) and all(isinstance(key, str) for key in one)
+            if not (one is None or isinstance(one, str | ModelConfig) or (words and isinstance(one.get("name"), str))):
+                raise ConfigError(f"model = {shown(one)}: need a name, {{name: mlp, its keys}}, or a list of these")
+        return given
+
     @field_validator("optimizer", mode="before")
     @classmethod
     def _optimizer(cls, given: Any) -> Any:
+        given = {"name": given} if isinstance(given, str) else given
         return {**_OPTIMIZER, **given} if isinstance(given, Mapping) else given
 
     @field_validator("optimizer")
@@ -224,27 +239,36 @@ class RunConfig(Section):
 
 def parse(values: Mapping[str, Any]) -> RunConfig:
     """A checked config from plain values. Raises `ConfigError` with one line for the first thing that is wrong."""
+    try:
+        return _parsed(values)
+    except UnknownKeyError as error:
+        raise elsewhere(error, places(RunConfig, str(values.get("method", "")))) from None
+
+
+def _parsed(values: Mapping[str, Any]) -> RunConfig:
     plain = dict(values)
-    options = dict(plain.pop("options", {}))
+    options = plain.pop("options", {})
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"options = {shown(options)}: need {{method: {{key: value}}}}")
+    options = dict(options)
     for key in [k for k in plain if k not in RunConfig.model_fields and k in METHODS]:
         options[key] = plain.pop(key)
         if not isinstance(options[key], Mapping):
-            raise ConfigError(f"{key} = {options[key]!r}: the section of a method holds its options, as {{key: value}}")
+            raise ConfigError(
+                f"{key} = {shown(options[key])}: the section of a method holds its options, as {{key: value}}"
+            )
     try:
         config = RunConfig(**plain, options=options)
     except ValidationError as error:
-        raise ConfigError(explain(error, "", RunConfig)) from None
+        raise explained(error, "", RunConfig, METHODS.names()) from None
     except TypeError:
-        raise ConfigError(f"config keys must be words, got {sorted(map(str, plain))}") from None
+        raise ConfigError(f"config keys must be words, got {shown(sorted(map(str, plain)))}") from None
     if not config.models():
         raise ConfigError("model = []: need a model, a group of models, or a list with one or more")
     for model, own in config.models():
         if model not in MODELS:
-            raise ConfigError(f"unknown model '{model}': {nearest(model, {*MODELS.names(), *GROUPS})}")
-        known = signature(MODELS.get(model)).parameters.keys() - {"input_shape", "num_classes"}
-        for key in own:
-            if key not in known:
-                raise ConfigError(f"unknown key 'model.{key}' of {model}: {nearest(key, known)}")
+            raise ConfigError(f"unknown model {shown(model)}: {nearest(model, {*MODELS.names(), *GROUPS})}")
+        check_options(model, own)
     config.build_method()
     for name, section in options.items():
         _check_section(name, section, config.preset)
@@ -258,63 +282,39 @@ def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Plain values of a YAML file with `key=value` words on top (dots go into sections, values are YAML)."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: no such config file") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")
+    """Plain values of a YAML file with `key=value` words on top: dots go into sections, or to a place in a list;
+    values are YAML. Raises `ConfigError` for what cannot be read."""
+    values = {} if path is None else read_yaml(path) or {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")
     for word in overrides:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise ConfigError(f"'{word}' is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5")
-        *sections, last = key.split(".")
-        place = values
-        for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"'{word}': {section} is a value, not a section")
+            raise ConfigError(f"{shown(word)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5")
         try:
-            place[last] = yaml.safe_load(text)
+            value = parse_yaml(text)
         except yaml.YAMLError as error:
-            raise ConfigError(f"'{word}': the value is not YAML: {' '.join(str(error).split())}") from None
+            raise ConfigError(f"{shown(word)}: the value is not YAML: {one_line(error)}") from None
+        _put(values, key.split("."), value, word)
     return values
 
 
-def explain(error: ValidationError, prefix: str, model: type[BaseModel]) -> str:
-    """One line for the first problem pydantic found: the key, the value, why, and what is near."""
-    first = error.errors()[0]
-    location = [str(part) for part in first["loc"]]
-    key = prefix + ".".join(location)
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = _fields_at(model, location[:-1])
-        if not prefix and len(location) == 1:
-            known |= set(METHODS.names())
-        return f"unknown key '{key}': {nearest(location[-1], known)}"
-    if first["type"] == "missing":
-        return f"{key} is missing: {model.__name__} needs it"
-    return f"{key} = {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
-
-
-def _fields_at(model: Any, path: Sequence[str]) -> set[str]:
-    """The keys of the section at `path`: a pydantic model, or a pydantic dataclass."""
-    fields = _fields_of(model) or {}
-    for part in path:
-        annotation = fields[part].annotation if part in fields else None
-        found = [kind for kind in (annotation, *get_args(annotation)) if _fields_of(kind) is not None]
-        if not found:
-            return set()
-        fields = _fields_of(found[0]) or {}
-    return set(fields)
-
-
-def _fields_of(kind: Any) -> Mapping[str, Any] | None:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind.model_fields
-    found: Mapping[str, Any] | None = getattr(kind, "__pydantic_fields__", None)
-    return found
+def _put(values: dict[str, Any], path: Sequence[str], value: Any, word: str) -> None:
+    """Set the value at `path`, whose sections are made where they are missing."""
+    place: Any = values
+    for section, name in zip(path, [*path[1:], None], strict=True):
+        spot: Any = section
+        if isinstance(place, list):
+            if not section.isdecimal() or int(section) >= len(place):
+                raise ConfigError(f"{shown(word)}: '{section}' is no place in a list of {len(place)}; the first is 0")
+            spot = int(section)
+        elif not isinstance(place, dict):
+            raise ConfigError(f"{shown(word)}: {shown(place)} is a value, not a section with '{section}'")
+        if name is None:
+            place[spot] = value
+            return
+        inner = place.get(spot) if isinstance(place, dict) else place[spot]
+        if isinstance(inner, str) and (spot in _WORDS or isinstance(place, list)):
+            inner = {"name": inner}
+        place[spot] = {} if inner is None else inner
+        place = place[spot]

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from fedloom.core.errors import ConfigError
 from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig, explain
+from fedloom.study.config import RunConfig
+from fedloom.study.explain import explained
 from fedloom.study.folder import Row
 from fedloom.study.results import curve
 from fedloom.study.sections import EarlyStoppingConfig
@@ -29,7 +30,7 @@ class EarlyStopping(Callback):
         try:
             self._how = EarlyStoppingConfig(patience=patience, min_delta=min_delta, measure=measure)
         except ValidationError as error:
-            raise ConfigError(explain(error, "early_stopping.", EarlyStoppingConfig)) from None
+            raise explained(error, "early_stopping", EarlyStoppingConfig) from None
         self._rows: list[Row] = []
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> str | None:

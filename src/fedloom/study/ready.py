@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, nearest, shown
+
+_NAMED = 5  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,32 @@ def find_ready(name: str) -> Ready:
     ready = {r.name: r for r in ready_configs()}
     starting = [r for key, r in ready.items() if key == name] or [r for key, r in ready.items() if key.startswith(name)]
     if len(starting) != 1:
-        several = f"{', '.join(r.name for r in starting)} start so; write more of it"
-        raise ConfigError(f"unknown scenario '{name}': {several if starting else nearest(name, ready)}")
+        several = f"{', '.join(r.name for r in starting[:_NAMED])}"
+        several += f" and {len(starting) - _NAMED} more" if len(starting) > _NAMED else ""
+        hint = f"{several} start so; write more of it" if starting else _hint(name, ready)
+        raise ConfigError(f"unknown scenario {shown(name)}: {hint}")
     return starting[0]
+
+
+def find_config(path: Path) -> Path:
+    """The config file that a person means: `path` itself, or the ready one of that name, with or without `configs/` and
+    `.yaml`, where there is no such file. Raises `ConfigError` that says where configs are."""
+    if path.is_file() or (path.exists() and not path.is_dir()):
+        return path
+    ready = {r.name: r.path for r in ready_configs()}
+    name = path.as_posix().removeprefix("configs/").removesuffix(".yaml")
+    if name in ready:
+        return ready[name]
+    if (path / "config.yaml").is_file():
+        raise ConfigError(f"{path} is a folder; for the config of the run there, give {path / 'config.yaml'}")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; give a YAML file, or a name that `fedloom scenarios` lists")
+    raise ConfigError(f"{shown(path.as_posix())[1:-1]}: no such config file; {_hint(name, ready)}")
+
+
+def _hint(name: str, ready: Mapping[str, object]) -> str:
+    hint = nearest(name, ready)
+    return "`fedloom scenarios` lists the ready ones" if hint.startswith("known") else hint
 
 
 def _folder() -> Path:

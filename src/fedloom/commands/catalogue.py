@@ -1,0 +1,91 @@
+"""Commands that list what there is: `methods`, `models`, `datasets`, `scenarios`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+from fedloom.commands.shared import AsJson, console_of, print_json
+from fedloom.core.registry import Registry
+
+
+def methods(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
+    """The federated methods, or one of them with its options and presets."""
+    from fedloom.methods import METHODS
+
+    def facts(method: Any) -> dict[str, Any]:
+        defaults = {n: f.default for n, f in method.Options.model_fields.items()}
+        return {"options": defaults, "presets": {n: dict(p) for n, p in method.presets.items()}}
+
+    _catalogue("method", METHODS, name, as_json, facts)
+
+
+def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
+    """The networks, or one of them with its shape."""
+    from fedloom.nets import MODELS
+
+    _catalogue("model", MODELS, name, as_json, lambda model: {})
+
+
+def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
+    """The data sources, or one of them with its config keys."""
+    from fedloom.data import SOURCES
+
+    def facts(source: Any) -> dict[str, Any]:
+        keys = {n: None if f.is_required() else f.default for n, f in source.model_fields.items()}
+        return {"keys": keys, "model": source.model}
+
+    _catalogue("dataset", SOURCES, name, as_json, facts)
+
+
+def scenarios(
+    name: Annotated[str | None, typer.Argument(help="One of them; the words it starts with are enough.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ready configs: one for every setting of the papers' tables, and the demo's."""
+    from fedloom.study.ready import find_ready, ready_configs
+    from fedloom.terminal import listing
+
+    if name is not None:
+        found = find_ready(name)
+        if as_json:
+            import yaml
+
+            print_json({"name": found.name, "path": str(found.path), "config": yaml.safe_load(found.text)})
+        else:
+            console_of(as_json).print(f"# {found.path}\n{found.text.rstrip()}", markup=False, soft_wrap=True)
+        return
+    ready = ready_configs()
+    if as_json:
+        print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
+    else:
+        listing(console_of(as_json), "scenario", [(r.name, r.summary) for r in ready])
+
+
+def _catalogue(noun: str, items: Registry[Any], name: str | None, as_json: bool, facts: Any) -> None:
+    """List all items, or show one."""
+    from fedloom.terminal import listing
+
+    def first_line(item: Any) -> str:
+        return (item.__doc__ or "").strip().split("\n")[0]
+
+    console = console_of(as_json)
+    if name is None:
+        if as_json:
+            print_json({n: {"summary": first_line(item), **facts(item)} for n, item in items})
+        else:
+            listing(console, noun, [(n, first_line(item)) for n, item in items])
+        return
+    item = items.get(name)
+    text = inspect.cleandoc(item.__doc__ or "")
+    if as_json:
+        print_json({"name": name, "text": text, **facts(item)})
+        return
+    console.print(text, markup=False, soft_wrap=True)
+    for title, values in facts(item).items():
+        console.print(f"\n[bold]{title}[/]")
+        pairs = values.items() if isinstance(values, dict) else [("", values)]
+        for key, value in pairs:
+            console.print(f"  {key}: {value}" if key else f"  {value}", markup=False, soft_wrap=True)

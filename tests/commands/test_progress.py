@@ -1,0 +1,144 @@
+"""Progress: time left from the first round on, lines where there is no terminal, bars where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedloom.commands.progress import Live, Pace
+from fedloom.study.compare import Event
+from fedloom.study.config import parse
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def config(seed: int = 0, rounds: int = 4) -> Any:
+    return parse({"scenario": {"source": "digits", "partition": "iid"}, "rounds": rounds, "seed": seed})
+
+
+def test_time_left_is_known_after_the_first_round_however_slow() -> None:
+    clock = Clock()
+    pace = Pace([5], clock)
+    pace.news(0, 0)
+    assert pace.left() is None
+    for round_, left in ((1, 4 * 3600), (2, 3 * 3600), (3, 2 * 3600)):
+        clock.now += 3600
+        pace.news(0, round_)
+        assert pace.left() == left
+    clock.now += 600  # between two rounds it runs down
+    assert pace.left() == 2 * 3600 - 600
+    clock.now += 10_000
+    assert pace.left() == 0
+    assert pace.gone == 3 * 3600 + 600 + 10_000
+
+
+def test_rounds_that_were_done_before_say_nothing_of_the_pace() -> None:
+    clock = Clock()
+    pace = Pace([10, 10, 10], clock)
+    pace.news(0, 10)  # finished before
+    pace.news(1, 6)  # resumed
+    assert (pace.done, pace.total, pace.left()) == (16, 30, None)
+    clock.now += 2
+    pace.news(1, 7)
+    assert pace.left() == 2 * 13  # the third run has not been heard of: it is all to do
+
+
+def test_runs_side_by_side_share_the_time() -> None:
+    clock = Clock()
+    pace = Pace([4, 4], clock)
+    pace.news(0, 0)
+    pace.news(1, 0)
+    clock.now += 10
+    pace.news(0, 1)
+    pace.news(1, 1)
+    assert pace.left() == 10 / 2 * 6
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Live([config(rounds=100)], quiet=False, clock=clock) as live:
+        live(Event(0, 0))
+        for round_ in range(1, 101):
+            clock.now += 1
+            live(Event(0, round_, accuracy=round_ / 100))
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert lines[:3] == [
+        "fedavg seed 0: 100 rounds to go",
+        "fedavg seed 0: round 1 of 100, accuracy 1.0 %, 0:00:01 gone, 0:01:39 left",
+        "fedavg seed 0: round 16 of 100, accuracy 16.0 %, 0:00:16 gone, 0:01:24 left",
+    ]
+    assert len(lines) == 8  # every 15 seconds of a hundred
+
+
+def test_long_runs_have_few_lines_and_slow_rounds_one_each(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Live([config(rounds=36_000)], quiet=False, clock=clock) as live:
+        live(Event(0, 0))
+        for round_ in range(1, 36_000):
+            clock.now += 1
+            live(Event(0, round_))
+    assert 80 < len(capsys.readouterr().err.splitlines()) < 120  # ten hours
+    with Live([config(rounds=5)], quiet=False, clock=clock) as live:
+        live(Event(0, 0))
+        for round_ in range(1, 5):
+            clock.now += 7200
+            live(Event(0, round_))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(", ")[2] for line in lines[1:]] == [f"{8 - 2 * n}:00:00 left" for n in range(4)]
+
+
+def test_several_runs_have_a_share_of_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Live([config(0), config(1)], quiet=False, clock=clock) as live:
+        live(Event(0, 4))  # reused
+        live(Event(1, 0))
+        clock.now += 30
+        live(Event(1, 1, 0.5))
+    assert capsys.readouterr().err.splitlines() == [
+        "2 runs: 4 rounds to go",
+        "fedavg seed 1: round 1 of 4, accuracy 50.0 %, all runs 62%, 0:00:30 gone, 0:01:30 left",
+    ]
+
+
+def test_quiet_leaves_notes_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with Live([config()], quiet=True) as live:
+        live(Event(0, 0))
+        live(Event(0, 1, 0.5))
+        live(Event(0, 0, note="term [ce] of the loss is lost"))
+    assert capsys.readouterr() == ("", "note: term [ce] of the loss is lost\n")
+
+
+def test_a_terminal_has_bars_the_one_of_all_runs_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "80", "LINES": "20", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    clock = Clock()
+    configs = [config(seed) for seed in range(30)]
+    with Live(configs, quiet=False, clock=clock) as live:
+        for run in range(3):
+            live(Event(run, 0))
+        clock.now += 60
+        live(Event(0, 4, 0.9))
+        live(Event(1, 1, 0.5))
+        live._progress.refresh()
+    out, err = capsys.readouterr()
+    shown = err.rpartition("all runs")[2]  # the last picture
+    assert out == ""
+    assert "5/120" in shown
+    assert "0:23:00 left" in shown  # 12 s a round, 115 rounds
+    assert "seed 0" not in shown  # finished
+    assert "seed 1" in shown
+    assert "1/4" in shown
+    assert "seed 3" not in shown  # not begun

@@ -1,0 +1,199 @@
+"""What people do wrong: exit code 2, at most three lines that name it, nothing lost, nothing left behind, soon."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from fedloom.cli import main
+
+Maker: TypeAlias = "str | bytes | Callable[[Path], object]"
+
+CONFIG = """
+method: fedavg
+scenario: {source: digits, partition: dirichlet, alpha: 0.5, clients: 4}
+rounds: 1
+local_epochs: 1
+engine: serial
+"""
+PART = "scenario: {source: digits, partition: iid}\n"  # of a config
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join(10 * [f'*{old}'])}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+NPZ = ("run", "c.yaml", "scenario.source=npz", "scenario.path=d.npz", "model=mlp")
+SOON = 20.0  # seconds; on an idle processor each takes a tenth of one
+
+
+def npz(**changed: Any) -> bytes:
+    """A small set of images, with a change."""
+    x, y = np.zeros((60, 8, 8), np.uint8), np.arange(60) % 2
+    stream = io.BytesIO()
+    np.savez(stream, **{"x_train": x, "y_train": y, "x_test": x, "y_test": y, **changed})
+    return stream.getvalue()
+
+
+def case(name: str, words: str | tuple[str, ...], says: str, **files: Maker) -> Any:
+    """A command line, what its message must hold, and files to be there (`bad` is bad.yaml, `d` is d.npz)."""
+    return pytest.param(words.split() if isinstance(words, str) else list(words), says, files, id=name)
+
+
+CASES = [
+    # words
+    case("command", "rnu c.yaml", "Did you mean 'run'"),
+    case("option", "run c.yaml --resum", "--resume"),
+    case("missing-argument", "run", "Missing argument 'CONFIG'"),
+    case("missing-value", "run c.yaml --out", "--out"),
+    case("extra-argument", "methods fedavg fedsc", "fedsc"),
+    case("option-type", "compare c.yaml --seeds x", "'x' is not a valid integer"),
+    case("option-range", "compare c.yaml --jobs 0", "x>=1"),
+    case("option-absurd", "compare c.yaml --seeds 1000000000000", "1000000000000 is not in the range"),
+    case("conflict", "run c.yaml --resume --fresh", "give one of them"),
+    case("said-twice", "run c.yaml seed=2 --seed 1", "--seed 1 and seed=2: give one of them"),
+    case("methods-none", ("compare", "c.yaml", "--methods", ""), "unknown method ''"),
+    case("methods-near-miss", "compare c.yaml --methods fedavg,fedcs", "did you mean 'fedsc'?"),
+    case("methods-name", "methods fedprx", "did you mean 'fedprox'?"),
+    case("models-name", ("models", "🦊"), "unknown model '🦊': known: "),
+    case("datasets-name", "datasets digit", "did you mean 'digits'?"),
+    case("scenarios-name", "scenarios fedsc/", "more start so; write more of it"),
+    case("wrapper", "methods fedprox+wd", "unknown wrapper 'wd': did you mean 'dw'?"),
+    case("demo", "demo --rounds 0", "x>=1"),
+    # overrides
+    case("no-override", "run c.yaml rounds", "'rounds' is no override; write key=value"),
+    case("unknown-key", "run c.yaml metod=fedsc", "unknown key 'metod': did you mean 'method'?"),
+    case("key-of-a-section", "run c.yaml lr=0.1", "unknown key 'lr': did you mean 'optimizer.lr'?"),
+    case("key-of-another-section", "run c.yaml optimizer.rounds=3", "did you mean 'rounds'?"),
+    case("near-miss-elsewhere", "run c.yaml momentun=0.5", "did you mean 'optimizer.momentum'?"),
+    case("long-key", ("run", "c.yaml", "x" * 100_000 + "=3"), "unknown key 'xxx"),
+    case("long-value", ("run", "c.yaml", "rounds=" + "x" * 60_000), "unable to parse string as an integer"),
+    case("type", "run c.yaml rounds=many", "rounds = 'many': "),
+    case("fraction", "run c.yaml rounds=1.5", "rounds = 1.5: "),
+    case("range", "run c.yaml participation=1.01", "participation = 1.01: input should be less than or equal to 1"),
+    case("not-a-number", "run c.yaml optimizer.lr=.nan", "optimizer.lr = nan: input should be a finite number"),
+    case("infinite", "run c.yaml scenario.alpha=.inf", "scenario.alpha = inf: "),
+    case("absurd-rounds", f"run c.yaml rounds={10**18}", "rounds = 1000000000000000000: input should be less than"),
+    case("absurd-clients", f"run c.yaml scenario.clients={10**12}", "digits has 1442 training samples"),
+    case("absurd-model", ("run", "c.yaml", "model={name: mlp, hidden: [10**9]}"), "model.hidden.0 = '10**9': "),
+    case("huge-model", ("run", "c.yaml", f"model={{name: mlp, hidden: [{10**12}]}}"), "hidden widths must be 1 to"),
+    case("too-large", ("run", "c.yaml", "model={name: mlp, hidden: [1000000, 1000000]}"), "does not fit into memory"),
+    case("negative-seed", "run c.yaml scenario.seed=-1", "scenario.seed = -1: "),
+    case("value-as-section", "run c.yaml rounds.x=3", "1 is a value, not a section with 'x'"),
+    case("section-as-value", "run c.yaml scenario=digits", "scenario = 'digits': a section holds keys with values"),
+    case("word-for-engine", "run c.yaml engine=fast", "engine.name = 'fast': "),
+    case("no-gpu", "run c.yaml engine.device=cuda:99", "engine.device = 'cuda:99': "),
+    case("model-option", ("run", "c.yaml", "model={name: mlp, hidden: abc}"), "model.hidden = 'abc': "),
+    case("model-nothing", ("run", "c.yaml", "model={hidden: [9]}"), "need a name"),
+    case("model-does-not-fit", "run c.yaml model=lenet5", "images of at least 16x16 pixels"),
+    case("value-is-no-yaml", "run c.yaml rounds=[", "the value is not YAML"),
+    case("value-nested", ("run", "c.yaml", "rounds=" + 3000 * "[" + 3000 * "]"), "nested more than 30 deep"),
+    case("no-model-to-test", "run c.yaml method=local", "the method has no global model"),
+    # files
+    case("no-config", "run nowhere.yaml", "no such config file"),
+    case("no-ready-config", "run configs/dmo.yaml", "did you mean 'demo'?"),
+    case("folder-as-config", "run .", "is a folder"),
+    case("endless-config", "run /dev/zero", "no config is that long"),
+    case("link-loop", "run l", "l: ", l=lambda path: path.symlink_to("l")),
+    case("binary", "run bad.yaml", "not readable as YAML", bad=bytes(range(128, 256))),
+    case("no-mapping", "run bad.yaml", "this is a list", bad="- a list"),
+    case("empty", "run bad.yaml", "scenario is missing", bad=""),
+    case("hidden-type", "inspect bad.yaml", "model.hidden = 'abc'", bad=PART + "model: {name: mlp, hidden: abc}\n"),
+    case("key-twice", "run bad.yaml", "'rounds' comes twice, again in line 3", bad=PART + "rounds: 3\nrounds: 4\n"),
+    case("nested", "run bad.yaml", "nested more than 30 deep", bad="x: " + 3000 * "{a: " + "1" + 3000 * "}"),
+    case("alias-bomb", "run bad.yaml", "aliases unfold to more than", bad=BOMB),
+    case("alias-in-itself", "run bad.yaml", "*a stands within itself", bad="x: &a [*a]"),
+    case("object", "run bad.yaml", "python/object", bad="!!python/object/apply:os.system ['true']"),
+    case("digits", "run bad.yaml", "4300 digits", bad="rounds: " + 6000 * "9"),
+    case("lines-in-value", "run bad.yaml", r"unknown method 'a\nb\nc'", bad=PART + 'method: "a\\nb\\nc"\n'),
+    # folders
+    case("out-at-a-file", "run c.yaml --out d.npz", "d.npz: cannot be written (a file is in the way)", d=b""),
+    case("out-below-a-file", "compare c.yaml --out c.yaml/x", "c.yaml/x: cannot be written"),
+    case("out-in-a-loop", "demo --out l/x", "l/x: cannot be written", l=lambda path: path.symlink_to("l")),
+    case("picture-below-a-file", "inspect c.yaml --out c.yaml/x.png", "c.yaml/x.png: cannot be written"),
+    case("picture-format", "inspect c.yaml --out who.txt", "pictures end in one of .png"),
+    case("report-of-nothing", "report .", "no finished run there"),
+    case("report-of-a-file", "report c.yaml", "no such folder"),
+    # data
+    case("no-data", "run c.yaml scenario.source=npz scenario.path=none.npz", "none.npz: no such file"),
+    case("no-path", "run c.yaml scenario.source=npz", "scenario.path is missing"),
+    case("damaged", NPZ, "damaged or truncated", d=b"PK\x03\x04 cut"),
+    case("label-missing", NPZ, "lacks y_test", d=lambda path: np.savez(path, x_train=0, y_train=0, x_test=0)),
+    case("label-count", NPZ, "need one label per sample", d=npz(y_train=np.zeros(5, int))),
+    case("label-negative", NPZ, "label -1 is outside", d=npz(y_train=np.arange(60) % 2 - 1)),
+    case("no-samples", NPZ, "holds no samples", d=npz(x_test=np.zeros((0, 8, 8), np.uint8), y_test=np.zeros(0, int))),
+    case("values-nan", NPZ, "NaN or infinite", d=npz(x_train=np.full((60, 8, 8), np.nan))),
+    case("values-complex", NPZ, "dtype complex128", d=npz(x_train=np.zeros((60, 8, 8), complex))),
+    case("pickled", NPZ, "allow_pickle=False", d=npz(x_train=np.array([{}] * 60, object))),
+    case("shapes-differ", NPZ, "differ in sample shape", d=npz(x_test=np.zeros((60, 4, 8), np.uint8))),
+]
+
+
+def everything(folder: Path) -> dict[str, str | bytes | None]:
+    """All that is in a folder: links by their aims, files by their bytes."""
+    return {
+        str(path): str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize(("words", "says", "files"), CASES)
+def test_one_clear_line(
+    words: list[str],
+    says: str,
+    files: dict[str, Maker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CONFIG)
+    for name, made in files.items():
+        path = Path({"bad": "bad.yaml", "d": "d.npz"}.get(name, name))
+        if callable(made):
+            made(path)
+        else:
+            path.write_bytes(made.encode() if isinstance(made, str) else made)
+    before, began = everything(tmp_path), time.monotonic()
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    lines = err.splitlines()
+    assert len(lines) <= 3
+    assert lines[-1].startswith("error: ")
+    assert says in lines[-1]
+    assert len(lines[-1]) < 500
+    assert everything(tmp_path) == before
+    assert time.monotonic() - began < SOON
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CONFIG)
+    Path("mine").mkdir(mode=0o500)
+    for words in ("run c.yaml --out mine/x", "compare c.yaml --out mine/x", "inspect c.yaml --out mine/x.png"):
+        with pytest.raises(SystemExit) as ended:
+            main(words.split())
+        assert ended.value.code == 2
+        assert "Permission denied" in capsys.readouterr().err
+    assert not list(Path("mine").iterdir())
+
+
+def test_with_json_a_mistake_leaves_stdout_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(CONFIG)
+    for words in (["run", "c.yaml", "rounds=0"], ["methods", "fedcs"], ["scenarios", "dem0"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--json"])
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out, err.count("\n")) == (2, "", 1)

@@ -1,0 +1,96 @@
+"""What a person sees: nothing is cut where the terminal is narrow, nothing lost where it knows ASCII alone."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fedloom.commands.shared import spoken
+from fedloom.terminal import comparison, holdings, listing
+
+ROW: dict[str, Any] = {
+    "label": "fedprox+dw, model=[mlp]",
+    "preset": "authors",
+    "n": 3,
+    "accuracy": 0.97512,
+    "std": 0.0064,
+    "best_val": 0.964,
+    "bytes_up": 46_200_000,
+    "bytes_down": 50_700_000,
+    "seconds": 754.0,
+    "protocol": "personal/local",
+    "select": "best_val",
+    "degenerate": ["term [ce] is lost"],
+    "stopped": [],
+}
+CELLS = ["fedprox+dw, model=[mlp]", "authors", "97.5", "96.4", "46.2 MB", "50.7 MB", "12.6 min", "term [ce] is lost"]
+PICTURE: dict[str, Any] = {
+    "name": "digits",
+    "clients": 2,
+    "classes": [str(label) for label in range(10)],
+    "class_counts": [[90, 0, 0, 10, 0, 0, 0, 0, 0, 50], [0, 7, 0, 0, 0, 0, 0, 0, 0, 0]],
+    "domains": [],
+    "classes_per_client": 2.0,
+    "total_variation": 1.0,
+    "size_ratio": 21.4,
+    "acceptance": 1.0,
+    "draws": 1,
+    "feature_shift": None,
+    "empty_classes": [2],
+    "empty_clients": 0,
+}
+
+
+def printed(width: int, show: Any, *facts: Any, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    spoken(stream)
+    show(Console(file=stream, width=width, highlight=False), *facts)
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 200])
+def test_no_cell_of_the_table_is_cut(width: int) -> None:
+    text = printed(width, comparison, [ROW])
+    for cell in [*CELLS, "97.5 ± 0.6"]:
+        assert cell in text
+    assert "…" not in text
+
+
+def test_methods_stand_side_by_side_where_they_fit() -> None:
+    assert len([line for line in printed(120, comparison, [ROW, ROW]).splitlines() if "97.5 ± 0.6" in line]) == 2
+    assert [line for line in printed(40, comparison, [ROW]).splitlines() if line.startswith("accuracy %")]
+
+
+@pytest.mark.parametrize("width", [30, 45, 60, 100])
+def test_the_picture_shrinks_and_keeps_its_numbers(width: int) -> None:
+    text = printed(width, holdings, PICTURE)
+    assert "…" not in text
+    assert "150" in text
+    assert "nobody holds: 2" in " ".join(text.split())
+    if width < 40:  # a line for each cell
+        return
+    (first,) = (line for line in text.splitlines() if "150" in line and "█" in line)
+    assert len(first.rstrip()) <= width
+    assert ("███" in first) == (width == 100)  # classes apart
+
+
+def test_names_and_texts_are_whole() -> None:
+    text = printed(30, listing, "scenario", [("fedsc/tiny-imagenet-longtail-100", "one of [many]")])
+    assert "fedsc/tiny-imagenet-longtail-100" in text
+    assert "one of [many]" in text
+
+
+def test_ascii_columns_stay_in_line() -> None:
+    text = printed(100, comparison, [ROW, ROW | {"std": None}], encoding="ascii")
+    for cell in [*CELLS, "97.5 +- 0.6"]:
+        assert cell in text
+    rows = [line for line in text.splitlines() if "46.2 MB" in line]
+    assert len({line.index("46.2 MB") for line in rows}) == 1
+    assert "..." not in text
+    picture = printed(100, holdings, PICTURE, encoding="ascii")
+    assert "###" in picture
