@@ -167,8 +167,8 @@ def inspect(
         console.print(f"  picture: {out}", markup=False, soft_wrap=True)
 
 
-for command in (several.report, several.table):
-    app.command()(command)
+app.command()(several.report)
+app.command()(several.table)
 for command in (catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios):
     app.command()(command)
 
