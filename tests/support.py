@@ -73,6 +73,21 @@ class TinyDropout(Net):
         return self.drop(self.fc(x).relu())
 
 
+class TinyAdapter(Net):
+    """As `TinyBN`, the first layer frozen, with a low-rank adapter beside it."""
+
+    def __init__(self, num_classes: int = CLASSES) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, 6).requires_grad_(False)
+        self.down = nn.Linear(WIDTH, 2, bias=False)
+        self.up = nn.Linear(2, 6, bias=False)
+        self.norm = nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.norm(self.fc(x) + self.up(self.down(x))).relu()
+
+
 class Through(Net):
     """Features are the inputs; the head is linear, without bias, and starts from `weight` [C, d]."""
 
@@ -135,6 +150,11 @@ DOUBLE, SINGLE = Precision(torch.float64, 2e-6), Precision(torch.float32, 1e-4)
 def configured(name: str, preset: str = "sound", **options: Any) -> Method:
     """A registered method."""
     return METHODS.get(name).configured(preset, options)
+
+
+def handmade(name: str, preset: str = "sound", **options: Any) -> Method:
+    """A registered method, for nets made by hand: their clients cannot draw first weights of their own."""
+    return configured(name, preset, **{"offline_init": "same"} if name == "fedco2" else {}, **options)
 
 
 def dataset(labels: Sequence[int], *, shape: tuple[int, ...] = (WIDTH,), classes: int = CLASSES) -> Dataset:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fedloom as fl
-from fedloom.data import from_arrays
+from fedloom.data import from_arrays, from_clients
 
 QUICK = {"rounds": 2, "local_epochs": 1}
 
@@ -32,6 +37,55 @@ def test_arrays_of_your_own_run_and_resume_only_with_the_same_data(tmp_path) -> 
         fl.run(scenario=again, model="mlp", out=tmp_path, **QUICK)
 
 
+def test_a_name_alone_is_dealt_alike() -> None:
+    assert fl.scenario("digits").partition == "iid"
+    assert fl.scenario("digits", alpha=0.1).partition == "dirichlet"
+    assert fl.run(scenario="digits", **QUICK).numbers["source"] == "digits"
+
+
+X, Y = torch.arange(120.0).reshape(60, 2), torch.arange(60) % 3
+
+
+@pytest.mark.parametrize(
+    ("data", "clients", "classes"),
+    [
+        (TensorDataset(X, Y), 10, ("0", "1", "2")),
+        (Subset(TensorDataset(X, Y), range(45)), 10, ("0", "1", "2")),
+        ((X, Y), 10, ("0", "1", "2")),
+        ((X.numpy(), ["a", "b"] * 30), 10, ("a", "b")),
+        ([(x, int(y)) for x, y in zip(X, Y, strict=True)], 10, ("0", "1", "2")),
+        ([TensorDataset(X, Y)] * 4, 4, ("0", "1", "2")),
+        ([(X, Y), (X, Y)], 2, ("0", "1", "2")),
+        (from_arrays(X, Y, owners=np.arange(60) % 5), 5, ("0", "1", "2")),
+        (from_clients([(X, Y)] * 3, names=["x", "y", "z"]), 3, ("0", "1", "2")),
+    ],
+    ids=["torch", "subset", "arrays", "words", "items", "datasets", "pairs", "owners", "clients"],
+)
+def test_data_at_hand_are_recognised(data, clients, classes) -> None:
+    scenario = fl.scenario(data)
+    assert (scenario.clients, scenario.class_names) == (clients, classes)
+    assert scenario.train.sizes.min() > 0
+    assert fl.run(scenario=scenario, model="logistic", rounds=1, local_epochs=1).numbers["source"] == "given"
+
+
+def test_owned_data_may_be_dealt_otherwise() -> None:
+    splits = from_clients([(X, Y)] * 4)
+    assert fl.scenario(splits, partition="iid", clients=3).clients == 3
+    assert fl.scenario(splits, sample_ids=True, clients=2).clients == 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [None, 3, {}, {"train": 1}, [], [1, 2], (1, 2, 3), np.zeros(3), Path("my.csv"), DataLoader(TensorDataset(X, Y))],
+    ids=["None", "int", "dict", "splits", "list", "numbers", "triple", "array", "path", "loader"],
+)
+def test_what_is_no_data_is_one_line(data) -> None:
+    for door in (fl.scenario, lambda it: fl.run(scenario=it)):
+        with pytest.raises(fl.FedloomError) as caught:
+            door(data)
+        assert "\n" not in str(caught.value)
+
+
 def test_mistakes_are_fedloom_errors() -> None:
     with pytest.raises(fl.FedloomError, match="did you mean 'alpha'"):
         fl.scenario("digits", aplha=0.1)
@@ -53,7 +107,7 @@ def test_compare_takes_methods_seeds_and_lists(tmp_path) -> None:
         ("fedprox", "3.0", 1),
         ("fedprox", "3.0", 1),
     ]
-    assert len(list(tmp_path.iterdir())) == len(both) == 6
+    assert len(list(tmp_path.glob("fed*"))) == len(both) == 6
 
 
 def test_compare_with_data_of_your_own_keeps_nothing_on_disk_unless_asked() -> None:
@@ -63,3 +117,22 @@ def test_compare_with_data_of_your_own_keeps_nothing_on_disk_unless_asked() -> N
     both = fl.compare(["fedavg"], seeds=[3, 5], scenario=scenario, model="mlp", engine="serial", **QUICK)
     assert [result.numbers["seed"] for result in both] == [3, 5]
     assert both.results[0].folder is None
+
+
+def test_compare_with_a_module_of_your_own_goes_in_one_process(tmp_path) -> None:
+    scenario = fl.scenario("digits", partition="iid", clients=2)
+    nets = [nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)) for width in (4, 8)]
+    how = {"scenario": scenario, "seeds": 1, "rounds": 1, "local_epochs": 1, "engine": "serial"}
+    both = fl.compare("fedavg", model=[[net] for net in nets], **how)
+    bytes_up = [row["bytes_up"] for row in both.rows()]
+    assert len(both) == 2
+    assert bytes_up[1] - bytes_up[0] == 2 * 4 * (4 * 65 + 4 * 10)  # clients, bytes, weights
+    with pytest.raises(fl.FedloomError, match="no scenario or model that is an object; use jobs=1"):
+        fl.compare(model=nets[0], out=tmp_path, jobs=2, **how)
+
+
+def test_compare_refuses_what_is_no_scenario() -> None:
+    own = fl.scenario("digits", clients=2).build(0)
+    for scenario in (3, [3], [own, "digits"]):
+        with pytest.raises(fl.FedloomError, match="scenario"):
+            fl.compare(scenario=scenario)

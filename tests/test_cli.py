@@ -213,6 +213,25 @@ def test_mistakes_give_one_line_and_leave_nothing(capsys: Any, words: list[str],
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"]
 
 
+@pytest.mark.parametrize("place", ["file", "loop", "file/below"])
+@pytest.mark.parametrize("command", ["run", "compare", "inspect", "report"])
+def test_places_that_cannot_be_written_give_one_line(capsys: Any, tmp_path: Path, command: str, place: str) -> None:
+    Path("file").touch()
+    Path("loop").symlink_to("loop")
+    out = place + (".png" if command == "inspect" else "")
+    if command == "report":
+        call(capsys, "run", str(DEMO), *QUICK, "rounds=1", "--out", "runs/a", "--json")
+    if command in ("inspect", "report"):
+        out = {"file": "file/a", "loop": "loop/a", "file/below": "file/b/a"}[place] + Path(out).suffix
+    words = {"report": ["runs"], "compare": [str(DEMO), *QUICK, "--methods", "fedavg"]}.get(
+        command, [str(DEMO), *QUICK]
+    )
+    code, printed, err = call(capsys, command, *words, "--out", out)
+    assert (code, printed) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
 def test_a_missing_config_file(capsys: Any) -> None:
     code, _, err = call(capsys, "run", "nowhere.yaml")
     assert (code, err) == (2, "error: nowhere.yaml: no such config file; `fedloom scenarios` lists the ready ones\n")

@@ -18,6 +18,7 @@ def test_every_extra_that_is_named_exists() -> None:
 
 
 def test_every_extra_is_asked_for_somewhere() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    asking = [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    code = "".join(path.read_text(encoding="utf-8") for path in asking)
     unused = [extra for extra in EXTRAS if extra not in ("dev", "docs") and f'"{extra}"' not in code]
     assert [extra for extra in unused if f"fedloom[{extra}]" not in code] == []

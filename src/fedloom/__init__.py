@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from fedloom.methods.method import METHODS, Method, register
     from fedloom.methods.spec import Spec
     from fedloom.nets.net import MODELS, Net
+    from fedloom.nets.wrap import wrap
     from fedloom.study.callbacks import Callback
     from fedloom.study.comparison import Comparison
     from fedloom.study.early_stopping import EarlyStopping
     from fedloom.study.results import Result
+    from fedloom.study.trained import load
 
 _HOMES = {
     "compare": "fedloom.api",
@@ -45,7 +47,9 @@ _HOMES = {
     "Callback": "fedloom.study.callbacks",
     "Comparison": "fedloom.study.comparison",
     "EarlyStopping": "fedloom.study.early_stopping",
+    "wrap": "fedloom.nets.wrap",
     "Result": "fedloom.study.results",
+    "load": "fedloom.study.trained",
 }
 
 __all__ = [
@@ -64,9 +68,11 @@ __all__ = [
     "Spec",
     "__version__",
     "compare",
+    "load",
     "register",
     "run",
     "scenario",
+    "wrap",
 ]
 
 

@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
+from torch import nn
+
+from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
-from fedloom.data.sources.source import Splits
+from fedloom.data.sources import SOURCES, own_data
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import compare as compare_runs
 from fedloom.study.comparison import Comparison
 from fedloom.study.config import ScenarioConfig, parse
 from fedloom.study.grid import variants
+from fedloom.study.models import in_words, is_given
 from fedloom.study.results import Result
 from fedloom.study.run import Existing
 from fedloom.study.run import run as run_config
+
+Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
 
 @overload
 def scenario(source: str, **keys: Any) -> ScenarioConfig: ...
 @overload
-def scenario(source: Splits, **keys: Any) -> Scenario: ...
-def scenario(source: str | Splits, **keys: Any) -> ScenarioConfig | Scenario:
+def scenario(source: Any, **keys: Any) -> Scenario: ...
+def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     """Describe a scenario, e.g. `scenario("digits", partition="dirichlet", alpha=0.1, clients=10)`.
 
-    Data of your own (`fedloom.data.from_arrays`, `from_torch`) are dealt at once, by `seed` (default 0): the same
-    clients for every run. Raises `ConfigError` for unknown names or keys, and for values out of range.
+    source: the name of a source, or data of your own: a pair of arrays (x, y), a torch Dataset of (sample, label), a
+    list of either (one a client), a Hugging Face `Dataset` or `DatasetDict`, or what `fedloom.data.from_arrays`,
+    `from_torch`, `from_clients` and `from_huggingface` give, which take options. Data of your own are dealt at once, by
+    `seed` (default 0): the same clients for every run.
+
+    Without `partition` and its keys, each owner becomes a client where samples have owners; other samples are dealt
+    alike (`iid`). Raises `ConfigError` for unknown names or keys and for values out of range, `DataError` for data that
+    it does not know or that do not fit.
     """
-    if isinstance(source, str):
-        return parse({"scenario": {"source": source, **keys}}).scenario
-    described = parse({"scenario": {"source": "given", "digest": "", **keys}}).scenario
-    return described.build(run_seed=0, splits=source)
+    splits = None if isinstance(source, str) else own_data(source)
+    named = {"source": source} if splits is None else {"source": "given", "digest": ""}
+    dealt: dict[str, Any] = {}
+    if splits is not None and splits.owners and keys.get("partition", "natural") == "natural":
+        dealt = {"partition": "natural", "clients": splits.owners}
+    elif keys.keys() <= {*ScenarioConfig.model_fields, *SOURCES.get(named["source"]).model_fields}:
+        dealt = {"partition": "iid"}
+    described = parse({"scenario": {**named, **dealt, **keys}}).scenario
+    return described if splits is None else described.build(run_seed=0, splits=splits)
+
+
+describe = scenario  # `run` has a parameter of that name
 
 
 def run(
     method: str = "fedavg",
     *,
-    scenario: ScenarioConfig | Scenario,
-    model: str | None = None,
+    scenario: str | ScenarioConfig | Scenario,
+    model: Model | Sequence[Model] | None = None,
     out: Path | str | None = None,
     existing: Existing = "refuse",
     callbacks: Sequence[Callback] = (),
@@ -46,21 +66,30 @@ def run(
 ) -> Result:
     """Train and test one method; `keys` are those of a config (rounds, participation, seed, optimizer, ...).
 
-    scenario: a description from `fedloom.scenario`, or a `Scenario` of your own. out: run folder, None keeps nothing
-    on disk. Raises what `fedloom.study.run.run` raises.
+    scenario: a description from `fedloom.scenario`, or a `Scenario` of your own; a name is `fedloom.scenario(name)`.
+    model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
+    function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it names; a
+    list for clients that differ. out: run folder, None keeps nothing on disk. Raises what `fedloom.study.run.run`
+    raises.
     """
     own = scenario if isinstance(scenario, Scenario) else None
-    config = parse({"method": method, "model": model, **keys, "scenario": _described(scenario)})
+    values = {"method": method, **keys, "scenario": _section(scenario)}
+    if is_given(model):
+        config = parse(values)
+        own = own or config.scenario.build(config.seed)
+        model = in_words(model, own.train_set)
+    config = parse({**values, "model": model})
     return run_config(
         config, scenario=own, out=None if out is None else Path(out), existing=existing, callbacks=callbacks
     )
 
 
 def compare(
-    methods: Sequence[str] | None = None,
+    methods: str | Sequence[str] | None = None,
     *,
-    scenario: ScenarioConfig | Scenario | Sequence[ScenarioConfig],
+    scenario: str | ScenarioConfig | Scenario | Sequence[str | ScenarioConfig],
     seeds: int | Sequence[int] | None = None,
+    model: Model | Sequence[Any] | None = None,
     out: Path | str | None = None,
     existing: Existing = "resume",
     jobs: int = 1,
@@ -71,25 +100,35 @@ def compare(
 
     methods: None compares fedavg and fedsc. seeds: the seeds, or how many from 0 on (3). Every key of `keys` may be a
     list of values, which are compared as well, e.g. `rounds=[10, 30]`, `fedsc={"tau": [0.1, 0.2]}`; so may `scenario`.
-    Where a key takes a list itself, a list is one value, and a list of lists compares several. out: folder of the run
-    folders; runs that have finished there are reused. jobs: processes at a time; more than one needs `out`, and, as
-    Python's `multiprocessing` does, a script whose work stands below `if __name__ == "__main__":`. callbacks: every run
-    gets copies of its own. Raises what `fedloom.study.grid.variants` and `fedloom.study.compare.compare` raise.
+    Where a key takes a list itself (`model`), a list is one value, and a list of lists compares several. out: folder of
+    the run folders; runs that have finished there are reused. jobs: processes at a time; more than one needs `out`,
+    and, as Python's `multiprocessing` does, a script whose work stands below `if __name__ == "__main__":`. callbacks:
+    every run gets copies of its own. Raises what `fedloom.study.grid.variants` and `fedloom.study.compare.compare`
+    raise.
     """
     own = scenario if isinstance(scenario, Scenario) else None
-    if isinstance(scenario, Scenario | ScenarioConfig):
-        described: Any = _described(scenario)
-    else:
-        described = [_described(one) for one in scenario]
-    configs = variants({**keys, "scenario": described}, methods, seeds)
+    each = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
+    if len(each) > 1 and any(isinstance(one, Scenario) for one in each):
+        raise ConfigError("scenario: of scenarios that are objects, one at a time can be compared")
+    described = [_section(one) for one in each]
+    if is_given(model):
+        data = own or parse({"scenario": described[0]}).scenario.build(run_seed=0)
+        model = in_words(model, data.train_set)
+    values = {**keys, "model": model, "scenario": described}
+    configs = variants(values, [methods] if isinstance(methods, str) else methods, seeds)
     folder = None if out is None else Path(out)
     return Comparison(
         compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=own, callbacks=callbacks)
     )
 
 
-def _described(scenario: ScenarioConfig | Scenario) -> dict[str, Any]:
-    """The section of a config that stands for a scenario."""
+def _section(scenario: Any) -> dict[str, Any]:
+    """The section of a config that stands for a scenario. Raises `ConfigError` for what is none."""
+    if isinstance(scenario, str):
+        scenario = describe(scenario)
     if isinstance(scenario, Scenario):
         return {"source": "given", "digest": scenario.digest(), "partition": "iid", "clients": scenario.clients}
+    if not isinstance(scenario, ScenarioConfig):
+        kind = type(scenario).__name__
+        raise ConfigError(f"scenario is a {kind}; need the name of a source, or what fl.scenario(...) gives")
     return scenario.resolved()

@@ -17,7 +17,7 @@ import click
 import typer
 
 from fedloom._version import __version__
-from fedloom.commands import catalogue, several
+from fedloom.commands import catalogue, model, several
 from fedloom.commands.shared import (
     AsJson,
     Config,
@@ -37,6 +37,7 @@ from fedloom.commands.shared import (
     writing,
 )
 from fedloom.core.errors import ClientError, ConfigError, FedloomError
+from fedloom.core.interrupts import one_at_a_time
 
 if TYPE_CHECKING:
     from fedloom.study.run import Existing
@@ -173,12 +174,16 @@ for command in (catalogue.methods, catalogue.models, catalogue.datasets, catalog
     app.command()(command)
 
 
+model.register(app)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns failures into exit codes."""
     for stream in (sys.stdout, sys.stderr):
         spoken(stream)
     try:
-        code = app(args=None if words is None else list(words), prog_name="fedloom", standalone_mode=False)
+        with one_at_a_time():
+            code = app(args=None if words is None else list(words), prog_name="fedloom", standalone_mode=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "fedloom"
         _fail(f"{error.format_message().rstrip('.')}; `{path} --help` says more", error.exit_code)

@@ -131,7 +131,7 @@ def outcome(console: Console, result: Result, brief: bool = False) -> None:
         f"{n['flops'] / 1e9:,.1f} GFLOPs"
     )
     spent = n["seconds"]
-    shares = ", ".join(f"{name} {spent[name]:.1f} s" for name in SECONDS if name != "total")
+    shares = ", ".join(f"{name} {spent[name]:.1f} s" for name in SECONDS if name != "total" and name in spent)
     console.print(f"  {spent['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")

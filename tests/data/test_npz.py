@@ -1,5 +1,8 @@
 """NPZ files in the Keras convention, right and wrong."""
 
+import tracemalloc
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +97,71 @@ def test_a_missing_key_is_named(tmp_path, key):
 def test_wrong_arrays_are_refused(save, changed, message):
     with pytest.raises(DataError, match=message):
         save(**changed).load()
+
+
+def test_words_and_wild_labels_name_their_classes(save):
+    assert save(y_train=np.array(list("abab")), y_test=np.array(list("abba"))).load().train.classes == ("a", "b")
+    assert save(y_train=np.array([0, 1, 2, 255])).load().train.classes == ("0", "1", "2", "255")
+    assert save(y_train=np.array([1, 2, 3, 4]), y_test=np.array([1, 2, 3, 4])).load().test.y.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("wild", [2**32 - 1, 2**62, 2**64 - 1])
+def test_a_label_that_no_set_has_is_refused_at_once(save, wild):
+    with pytest.raises(DataError, match=f"label {wild} is no class"):
+        save(y_train=np.array([0, 1, 2, wild], np.uint64)).load()
+
+
+def member(shape, version=1, length=None):
+    """An .npy that states `shape` and holds 96 bytes."""
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    size = (length or len(header)).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header.encode() + bytes(96)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (member((2**40, 1)), r"x_train\.npy states shape \(1099511627776, 1\) of uint8, 1,099,511,627,776 bytes"),
+        (member((2**62, 2**62)), r"x_train\.npy states shape"),
+        (member((4, -24)), "states shape"),
+        (member((4, 6, 5)), r"states shape \(4, 6, 5\) of uint8, 120 bytes, and holds 96"),
+        (member((4, 24), version=2, length=2**32 - 1), r"x_train\.npy does not begin as an array does"),
+        (member("(" * 5000), "cannot be read as"),
+        (member((4, 24), version=9), "cannot be read as"),
+        (b"x", r"x_train\.npy does not begin as an array does"),
+        (b"", r"x_train\.npy does not begin as an array does"),
+    ],
+    ids=["huge", "overflow", "negative", "short", "long header", "nested", "version", "text", "empty"],
+)
+def test_a_header_that_lies_is_refused_before_memory_is_taken(save, raw, message):
+    source = save()
+    with zipfile.ZipFile(source.path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(source.path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, contents in (members | {"x_train.npy": raw}).items():
+            archive.writestr(name, contents)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=message) as caught:
+            source.load()
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+
+
+def test_an_archive_beyond_memory_is_refused_before_it_is_read(save, monkeypatch):
+    source = save()
+    monkeypatch.setattr("os.sysconf", lambda name: 8)
+    with pytest.raises(DataError, match="GiB of memory, this machine has"):
+        source.load()
+
+
+def test_other_files_in_the_archive_are_left_alone(save):
+    source = save()
+    with zipfile.ZipFile(source.path, "a") as archive:
+        archive.writestr("README.txt", "by hand")
+    assert len(source.load().train) == 4
 
 
 def test_a_missing_file_says_what_was_expected(tmp_path):

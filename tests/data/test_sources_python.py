@@ -202,6 +202,12 @@ def test_hub_texts_and_a_test_set_of_their_own(hub):
     assert {tuple(row) for row in splits.train.x.tolist()} == {(4, 3, 0), (2, 0, 0)}
 
 
+def test_plain_whole_numbers_as_labels_with_a_test_split(hub):
+    splits = SOURCES.get("hf")(dataset="plain", size=8).load()
+    assert splits.train.classes == splits.test.classes == ("0", "1")
+    assert splits.test.y.tolist() == Y.tolist()
+
+
 def test_offline_is_handed_on_and_put_back(hub):
     SOURCES.get("hf")(dataset="pictures", size=8, offline=True).load()
     assert hub[0][4:] == ({"local_files_only": True}, True)

@@ -1,5 +1,7 @@
 """The engine that is asked for, with own kernels or without, and what stands in the way of one."""
 
+import resource
+
 import pytest
 import torch
 
@@ -280,3 +282,21 @@ def test_a_config_may_take_every_step_in_plain_python():
     fast, plain = (run(parse(config | {"engine": {"name": "serial", "fast": fast}})) for fast in (True, False))
     same = ("test_loss", "accuracy", "fingerprint", "flops")
     assert all(fast.numbers[name] == plain.numbers[name] for name in same)
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_FSIZE"])
+@pytest.mark.parametrize("name", ["processes", "auto"])
+def test_where_no_memory_can_be_shared_it_is_said_and_rounds_run(limit, name):
+    """As under ulimit -v and ulimit -f."""
+    kind = getattr(resource, limit)
+    before, toy = resource.getrlimit(kind), world(configured("fedsc"), LABELS)
+    resource.setrlimit(kind, (1 << 38, before[1]))
+    try:
+        found = choose(toy.federation, toy.worker, EngineChoice(name=name, workers=2))
+        toy.federation.engine = found.engine
+        toy.federation.step()
+    finally:
+        resource.setrlimit(kind, before)
+        found.engine.close()
+    assert "no memory can be shared between processes here (ulimit -v or ulimit -f)" in found.warning
+    assert same_bits(toy.federation.server, trained(world(configured("fedsc"), LABELS), TORCH, count=1).server)

@@ -12,7 +12,19 @@ from fedloom.methods import METHODS
 from fedloom.methods.facts import ServerContext
 from fedloom.methods.method import PRESETS
 from fedloom.methods.phases import Batch, ClassMeans, OptimizerSpec, SampleMean
-from support import CLASSES, Recording, TinyBN, configured, dataset, furthest, rows_of, same_bits, same_tree, world
+from support import (
+    CLASSES,
+    Recording,
+    TinyBN,
+    configured,
+    dataset,
+    furthest,
+    handmade,
+    rows_of,
+    same_bits,
+    same_tree,
+    world,
+)
 
 NAMES = ["fedavg", "fedbn", "fedco2", "feddw", "fedprox", "fedsc", "fedskc", "fedssa", "local"]
 # Methods whose loss is made of the batch alone but for fedprox's pull; feddw and fedskc have tests of their own.
@@ -42,11 +54,11 @@ def test_every_method_has_every_preset(name, preset):
 def test_presets_of_fedsc():
     paper, authors, sound = (configured("fedsc", preset).options for preset in PRESETS)
     assert (paper.tau, paper.neighbours, paper.lambda_rpcl, paper.lambda_cpdr) == (0.05, 2, 1.0, 1.0)
-    assert (paper.neighbour, paper.scale, paper.detach_scale, paper.cpdr) == ("angle", "batch", True, "l1")
+    assert (paper.neighbour, paper.scale, paper.detach_scale, paper.cpdr) == ("angle", "dataset", True, "l1")
     assert (paper.consistent, paper.positives, paper.prototypes_from) == ("renorm", "all", "after_training")
     assert (authors.neighbour, authors.scale, authors.positives) == ("none", "none", "self")
     assert (authors.cpdr, authors.consistent, authors.prototypes_from) == ("off", "code", "last_epoch")
-    assert sound.cpdr == "mse"
+    assert (sound.scale, sound.cpdr, sound.rpcl_ramp) == ("batch", "mse", 30)
 
 
 def test_options_override_presets():
@@ -128,7 +140,7 @@ def doubled(record):
 def prepared(name, preset="paper", **options):
     """A method after a round, a float64 net away from the received weights, five real rows, and constants; those of
     FedSC come from random tables."""
-    method = configured(name, preset, **options)
+    method = handmade(name, preset, **options)
     toy = world(method, [[0, 1], [2, 3]])
     toy.federation.step()
     job = toy.job(0, round_=2)
@@ -142,7 +154,7 @@ def prepared(name, preset="paper", **options):
     start = method.begin(payload, state, job.ctx)
     net, consts = toy.net.double(), start.consts
     net.load_state_dict({n: v + 0.05 for n, v in start.tree.items()})
-    if options.get("scale") == "dataset":
+    if getattr(method.options, "scale", None) == "dataset":
         consts["scale"] = torch.linspace(0.5, 2, len(rows_of(consts)), dtype=torch.float64)
     data = dataset([0, 1, 2, 3, 0])
     return method, net, data.x.double(), data.y, consts
@@ -310,7 +322,7 @@ def test_batch_norm_counters_stay_integers_and_are_not_averaged(name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_method_keeps_nothing_to_itself(name, preset):
-    toy = world(configured(name, preset), LABELS, epochs=2)
+    toy = world(handmade(name, preset), LABELS, epochs=2)
     before = copy.deepcopy(vars(toy.method))
     for _ in range(2):
         toy.federation.step()
@@ -322,7 +334,7 @@ def test_a_method_keeps_nothing_to_itself(name, preset):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_hooks_do_not_write_their_arguments(name, preset):
     """Two rounds on records that are checked before and after every hook of the server."""
-    toy = world(configured(name, preset), LABELS, engine=Recording, net=TinyBN)
+    toy = world(handmade(name, preset), LABELS, engine=Recording, net=TinyBN)
     for _ in range(2):
         server = toy.federation.server
         before = to_bytes(server)

@@ -132,6 +132,34 @@ def test_unsampled_clients_keep_their_state():
         assert all(to_bytes(toy.federation.states[k]) == state for k, state in before.items() if k != sampled)
 
 
+def test_the_head_that_is_sent_is_the_offline_net_s():
+    for done in fedco2(rounds=2).federation.engine.done[len(LABELS) :]:  # in round 1 both nets are one
+        trained = done.payload["model"] | done.state["model"]
+        offline, online = (
+            {n: v for n, v in child(trained, net).items() if n.startswith(("fc.", "head."))}
+            for net in ("offline", "online")
+        )
+        assert same_tree(done.payload["head"], offline)
+        assert furthest(done.payload["head"], online) > 1e-3
+
+
+def test_presets():
+    paper, authors, sound = (configured("fedco2", preset).options for preset in ("paper", "authors", "sound"))
+    assert (paper.algorithm, paper.weights, paper.bn_stats, paper.offline_init) == (
+        "feature_skew",
+        "uniform",
+        "personal",
+        "same",
+    )
+    assert (authors.algorithm, authors.weights, authors.bn_stats, authors.offline_init) == (
+        "label_skew",
+        "samples",
+        "shared",
+        "independent",
+    )
+    assert sound == paper
+
+
 # -- what it is without its parts --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("participation", [1.0, 2 / 3])
 def test_with_all_transfer_off_feature_skew_is_label_skew(participation):

@@ -11,6 +11,7 @@ from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.methods import fedsc
 from fedloom.methods.facts import ServerContext
+from fedloom.methods.parts.contrast import mean_distances
 from fedloom.methods.parts.prototypes import label_discrepancy
 from fedloom.methods.phases import Batch, OptimizerSpec
 from support import (
@@ -56,6 +57,10 @@ def example(method, *, seed=0, rows=7, width=3, held=None, tables=None):
     rng = torch.Generator().manual_seed(seed + 100)
     z = torch.randn(rows, width, generator=rng, dtype=torch.float64)
     return z, torch.arange(rows) % CLASSES, constants(method, *(tables(r, o) if tables else (r, o)))
+
+
+def consistent_of(r: ClassTable) -> ClassTable:
+    return fedsc.consistent_prototypes(r, torch.full((len(r.held),), 1 / len(r.held), dtype=torch.float64))
 
 
 def objective(method, z, y, consts, mask=None):
@@ -329,7 +334,7 @@ def test_without_U_the_length_of_prototypes_does_not_matter(preset):
     first, second = (objective(method, z, y, c).terms["rpcl"] for c in (consts, longer))
     assert torch.allclose(first, second, rtol=1e-12, atol=1e-12)
     if preset == "paper":  # with U it does
-        method = configured("fedsc", "paper")
+        method = configured("fedsc", "paper", scale="batch")
         first, second = (objective(method, z, y, c).terms["rpcl"] for c in (consts, longer))
         assert abs(float(first - second)) > 0.1
 
@@ -391,7 +396,7 @@ def test_no_gradient_through_U_unless_asked():
     """U times a gradient-free copy of itself: only `detach_scale` false differs from U as plain numbers."""
     gradients = {}
     for name, options in (("detached", {}), ("not detached", {"detach_scale": False}), ("numbers", {})):
-        method = configured("fedsc", "paper", **options)
+        method = configured("fedsc", "paper", scale="batch", **options)
         z, y, consts = example(method)
         batch = Batch(z, y)
         if name == "numbers":
@@ -503,6 +508,43 @@ def test_prototypes_of_the_last_epoch_are_seen_before_the_steps():
     assert same_tree(done.payload["model"], after.payload["model"])
     assert torch.allclose(ours, before.payload["prototypes"].values, rtol=0, atol=1e-6)
     assert not torch.allclose(ours, after.payload["prototypes"].values, atol=1e-4)
+
+
+@pytest.mark.parametrize("near", [1.0, 0.1, 0.01, 1e-3])
+@pytest.mark.parametrize("width", [10, 512])
+def test_U_in_float32_is_as_exact_as_its_docstring_says(near, width):
+    """Samples at a distance of `near` times a prototype's length; the reference subtracts in float64."""
+    rng = torch.Generator().manual_seed(1)
+    p = torch.rand(1, width, generator=rng)
+    away = torch.randn(200, width, generator=rng)
+    z = p + near * p.norm() * away / away.norm(dim=1, keepdim=True)
+    expected = (z.double() - p.double()).norm(dim=1)
+    lengths, dots = z.square().sum(1, keepdim=True), z @ p.T
+    for rows in range(200):
+        one = slice(rows, rows + 1)
+        ours = mean_distances(lengths[one], dots[one], p.square().sum(1), Batch(z[one], torch.zeros(1).long()))
+        assert abs(float(ours) / float(expected[rows]) - 1) <= 4e-7 / near**2 + 4e-7
+
+
+@pytest.mark.parametrize(
+    ("preset", "round_", "share"),
+    [("sound", 2, 1 / 15), ("sound", 15, 0.5), ("sound", 30, 1.0), ("sound", 90, 1.0), ("paper", 2, 1.0)],
+)
+def test_the_default_lets_rpcl_grow_over_thirty_rounds(preset, round_, share):
+    """Its weight, and its part of the loss: 2 / 30 in round 2, where it begins, whole from round 30 on."""
+    r, o = random_table(), consistent_of(random_table())
+    terms = {}
+    for name, ramp in (("ours", {}), ("whole", {"rpcl_ramp": 0})):
+        method = configured("fedsc", preset, lambda_rpcl=3.0, **ramp)
+        toy = world(method, [[0, 1]])
+        payload = {"model": toy.task.init, "relational": r, "consistent": o}
+        consts = method.begin(payload, {}, toy.federation.client_context(0, round_)).consts
+        consts["scale"] = torch.ones(len(rows_of(consts)), dtype=torch.float64)
+        z = torch.randn(7, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        terms[name] = objective(method, z, torch.arange(7) % CLASSES, consts).terms
+    assert float(terms["whole"]["rpcl"]) > 0.1
+    assert float(terms["ours"]["rpcl"] / terms["whole"]["rpcl"]) == pytest.approx(share, rel=1e-6)
+    assert torch.equal(terms["ours"]["cpdr"], terms["whole"]["cpdr"])
 
 
 def test_U_of_the_data_set_is_its_mean_distance():

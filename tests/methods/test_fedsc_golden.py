@@ -70,6 +70,8 @@ def relational(precision: Precision, neighbours: int = INPUTS["relational_M_for_
 
 def constants(precision: Precision, preset: str = "paper", **options):
     """The method, and the constants that its client gets from the golden R and O."""
+    if preset == "paper":  # the example takes U over the batch
+        options = {"scale": "batch"} | options
     method = configured("fedsc", preset, tau=INPUTS["tau"], neighbours=1, **options)
     local = local_prototypes(precision)
     r = fedsc.relational_prototypes(local, 1, method.options.neighbour)

@@ -387,7 +387,7 @@ def test_U_takes_no_gradient_unless_asked():
     logits.requires_grad_()
     gradients = {}
     for name, options in (("detached", {}), ("not", {"detach_scale": False}), ("numbers", {"scale": "dataset"})):
-        method = configured("fedskc", "paper", **options)
+        method = configured("fedskc", "paper", **{"scale": "batch"} | options)
         consts = constants(method, knowledge_table())
         consts["scale"] = torch.cdist(logits.detach(), rows_of(consts)).mean(0)
         gradients[name] = torch.autograd.grad(fedskc.lcl(logits, Batch(logits, y), consts, method.options), logits)[0]
@@ -627,7 +627,7 @@ def test_presets():
     assert (paper.tau, paper.neighbours, paper.beta, paper.lambda_lcl, paper.lcl_ramp) == (0.08, 1, 0.95, 1.0, 0)
     assert (paper.silu, paper.scale, paper.detach_scale, paper.gda, paper.gpr) == (
         True,
-        "batch",
+        "dataset",
         True,
         "paper",
         "paper",
@@ -636,13 +636,14 @@ def test_presets():
     assert (authors.silu, authors.scale, authors.denominator) == (False, "none", "positive_twice")
     assert (authors.missing_positive, authors.lcl_ramp, authors.knowledge_from) == ("self", 100, "last_epoch")
     assert (authors.gda, authors.gpr, authors.beta, authors.gpr_classes) == ("fedavg", "paper", 0.99, "own")
-    assert (sound.lcl_ramp, sound.gda, sound.gpr) == (30, "share", "off")
+    assert (sound.scale, sound.lcl_ramp, sound.gda, sound.gpr) == ("batch", 30, "share", "off")
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_on_digits(preset):
     """Four rounds of real images, a run like any other."""
     scenario = fedloom.scenario("digits", partition="dirichlet", alpha=0.1, clients=5)
-    result = fedloom.run(method="fedskc", preset=preset, scenario=scenario, rounds=4, local_epochs=1, seed=1)
+    training = {"local_epochs": 1, "batch_size": 32, "optimizer": {"lr": 0.05, "momentum": 0.9}}
+    result = fedloom.run(method="fedskc", preset=preset, scenario=scenario, rounds=4, seed=1, **training)
     assert math.isfinite(result.numbers["test_loss"])
     assert preset == "paper" or result.numbers["accuracy"] > 0.15  # the printed GPR shrinks this net too fast

@@ -96,6 +96,8 @@ def batch_of(precision: Precision, kind: type[Batch] = Batch) -> Batch:
 
 def constants(precision: Precision, preset: str = "paper", **options):
     """The method, and the constants that its client gets in round 2 from the golden c~ (M = 1)."""
+    if preset == "paper":  # the example takes U over the batch
+        options = {"scale": "batch"} | options
     method = configured("fedskc", preset, tau=INPUTS["tau"], **options)
     toy = world(method, [[0, 1]])
     payload = {"model": toy.task.init, "knowledge": knowledge(precision)}

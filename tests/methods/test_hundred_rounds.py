@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fedloom.methods.phases import OptimizerSpec
-from support import TinyBN, configured, world
+from support import TinyBN, handmade, world
 
 LABELS = [[0, 1, 2, 0, 1, 1], [1, 1, 2, 3, 3, 0, 1], [0, 0, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1]]
 CASES = [("fedskc", {}), ("fedskc", {"tau": 0.01}), ("feddw", {}), ("fedsc", {}), ("fedsc", {"tau": 0.01})]
@@ -16,7 +16,7 @@ CASES = [("fedskc", {}), ("fedskc", {"tau": 0.01}), ("feddw", {}), ("fedsc", {})
 @pytest.mark.parametrize(("name", "options"), [*CASES, ("fedco2", {}), ("fedssa", {})])
 def test_a_hundred_rounds_stay_finite(name, preset, options):
     toy = world(
-        configured(name, preset, **options),
+        handmade(name, preset, **options),
         LABELS,
         net=TinyBN,
         rounds=100,

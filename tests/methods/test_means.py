@@ -8,7 +8,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods import METHODS
 from fedloom.methods.method import PRESETS, Method
 from fedloom.methods.parts.means import mean_of
-from support import Recording, TinyBN, after, configured, furthest, same_bits, world
+from support import Recording, TinyBN, after, configured, furthest, handmade, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]
 NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw", "fedskc+dw"]
@@ -18,7 +18,7 @@ NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw", "fedskc+dw"]
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", NAMES)
 def test_clients_send_what_the_method_declares(name, preset):
-    toy = after(world(configured(name, preset), LABELS, net=TinyBN, engine=Recording), 2)
+    toy = after(world(handmade(name, preset), LABELS, net=TinyBN, engine=Recording), 2)
     for done in toy.federation.engine.done:
         assert done.payload.keys() - {"samples"} == set(toy.method.spec.sends)
 
@@ -43,7 +43,7 @@ def test_options_that_change_what_is_sent_change_the_declaration(name, options):
 
 def noting(name, preset="sound", **options):
     """A method that notes each mean: what of, and the kind of its values."""
-    plain, seen = configured(name, preset, **options), []
+    plain, seen = handmade(name, preset, **options), []
 
     class Noting(type(plain)):
         def reduce(self, key, values, weights):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import compare
 from fedloom.study.config import parse
@@ -52,7 +52,7 @@ def test_without_a_folder_runs_go_one_by_one() -> None:
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FedloomError, match="a process of the comparison was killed") as failed:
+    with pytest.raises(RunFolderError, match="a process of the comparison was ended from outside") as failed:
         compare(configs(), out=tmp_path, jobs=2, callbacks=[Die()])
     assert "\n" not in str(failed.value)
     assert failed.value.exit_code == 2

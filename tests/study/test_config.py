@@ -16,6 +16,7 @@ from fedloom.methods.spec import Spec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.net import MODELS
 from fedloom.study.config import load, parse
+from fedloom.study.models import ModelConfig
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 SMALL: dict[str, Any] = {"scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 4}}
@@ -186,6 +187,37 @@ def test_presets_set_the_options() -> None:
     assert options["sound"].cpdr == "mse"
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "lr", "momentum", "decay", "epochs", "batch"),
+    [
+        ("fedskc", "sgd", 0.1, 0.0, 0.0, 10, 64),
+        ("fedsc", "sgd", 0.1, 0.0, 0.0, 10, 64),
+        ("feddw", "adam", 0.001, 0.9, 0.0, 5, 128),
+        ("fedco2", "sgd", 0.01, 0.9, 1e-5, 5, 64),
+        ("fedssa", "sgd", 0.005, 0.9, 5e-5, 25, 512),
+    ],
+)
+def test_authors_brings_the_released_optimiser_where_the_config_says_nothing(
+    method: str, name: str, lr: float, momentum: float, decay: float, epochs: int, batch: int
+) -> None:
+    """Values of the released scripts, by the papers' specifications."""
+    config = parse(SMALL | {"method": method, "preset": "authors"})
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.lr, optimizer.momentum, optimizer.weight_decay) == (name, lr, momentum, decay)
+    assert (config.local_epochs, config.batch_size) == (epochs, batch)
+    assert parse(config.resolved()).fingerprint() == config.fingerprint()
+    own = parse(SMALL | {"method": method, "preset": "authors", "optimizer": {"lr": 0.3}, "batch_size": 7})
+    assert (own.optimizer.name, own.optimizer.lr, own.optimizer.weight_decay) == (name, 0.3, decay)
+    assert (own.local_epochs, own.batch_size) == (epochs, 7)
+    for preset in ("paper", "sound"):
+        other, plain = parse(SMALL | {"method": method, "preset": preset}), parse(SMALL)
+        assert (other.optimizer, other.local_epochs, other.batch_size) == (
+            plain.optimizer,
+            plain.local_epochs,
+            plain.batch_size,
+        )
+
+
 class Brisk(Method):
     """A method with presets of its own names alone."""
 
@@ -229,7 +261,7 @@ def test_sections_of_methods_without_that_preset_are_checked_all_the_same() -> N
 
 def test_a_model_takes_options_of_its_own() -> None:
     config = parse(SMALL | {"model": {"name": "mlp", "hidden": [16]}})
-    assert (config.model_name(), config.models()) == ("mlp", [("mlp", {"hidden": [16]})])
+    assert (config.model_name(), config.models()) == ("mlp", [ModelConfig(name="mlp", hidden=[16])])
     assert parse(config.resolved()).fingerprint() == config.fingerprint()
     assert parse(SMALL | {"model": "mlp"}).fingerprint() != config.fingerprint()
     with pytest.raises(ConfigError, match=r"unknown key 'model\.hiden' of mlp: did you mean 'hidden'"):
@@ -239,7 +271,7 @@ def test_a_model_takes_options_of_its_own() -> None:
 def test_a_group_of_models_is_its_list() -> None:
     names = [f"fedssa-cnn{n}" for n in range(1, 6)]
     group, spelled = parse(SMALL | {"model": "fedssa-cnn"}), parse(SMALL | {"model": names})
-    assert group.models() == spelled.models() == [(name, {}) for name in names]
+    assert group.models() == spelled.models() == [ModelConfig(name=name) for name in names]
     assert group.resolved()["model"] == names
     assert group.fingerprint() == spelled.fingerprint() == parse(group.resolved()).fingerprint()
     assert group.fingerprint() != parse(SMALL | {"model": names[::-1]}).fingerprint()
@@ -248,7 +280,7 @@ def test_a_group_of_models_is_its_list() -> None:
 
 def test_a_list_of_models_may_mix_names_and_options() -> None:
     config = parse(SMALL | {"model": ["digits-cnn", {"name": "mlp", "hidden": [16]}]})
-    assert config.models() == [("digits-cnn", {}), ("mlp", {"hidden": [16]})]
+    assert config.models() == [ModelConfig(name="digits-cnn"), ModelConfig(name="mlp", hidden=[16])]
     assert config.resolved()["model"] == ["digits-cnn", {"name": "mlp", "hidden": [16]}]
     again = parse(yaml.safe_load(yaml.safe_dump(config.resolved())))
     assert again.fingerprint() == config.fingerprint()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fedloom.study.config import parse
+from fedloom.study.run import run
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 WORDS = ["rounds=8", "local_epochs=1", "checkpoint.seconds=0"]
@@ -99,3 +104,48 @@ def test_workers_end_with_a_killed_parent_and_leave_nothing(tmp_path: Path) -> N
     assert not any(alive(worker) for worker in workers)
     assert set(Path("/dev/shm").iterdir()) <= memory
     assert finished(cut, "--resume", *words)["checkpoint_sha256"] == expected
+
+
+ROUNDS_OF_MANY = 24
+MANY: dict[str, Any] = {
+    "method": "local",
+    "model": {"name": "mlp", "hidden": [8]},
+    "scenario": {"source": "digits", "partition": "iid", "clients": 1000, "val": 0},
+    "rounds": ROUNDS_OF_MANY,
+    "local_epochs": 1,
+    "participation": 0.1,
+    "evaluation": {"protocol": "personal/local", "every": ROUNDS_OF_MANY},
+    "checkpoint": {"seconds": 0},
+    "engine": {"name": "processes", "workers": 2},
+}
+
+
+def _go_on(out: Path) -> None:
+    run(parse(MANY), out=out, existing="resume")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_killed_at_twenty_random_instants_with_a_thousand_states(tmp_path: Path) -> None:
+    """Forked, so that each of the twenty starts at once."""
+    whole = run(parse(MANY), out=tmp_path / "whole")
+    seed = random.SystemRandom().randrange(10**6)
+    rng, cut = random.Random(seed), tmp_path / "cut"
+    log, target, seen = cut / "metrics.jsonl", 0, set()
+    for _ in range(20):
+        process = multiprocessing.get_context("fork").Process(target=_go_on, args=(cut,))
+        process.start()
+        target += rng.randint(0, 2) if target < ROUNDS_OF_MANY - 4 else 0
+        while process.is_alive() and not (log.exists() and f'"round": {target},' in log.read_text()) and target:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.3))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, f"ended before the kill (seed {seed})"
+        assert not (cut / "summary.json").exists(), f"finished before the kill (seed {seed})"
+        seen.add(max((path.name for path in (cut / "checkpoint").glob("round-*")), default=""))
+    assert len(seen) > 3, f"the kills came at the same place (seed {seed})"
+    resumed = run(parse(MANY), out=cut, existing="resume")
+    assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"], f"seed {seed}"
+    rows = [[row for row in one.rows if not row["name"].startswith("seconds")] for one in (whole, resumed)]
+    assert rows[0] == rows[1], f"seed {seed}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from filelock import FileLock
 
 from fedloom.core.errors import CheckpointError, ClientError, ConfigError, RunFolderError
 from fedloom.methods import METHODS
-from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig, parse
 from fedloom.study.results import Result
@@ -110,7 +110,7 @@ def test_memory_only_runs_leave_nothing_and_agree_with_runs_on_disk(tmp_path: Pa
 
 def test_the_folder_holds_what_it_should(tmp_path: Path) -> None:
     result = run(small(), out=tmp_path / "run")
-    names = {path.name for path in (tmp_path / "run").iterdir()} - {".lock"}
+    names = {path.name for path in (tmp_path / "run").iterdir()} - {".lock", ".fedloom"}
     expected = {"config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json"}
     assert names == expected | {"checkpoint"}
     table = pq.read_table(tmp_path / "run" / "metrics.parquet")
@@ -141,7 +141,7 @@ def test_an_unfinished_run_needs_a_word(tmp_path: Path) -> None:
 def test_a_folder_of_another_config_is_refused_and_left_alone(tmp_path: Path) -> None:
     run(small(), out=tmp_path)
     before = (tmp_path / "summary.json").read_bytes()
-    with pytest.raises(RunFolderError, match="seed: 0 there, 5 here"):
+    with pytest.raises(RunFolderError, match=r"another config \(seed: 0 there, 5 here\)"):
         run(small(seed=5), out=tmp_path, existing="resume")
     assert (tmp_path / "summary.json").read_bytes() == before
 
@@ -181,7 +181,7 @@ def test_all_checkpoints_damaged_is_an_error(tmp_path: Path) -> None:
     interrupted(small(), tmp_path, 3)
     for folder in (tmp_path / "checkpoint").iterdir():
         (folder / "server.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="all 2 checkpoints are damaged"):
+    with pytest.raises(CheckpointError, match=r"none of 2 checkpoints can be used .*round-000003 is damaged"):
         run(small(), out=tmp_path, existing="resume")
 
 
@@ -239,10 +239,15 @@ def test_a_protocol_that_the_method_cannot_serve_is_refused_before_training() ->
         run(small(method="local"))
 
 
-def test_best_val_needs_validation_data() -> None:
+def test_best_val_needs_validation_data_before_training(tmp_path: Path) -> None:
     scenario = {"source": "digits", "partition": "iid", "clients": 4, "val": 0}
-    with pytest.raises(ConfigError, match="best_val"):
-        run(small(scenario=scenario, evaluation={"select": "best_val"}))
+    config = small(scenario=scenario, evaluation={"select": "best_val"})
+    for existing in ("refuse", "resume"):
+        watch = Notes()
+        with pytest.raises(ConfigError, match=r"best_val.*set scenario\.val above 0"):
+            run(config, out=tmp_path / "run", existing=existing, callbacks=[watch])
+        assert watch.first_round == 0  # nothing was trained
+        assert not (tmp_path / "run").exists()
 
 
 def test_bytes_are_those_of_the_serialised_payloads() -> None:
@@ -255,13 +260,128 @@ def test_bytes_are_those_of_the_serialised_payloads() -> None:
     assert silent.numbers["bytes_up"] == silent.numbers["bytes_down"] == 0
 
 
-def test_client_files_of_unsampled_clients_are_shared_between_checkpoints(tmp_path: Path) -> None:
-    config = small(method="local", evaluation={"protocol": "personal/local"}, participation=0.25)
+def test_fresh_deletes_nothing_before_the_new_run_is_known_to_work(tmp_path: Path) -> None:
+    run(small(), out=tmp_path)
+    kept = (tmp_path / "summary.json").read_bytes()
+    with pytest.raises(ConfigError, match="no personal model"):
+        run(small(method="fedavg", evaluation={"protocol": "personal/local"}), out=tmp_path, existing="fresh")
+    assert (tmp_path / "summary.json").read_bytes() == kept
+
+
+def test_fresh_leaves_what_fedloom_did_not_write(tmp_path: Path) -> None:
+    run(small(), out=tmp_path)
+    own = [tmp_path / "notes.txt", tmp_path / "checkpoint" / "mine", tmp_path / "states" / "mine"]
+    for path in own:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    run(small(seed=1), out=tmp_path, existing="fresh")
+    assert [path.read_text() for path in own] == ["mine"] * 3
+
+
+def test_the_mark_comes_first_and_seconds_of_checkpoints_count(tmp_path: Path, monkeypatch: Any) -> None:
+    order: list[str] = []
+    real = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda path, to: (order.append(Path(to).name), real(path, to)))
+    result = run(small(), out=tmp_path)
+    assert order[0] == ".fedloom"
+    spent = [row["value"] for row in result.rows if row["name"] == "seconds_checkpoint"]
+    assert len(spent) == 4
+    seconds = result.numbers["seconds"]
+    assert seconds["checkpoint"] == pytest.approx(sum(spent), abs=1e-3)
+    rounds = sum(row["value"] for row in result.rows if row["name"] == "seconds_total")
+    assert seconds["total"] == pytest.approx(rounds + sum(spent), abs=2e-3)
+
+
+def test_numbers_that_are_not_finite_are_null_in_every_json(tmp_path: Path) -> None:
+    config = small(method="fedavg", optimizer={"lr": 1e30}, rounds=2)
+    result = run(config, out=tmp_path)
+
+    def strict(text: str) -> Any:
+        return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
+
+    rows = [strict(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert any(row["value"] is None for row in rows)
+    for path in tmp_path.rglob("*.json"):
+        strict(path.read_text())
+    again = Result.read(tmp_path)
+    assert again is not None
+    assert [math.isnan(row["value"]) for row in again.rows] == [not math.isfinite(row["value"]) for row in result.rows]
+
+
+def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_them(tmp_path: Path, monkeypatch: Any) -> None:
+    synced: list[Path] = []
+    real = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    run(small(rounds=1), out=tmp_path)
+    names = [path.name for path in synced]
+    assert names.index("metrics.jsonl") < next(n for n, name in enumerate(names) if "server.safetensors" in name)
+
+
+def test_states_lie_in_few_files(tmp_path: Path) -> None:
+    many = {"source": "digits", "partition": "iid", "clients": 40}
+    config = small(method="local", evaluation={"protocol": "personal/local"}, participation=0.25, scenario=many)
     run(config, out=tmp_path)
-    before, last = sorted((tmp_path / "checkpoint").iterdir())
-    shared = [p for p in (last / "clients").iterdir() if p.stat().st_nlink > 1]
-    assert shared
-    assert all((before / "clients" / p.name).samefile(p) for p in shared)
-    loaded = checkpoints.load_latest(tmp_path / "checkpoint", config.fingerprint(), print)
-    assert loaded is not None
-    assert loaded.round == 4
+    assert len([path for path in newest(tmp_path).iterdir() if path.is_file()]) <= 3 + 3  # two packs or three
+
+
+def test_the_sha256_depends_neither_on_the_engine_nor_on_when_checkpoints_were_written(tmp_path: Path) -> None:
+    found = {}
+    for seconds in (0, 1000):
+        for engine in ("serial", "processes"):
+            more = {"engine": {"name": engine, "workers": 2}, "checkpoint": {"seconds": seconds}}
+            config = small(method="local", evaluation={"protocol": "personal/local"}, **more)
+            result = run(config, out=tmp_path / f"{engine}-{seconds}")
+            found[engine, seconds] = result.numbers["checkpoint_sha256"]
+    assert len(set(found.values())) == 1
+
+
+def edited(path: Path, change: Any) -> None:
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+ROWS = {
+    "dropped": lambda lines: lines[3:],
+    "edited": lambda lines: [lines[0].replace('"round": 1', '"round": 2'), *lines[1:]],
+    "damaged": lambda lines: ["?\n", *lines[1:]],
+    "missing": lambda lines: [],
+}
+
+
+@pytest.mark.parametrize("how", ROWS)
+def test_rows_that_were_changed_are_noticed_on_resume(tmp_path: Path, how: str) -> None:
+    interrupted(small(), tmp_path, 3)
+    edited(tmp_path / "metrics.jsonl", ROWS[how])
+    if how == "missing":
+        (tmp_path / "metrics.jsonl").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"does not fit metrics\.jsonl, of which rows were lost or changed"
+    ) as caught:
+        run(small(), out=tmp_path, existing="resume")
+    assert "\n" not in str(caught.value)
+
+
+def test_last_rows_that_were_lost_cost_rounds_and_no_number(tmp_path: Path) -> None:
+    whole = run(small(), out=tmp_path / "whole")
+    interrupted(small(), tmp_path / "cut", 3)
+    edited(tmp_path / "cut" / "metrics.jsonl", lambda lines: lines[:-4])
+    watch = Notes()
+    resumed = run(small(), out=tmp_path / "cut", existing="resume", callbacks=[watch])
+    assert "checkpoint round-000003 does not fit metrics.jsonl" in watch.notes[0]
+    assert watch.first_round == 3
+    assert metrics(resumed) == metrics(whole)
+    assert resumed.numbers["bytes_up"] == whole.numbers["bytes_up"]
+
+
+def test_an_edited_meta_json_is_damaged(tmp_path: Path) -> None:
+    interrupted(small(), tmp_path, 3)
+    file = newest(tmp_path) / "meta.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"round": 4}))
+    watch = Notes()
+    run(small(), out=tmp_path, existing="resume", callbacks=[watch])
+    assert "round-000003 is damaged (meta.json does not match its checksum)" in watch.notes[0]
+    assert watch.first_round == 3

@@ -20,7 +20,7 @@ def test_runs_that_differ_in_the_seed_only_are_one_row(make_result):
     assert row["bytes_up"] == 1001  # mean of 1000, 1001, 1002
     assert row["bytes_down"] == 3000
     assert row["seconds"] == 4.0  # mean of 3, 4, 5
-    assert row["phases"] == {"train": 2.0, "evaluate": 0.5, "aggregate": 0.25, "move": 0.25}
+    assert row["phases"] == {"train": 2.0, "evaluate": 0.5, "aggregate": 0.25, "move": 0.125, "checkpoint": 0.125}
     assert row["peak_memory_mb"] == 102.0
     assert row["best_val"] == pytest.approx(0.8)
     assert (row["label"], row["setting"], row["repeats"]) == ("fedsc", {}, 0)

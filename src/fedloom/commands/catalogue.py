@@ -17,7 +17,8 @@ def methods(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJso
 
     def facts(method: Any) -> dict[str, Any]:
         defaults = {n: f.default for n, f in method.Options.model_fields.items()}
-        return {"options": defaults, "presets": {n: dict(p) for n, p in method.presets.items()}}
+        facts = {"options": defaults, "presets": {n: dict(p) for n, p in method.presets.items()}}
+        return facts | ({"settings": dict(method.settings)} if method.settings else {})
 
     _catalogue("method", METHODS, name, as_json, facts)
 

@@ -2,11 +2,11 @@
 
 from fedloom.data.assemble import OwnSplit, make_scenario
 from fedloom.data.dataset import Dataset
-from fedloom.data.describe import describe_scenario
+from fedloom.data.describe import describe_input, describe_scenario
 from fedloom.data.partitions import PARTITIONS, export_indices
 from fedloom.data.scenario import Scenario
 from fedloom.data.skews import SKEWS
-from fedloom.data.sources import SOURCES, from_arrays, from_torch
+from fedloom.data.sources import SOURCES, from_arrays, from_clients, from_huggingface, from_torch
 from fedloom.data.views import Views
 
 __all__ = [
@@ -17,9 +17,12 @@ __all__ = [
     "OwnSplit",
     "Scenario",
     "Views",
+    "describe_input",
     "describe_scenario",
     "export_indices",
     "from_arrays",
+    "from_clients",
+    "from_huggingface",
     "from_torch",
     "make_scenario",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -65,6 +65,9 @@ def make_scenario(
     skews: in this order; those that thin the training set come before the partition. public: the share of what they
     leave that the server keeps for itself, drawn at random.
 
+    Measured features of a table (`Splits.measured`) are standardised last, by the mean and the deviation of what
+    clients train on: no validation, test or public sample is among it, whatever `val`, `split` and `public` say.
+
     Pure in the seed of `streams`; each step has a stream of its own. Raises `ConfigError` for more clients than
     samples, shares out of range and whatever cannot be made.
     """
@@ -94,7 +97,9 @@ def make_scenario(
         scenario = _matched(scenario, streams.numpy("tests"))
     for skew, stream in zip(skews, own, strict=True):
         scenario = skew.apply(scenario, stream.numpy("apply"))
-    return replace(scenario, public=_selected(train, np.sort(held))) if public else scenario
+    if public:
+        scenario = replace(scenario, public=_selected(train, np.sort(held)))
+    return _standardised(scenario, splits.measured) if splits.measured else scenario
 
 
 def _deal(
@@ -158,6 +163,21 @@ def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
             f"scenario.tests = 'matched': client {found} holds a class of which there is no test sample; use shares"
         )
     return replace(scenario, test=found)
+
+
+def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
+    """Mean 0 and deviation 1 over the training views for the features `measured`; a constant one is only centred."""
+    data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
+    mean, std = torch.zeros(data.input_shape[0]), torch.ones(data.input_shape[0])
+    for feature in measured:
+        held = data.x[rows, feature].numpy().astype(np.float64)
+        varies = held.size > 0 and held.min() < held.max()  # not the rounding error of the mean
+        mean[feature], std[feature] = float(held.mean()) if held.size else 0.0, float(held.std()) if varies else 1.0
+    sets = {"train_set": data, "test_set": scenario.test_set, "public": scenario.public}
+    scaled: dict[str, Any] = {
+        name: replace(part, mean=mean, std=std) for name, part in sets.items() if part is not None
+    }
+    return replace(scenario, **scaled)
 
 
 def _merged(one: Views, other: Views) -> Views:

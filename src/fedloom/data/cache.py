@@ -21,7 +21,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import DataError
 from fedloom.core.files import cache_dir
 
-_FORMAT = 1
+_FORMAT = 2
 _WAIT_SECONDS = 1800.0
 _BLOCK = 2**20
 _CHECKED_BLOCKS = 256

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import DataError
+from fedloom.data.labels import class_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,9 @@ class Dataset:
 
     `mean` and `std` [c] (in units of the stored values) normalise at the moment a batch is gathered; None leaves
     the values alone. `domain` [n] int64 says where each sample comes from, an index into `domains`; None and () for a
-    set of one origin. Nothing is ever copied per client: clients are index views into these arrays.
+    set of one origin. `features` [d] names the numbers of a table's rows, "column" or "column=word" (1 where the column
+    holds that word, else 0); () for what is no table. `words` are those of a text source's token ids, from id 2 on; ()
+    where they are not known. Nothing is ever copied per client: clients are index views into these arrays.
     """
 
     x: Tensor
@@ -29,6 +32,8 @@ class Dataset:
     std: Tensor | None = None
     domain: Tensor | None = None
     domains: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -39,6 +44,13 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample, e.g. (1, 28, 28)."""
         return tuple(self.x.shape[1:])
+
+    @property
+    def normalisation(self) -> dict[str, list[float]] | None:
+        """`mean` and `std` [c] as plain numbers: nets see (stored value - mean) / std. None: they see stored values."""
+        if self.mean is None or self.std is None:
+            return None
+        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
 
     def __len__(self) -> int:
         return len(self.y)
@@ -99,15 +111,18 @@ def checked(
         raise DataError(f"{origin}: holds no samples")
     if not np.issubdtype(y.dtype, np.integer):
         raise DataError(f"{origin}: labels have dtype {y.dtype}; need integers 0 .. C-1")
-    known = len(classes) if classes is not None else int(y.max()) + 1
+    if classes is None:
+        (y,), classes = class_ids([y], origin)
+    known = len(classes)
     if y.min() < 0 or y.max() >= known:
         wrong = int(y.min() if y.min() < 0 else y.max())
-        raise DataError(f"{origin}: label {wrong} is outside 0 .. {known - 1}")
+        hint = "; samples without a label must be left out" if wrong < 0 else ""
+        raise DataError(f"{origin}: label {wrong} is outside 0 .. {known - 1}{hint}")
     x = _token_ids(x, origin) if tokens else _values(x, origin)
     return Dataset(
         torch.from_numpy(np.require(x, requirements=["C", "W"])),  # torch warns on memory it must not write to
         torch.from_numpy(y.astype(np.int64)),
-        tuple(classes) if classes is not None else tuple(str(c) for c in range(known)),
+        tuple(classes),
         None if mean is None else torch.tensor(mean, dtype=torch.float32),
         None if std is None else torch.tensor(std, dtype=torch.float32),
         None if domain is None else torch.from_numpy(_domain_ids(domain, len(y), len(domains), origin)),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from math import isinf
 from typing import Any
 
+import torch
+
+from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.statistics import feature_shift, label_skew
 
@@ -35,3 +38,31 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         "val_samples": len(scenario.val.order),
         "test_samples": len(scenario.test_set),
     }
+
+
+def describe_input(data: Dataset) -> dict[str, Any]:
+    """How samples must look for a net trained on `data`, in plain values.
+
+    shape of one sample; dtype as stored: uint8, float32, or int64 for token ids; mean and std [c] that normalise stored
+    values, or None; white: the stored value of a picture's brightest pixel, None for what is no picture; ids: the
+    number of token ids, and words those from id 2 on.
+    """
+    mean, std = (None if moments is None else moments.tolist() for moments in (data.mean, data.std))
+    tokens = data.x.dtype == torch.int64
+    return {
+        "shape": list(data.input_shape),
+        "dtype": str(data.x.dtype).removeprefix("torch."),
+        "mean": mean,
+        "std": std,
+        "white": _white(data) if data.x.dim() == 4 else None,
+        "ids": max(int(data.x.max()) + 1, len(data.words) + 2) if tokens else None,
+        "words": list(data.words),
+    }
+
+
+def _white(data: Dataset) -> float | None:
+    """The largest value; of bytes that reach half their range 255, of others (16 grey levels, say) what they reach."""
+    if float(data.x.min()) < 0:
+        return None
+    largest = float(data.x.max())
+    return 255.0 if data.x.dtype == torch.uint8 and largest >= 128 else largest

@@ -51,17 +51,29 @@ class Scenario:
         return self.train_set.num_classes
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each class [C]; of whole-numbered labels the number."""
+        return self.train_set.classes
+
+    @property
+    def normalisation(self) -> dict[str, list[float]] | None:
+        """What is done to stored values before a net sees them, the same for all samples: `Dataset.normalisation`."""
+        return self.train_set.normalisation
+
+    @property
     def acceptance(self) -> float:
         """Share of the partition's draws that were kept, in (0, 1]."""
         return self.accepted / self.draws
 
     def digest(self) -> str:
-        """Hash (16 hex digits) of all samples, labels and views."""
+        """Hash (16 hex digits) of all samples, labels and views, and of how features are standardised."""
         digest = hashlib.sha256()
         for data in (self.train_set, self.test_set):
             digest.update(str((data.x.dtype, tuple(data.x.shape), data.classes)).encode())
             digest.update(data.x.contiguous().numpy().data)
             digest.update(data.y.contiguous().numpy().data)
+            if data.x.dim() == 2 and data.mean is not None:  # for images it is no part: run folders know them without
+                digest.update(str(data.normalisation).encode())
         for views in (self.train, self.val, self.test):
             digest.update(np.ascontiguousarray(views.order).data)
             digest.update(np.ascontiguousarray(views.offsets).data)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from fedloom.engine.client import Worker
 from fedloom.engine.loop import Federation
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes import Processes
+from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched, obstacle
@@ -90,8 +92,10 @@ class Chosen:
     warning: str | None = None
 
 
-def choose(federation: Federation, worker: Worker, choice: EngineChoice) -> Chosen:
-    """The engine for a federation.
+def choose(
+    federation: Federation, worker: Worker, choice: EngineChoice, note: Callable[[str], None] = lambda text: None
+) -> Chosen:
+    """The engine for a federation. note: is told, while rounds run, which clients take long.
 
     Raises `ConfigError` for the batched engine if it cannot run this, and for own kernels if they cannot.
     """
@@ -99,14 +103,16 @@ def choose(federation: Federation, worker: Worker, choice: EngineChoice) -> Chos
     if choice.kernels == "own":
         worker = _with_kernels(worker, choice)
     wanted = 1 if worker.device.type != "cpu" else min(choice.workers or cores(), federation.sampled)
+    start = functools.partial(_made, federation=federation, choice=choice, workers=wanted, note=note)
+    pipes = None if choice.name == "serial" or wanted < 2 else _pipes()
     if choice.name == "auto":
         left = federation.tasks[0].rounds - federation.round
-        return Chosen(Auto(list(_candidates(federation, worker, choice, wanted)), left))
+        return Chosen(Auto(list(_candidates(worker, choice, wanted, start)), left), pipes)
     if choice.name == "batched" and (why := obstacle(worker)):
         raise ConfigError(f"engine: batched cannot run this: {why}; take processes, serial or auto")
     crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"
-    warning = crowded if choice.name != "serial" and wanted > cores() else None
-    return Chosen(_made(choice.name, federation, worker, choice, wanted), warning)
+    warnings = [crowded if choice.name != "serial" and wanted > cores() else None, pipes]
+    return Chosen(start(choice.name, worker), "; ".join(filter(None, warnings)) or None)
 
 
 def engine_name(engine: Engine, choice: EngineChoice) -> str:
@@ -114,23 +120,43 @@ def engine_name(engine: Engine, choice: EngineChoice) -> str:
     return engine.name + (", own kernels" if choice.kernels == "own" else "")
 
 
-def _made(name: str, federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Engine:
+def _pipes() -> str | None:
+    """What to say where processes cannot share memory."""
+    if SharedMemory().reserved:
+        return None
+    return (
+        "no memory can be shared between processes here (ulimit -v or ulimit -f): what clients send goes through "
+        "pipes, which is slower"
+    )
+
+
+def _made(
+    name: str,
+    worker: Worker,
+    *,
+    federation: Federation,
+    choice: EngineChoice,
+    workers: int,
+    note: Callable[[str], None],
+) -> Engine:
     if name == "serial":
         return Serial(worker)
     stack = (choice.stack or STACK) if name == "batched" else 1
     if stack > 1 and workers < 2:
         return Batched(worker, stack)
     seconds = choice.client_seconds
-    return Processes(worker, federation.tasks, workers=workers, client_seconds=seconds, stack=stack)
+    return Processes(worker, federation.tasks, workers=workers, client_seconds=seconds, stack=stack, note=note)
 
 
-def _candidates(federation: Federation, worker: Worker, choice: EngineChoice, workers: int) -> Iterator[Candidate]:
+def _candidates(
+    worker: Worker, choice: EngineChoice, workers: int, start: Callable[[str, Worker], Engine]
+) -> Iterator[Candidate]:
     """All that may be taken, the likeliest first; those with the serial engine's bits before the others."""
     split = f"in {workers} processes"
 
     def made(name: str, words: str, with_: Worker, *, reference: bool = True) -> Candidate:
         timed = 1 if name == "serial" else 2  # nothing has to start
-        return Candidate(words, lambda: _made(name, federation, with_, choice, workers), reference, timed)
+        return Candidate(words, lambda: start(name, with_), reference, timed)
 
     names = {"processes": split, "serial": "in one"} if workers > 1 else {"serial": "in one process"}
     yield from (made(name, words, worker) for name, words in names.items())

@@ -59,7 +59,9 @@ class Taken(NamedTuple):
 
 
 def moves(name: str, phase: Train, ctx: ClientContext) -> bool:
-    """Whether a phase trains the parameter `name`."""
+    """Whether a phase trains the parameter `name`: not one that is frozen."""
+    if name in ctx.task.frozen:
+        return False
     return ctx.task.roles[name] in phase.trains and (phase.nets is None or name.partition(".")[0] in phase.nets)
 
 

@@ -145,6 +145,8 @@ class FewShotEvaluator:
     splits = ("test",)
 
     def __init__(self, live: Live, scenario: Scenario, shape: EpisodeShape, streams: Streams, *, batch: int) -> None:
+        if not live.net.classifier_block:
+            raise ConfigError("evaluation.protocol = 'few-shot': tests features, and this model has no head to cut at")
         self.live, self.data, self.batch = live, scenario.test_set, batch
         self.episodes = episodes(self.data.y, shape, streams.numpy("episodes"))
 

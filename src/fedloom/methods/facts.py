@@ -25,7 +25,7 @@ class Task:
 
     `clients` N, `num_classes` C, `rounds` T, `local_epochs` E, `optimizer` and `batch_size` of local training; `init`
     the common first weights; `roles` of its entries, `feature_dim` d (the head's input width; 0 where it has none),
-    `classifier` the net's classifier block.
+    `classifier` the net's classifier block, () of a net without a head; `frozen` the entries that no phase trains.
     Where clients have different architectures, each architecture has a task of its own, numbered by `group`, and a
     hook gets that of its client; the server's own is that of group 0.
     """
@@ -43,6 +43,7 @@ class Task:
     classifier: tuple[str, ...] = ("head",)
     group: int = 0
     blueprint: Blueprint | None = None
+    frozen: frozenset[str] = frozenset()
 
     @staticmethod
     def of(net: Net, **facts: Any) -> Task:
@@ -50,8 +51,9 @@ class Task:
         return Task(
             init=clone(tree_of(net)),
             roles=net.roles(),
-            feature_dim=net.head.in_features,
+            feature_dim=getattr(getattr(net, "head", None), "in_features", 0),
             classifier=net.classifier_block,
+            frozen=frozenset(name for name, value in net.named_parameters() if not value.requires_grad),
             **facts,
         )
 

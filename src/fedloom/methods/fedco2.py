@@ -73,13 +73,31 @@ class FedCO2(Method):
     Server: weights alike (Eq. 2); the bank of heads. Prediction: the sum of both nets' logits (Eq. 3).
 
     Where the paper is silent: the mutual phase is one pass and is skipped on first participation (the nets are equal);
-    in round 1 the heads are the first weights; a client that never took part has no head in the bank. The feature-skew
-    code does the same; the label-skew code weighs by samples, averages running statistics and starts the offline nets
-    apart (`weights`, `bn_stats`, `offline_init`).
+    in round 1 the heads are the first weights; a client that never took part has no head in the bank. The released code
+    is two programs. That for feature skew does what `paper` does; preset `authors` is that for label skew, which weighs
+    by samples, averages running statistics and starts the offline nets apart. Preset `sound` is `paper`: the method's
+    page says why, and what of the label-skew program cannot be expressed.
     """
 
-    spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}))
+    spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
     Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {
+            "algorithm": "label_skew",
+            "weights": "samples",
+            "bn_stats": "shared",
+            "offline_init": "independent",
+        },
+        "sound": {},
+    }
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
+            "local_epochs": 5,
+            "batch_size": 64,
+        }
+    }
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)

@@ -36,7 +36,7 @@ class Options(method.Options):
     """FedSC's switches; defaults are preset `paper`.
 
     tau: temperature of RPCL. neighbours: M. neighbour: what "near" means between two clients' prototypes.
-    scale: the normaliser U (per batch, over the client's data set once an epoch, or none). detach_scale: no
+    scale: the normaliser U: over the client's data set (taken once an epoch), per batch, or none. detach_scale: no
     gradient through U. positives: all own-class prototypes, their clients' mean as one positive, or the sample
     itself (released code). rpcl_reduce: sum or mean over the positives' exponentials.
     cpdr: norm of the regulariser: printed sum of absolute differences, L2 norm, mean square, or off.
@@ -48,7 +48,7 @@ class Options(method.Options):
     tau: float = Field(0.05, gt=0)
     neighbours: int = Field(2, ge=0)
     neighbour: Literal["angle", "l1", "l2", "cosine", "kl", "none"] = "angle"
-    scale: Literal["batch", "dataset", "none"] = "batch"
+    scale: Literal["dataset", "batch", "none"] = "dataset"
     detach_scale: bool = True
     positives: Literal["all", "mean", "self"] = "all"
     rpcl_reduce: Literal["sum", "mean_exp"] = "sum"
@@ -75,18 +75,20 @@ class FedSC(Method):
     Server: weights as FedAvg; R by merging each client's prototype with its M nearest in angle to the class mean
     (Eq. 5-9); O as the mean of R weighted by size against label discrepancy (Eq. 10-12).
 
-    Where the paper is silent: round 1 is CE alone; classes that nobody holds are masked; means divide by what was
-    merged; U is taken per batch without gradient. The released code differs: see `methods/released/fedsc.py` and
-    preset `authors`. Preset `sound` takes CPDR as a mean square, because the printed L1 sum over d swamps CE, and lets
-    RPCL grow over 30 rounds: see the method's page.
+    Where the paper is silent: round 1 is CE alone; U, over the client's data set (Eq. 13), is taken afresh before every
+    epoch and has no gradient. Departures: all losses are means over the batch (Algorithm 1 sums CE); classes that
+    nobody holds are masked, and means and weights go over those that hold or take part. The released code differs: see
+    `methods/released/fedsc.py` and preset `authors`. Preset `sound` takes CPDR as a mean square, because the printed L1
+    sum over d swamps CE, takes U per batch, and lets RPCL grow over 30 rounds: see the method's page.
     """
 
     spec = Spec(
+        features=True,
         sends={
             "model": Sent(),
             "prototypes": Sent(each=True, labels=True),
             "class_counts": Sent(each=True, labels=True),
-        }
+        },
     )
     Options = Options
     presets = {  # noqa: RUF012
@@ -99,8 +101,9 @@ class FedSC(Method):
             "consistent": "code",
             "prototypes_from": "last_epoch",
         },
-        "sound": {"cpdr": "mse", "rpcl_ramp": 30},
+        "sound": {"scale": "batch", "cpdr": "mse", "rpcl_ramp": 30},
     }
+    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}  # noqa: RUF012
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
         clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)

@@ -36,11 +36,11 @@ from fedloom.nets.roles import Role
 class Options(method.Options):
     """FedSKC's switches; defaults are preset `paper`.
 
-    Local contrast (LCL). tau: temperature. scale: the normaliser U (per batch, over the client's data set once an
-    epoch, or none). detach_scale: no gradient through U. denominator: the positive counts once, or (released code)
-    twice. missing_positive: a sample of a class without knowledge is left out, or is its own positive (released
-    code). lambda_lcl: weight. lcl_ramp: the weight grows over this many rounds; 0 is at once. naive_exp: plain
-    exponentials, which overflow (the paper's NaN at tau = 0.01).
+    Local contrast (LCL). tau: temperature. scale: the normaliser U: over the client's data set (taken once an
+    epoch), per batch, or none. detach_scale: no gradient through U. denominator: the positive counts once, or
+    (released code) twice. missing_positive: a sample of a class without knowledge is left out, or is its own positive
+    (released code). lambda_lcl: weight. lcl_ramp: the weight grows over this many rounds; 0 is at once. naive_exp:
+    plain exponentials, which overflow (the paper's NaN at tau = 0.01).
     Knowledge. silu: c * sigmoid(c) of the mean logits. knowledge_from: a pass after training, or the last epoch's
     own forward passes. neighbours: M. sticky_knowledge: a class that nobody holds this round keeps its last row.
     Server. gda: aggregation weights as printed, on shares instead of counts, by samples, or all equal. gpr: as
@@ -49,7 +49,7 @@ class Options(method.Options):
     """
 
     tau: float = Field(0.08, gt=0)
-    scale: Literal["batch", "dataset", "none"] = "batch"
+    scale: Literal["dataset", "batch", "none"] = "dataset"
     detach_scale: bool = True
     denominator: Literal["once", "positive_twice"] = "once"
     missing_positive: Literal["mask", "self"] = "mask"
@@ -90,14 +90,15 @@ class FedSKC(Method):
     size and distance to c~ (GDA, Eq. 4); a step towards or away from the last broadcast model by the relative
     change of c~'s variance (GPR, Eq. 5).
 
-    Where the paper is silent: round 1 is CE alone and has no GPR; classes that nobody holds are masked; means divide
-    by what was merged; U is taken per batch without gradient; GPR also acts on batch-norm statistics. The released
-    code differs (preset `authors`): sample weights overwrite GDA, no U, no SiLU, knowledge from the last epoch, and
-    the loss of `methods/released/fedskc.py`. Preset `sound` has GDA on shares, no GPR, and LCL growing
-    over 30 rounds: see the method's page.
+    Where the paper is silent: round 1 is CE alone and has no GPR; U, over the client's data set (Eq. 2), is taken
+    afresh before every epoch and has no gradient; GPR also acts on batch-norm statistics. Departures: both losses are
+    means over the batch (Algorithm 1 sums CE); classes that nobody holds are masked, and means divide by what was
+    merged. The released code differs (preset `authors`): sample weights overwrite GDA, no U, no SiLU, knowledge from
+    the last epoch, and the loss of `methods/released/fedskc.py`. Preset `sound` has U per batch, GDA on shares, no GPR,
+    and LCL growing over 30 rounds: see the method's page.
     """
 
-    spec = Spec(sends={"model": Sent(), "knowledge": Sent(each=True, labels=True)})
+    spec = Spec(features=True, sends={"model": Sent(), "knowledge": Sent(each=True, labels=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},
@@ -112,8 +113,9 @@ class FedSKC(Method):
             "beta": 0.99,
             "gpr_classes": "own",
         },
-        "sound": {"lcl_ramp": 30, "gda": "share", "gpr": "off"},
+        "sound": {"scale": "batch", "lcl_ramp": 30, "gda": "share", "gpr": "off"},
     }
+    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}  # noqa: RUF012
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
         clamped = neighbours_clamped("fedskc", self.options.neighbours, participants)

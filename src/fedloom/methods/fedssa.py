@@ -67,17 +67,26 @@ class FedSSA(Method):
     keeps its whole net, rows of unseen classes included. Server: a row is the plain mean over the participants that
     hold the class (Eq. 3); without any it stays.
 
-    Where the paper is silent: the header is the last layer only, biases included; which classes a client holds is
-    a mask, never inferred from zero rows; the first header is the first architecture's. The released code pools the
-    stored rows of clients that were not sampled and clips gradients (preset `authors`; its aliasing bugs are left out).
+    Where the paper is silent: mu0 and T_stable; biases are part of the header; the first header is the first
+    architecture's. Departures: the header is the last layer only; which classes a client holds is a mask, never
+    inferred from zero rows. Preset `authors` is the released code for different nets: it pools the stored rows of
+    clients that were not sampled and clips gradients (its aliasing bugs are left out). That for one net has T_stable 45
+    and 10 epochs.
     """
 
     spec = Spec(private=ALL_ROLES, architectures="any", sends={"header": Sent(labels=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},
-        "authors": {"pool": "all_known", "clip": 50.0},
+        "authors": {"pool": "all_known", "clip": 50.0, "mu0": 0.5, "t_stable": 2},
         "sound": {},
+    }
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.005, "momentum": 0.9, "weight_decay": 5e-5},
+            "local_epochs": 25,
+            "batch_size": 512,
+        }
     }
 
     def __init__(self, options: BaseModel | None = None) -> None:

@@ -78,6 +78,8 @@ class Method(RareHooks):
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
+    # Keys of a run, by preset, that hold where a config leaves them out: the optimiser of the released code, say.
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     about: ClassVar[About | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
@@ -118,6 +120,11 @@ class Method(RareHooks):
             raise ConfigError(
                 f"{self.name()} averages weights of one architecture, the clients have {len(tasks)}; use one model, or "
                 "a method for several: " + ", ".join(n for n in METHODS.names() if _any_architecture(n))
+            )
+        if self.spec.features and not all(task.classifier for task in tasks):
+            raise ConfigError(
+                f"{self.name()} works on the features that enter a linear head, and this model has no such head at its "
+                "end; name it with fedloom.wrap(model, head=...), or take a method that needs none, as fedavg"
             )
         if self.spec.private and self.spec.private <= BN_ROLES and not tasks[0].names(BN_ROLES):
             message = f"{self.name()} keeps batch norm with the client, and this net has none: nothing is kept"

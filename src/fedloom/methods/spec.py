@@ -31,6 +31,7 @@ class Spec:
     architectures: "one", or "any": clients may have different nets.
     sends: what clients send, by name, beside the number of their samples ("samples").
     batch_statistics: the loss needs at least two samples; batches of one are skipped (as with batch norm).
+    features: it needs `net.features(x)` and a head on top of them; nets without a head are refused.
     head_bias: False takes the bias out of the net's head before anything else happens.
     views: 2 gives losses a second augmented view of every batch (`Batch.second`).
     unstackable: why clients cannot be trained in one stack under `torch.vmap`; None if they can.
@@ -42,6 +43,7 @@ class Spec:
     architectures: Literal["one", "any"] = "one"
     sends: Mapping[str, Sent] = field(default_factory=lambda: {"model": Sent()})
     batch_statistics: bool = False
+    features: bool = False
     head_bias: bool = True
     views: Literal[1, 2] = 1
     unstackable: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
@@ -13,6 +13,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
 from fedloom.nets.bundle import Bundle
+from fedloom.nets.given import Given
+from fedloom.nets.held_back import hold_back
 from fedloom.nets.net import MODELS, Net, tree_of
 
 Extra: TypeAlias = Callable[[Net], nn.Module | None]
@@ -23,7 +25,8 @@ class Blueprint:
     """A registered model with its options. `input_shape` is without the batch.
 
     head_bias: False takes the bias out of the head. nets: several nets in one `Bundle`, by name, None for this model or
-    the name of another; empty for one net. extra: makes what a method adds to the net.
+    the name of another; empty for one net. extra: makes what a method adds to the net. make: makes the net in place of
+    a registered model. share: "trainable" leaves frozen parameters out of the net's tree (`hold_back`).
     """
 
     model: str
@@ -33,6 +36,8 @@ class Blueprint:
     head_bias: bool = True
     nets: Mapping[str, str | None] = field(default_factory=dict)
     extra: Extra | None = None
+    make: Callable[..., Net] | None = None
+    share: Literal["all", "trainable"] = "all"
 
     def build(self, streams: Streams, client: int = -1) -> Net:
         """A new net, initialised from the run's "init" stream, or from a client's own; a bundle's nets of one model
@@ -41,13 +46,16 @@ class Blueprint:
         Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
         """
         with streams.isolated("init", client=client):
-            return prepared(
+            net = prepared(
                 self._made(None), head_bias=self.head_bias, nets=self.nets, extra=self.extra, other=self._made
             )
+        if self.share == "trainable":
+            hold_back(net)
+        return net
 
     def _made(self, model: str | None) -> Net:
         options = self.options if model is None else {}
-        factory = MODELS.get(self.model if model is None else model)
+        factory = self.make if self.make and model is None else MODELS.get(self.model if model is None else model)
         try:
             return factory(input_shape=self.input_shape, num_classes=self.num_classes, **options)
         except RuntimeError as error:
@@ -56,7 +64,12 @@ class Blueprint:
             raise ConfigError(f"model {self.model}: does not fit into memory; make it smaller") from None
 
     def weights(self, streams: Streams, client: int) -> Tree:
-        """The first weights that a client draws for itself."""
+        """The first weights that a client draws for itself. Raises `ConfigError` for a model that came with its own."""
+        if isinstance(self.make, Given) and isinstance(self.make.source, nn.Module):
+            raise ConfigError(
+                f"model {self.model}: every client would draw weights of its own, and a module comes with its weights; "
+                "give a function that makes it"
+            )
         return clone(tree_of(self.build(streams, client)))
 
 
@@ -91,5 +104,6 @@ def prepared(
 
 
 def _strip(net: Net, head_bias: bool) -> None:
-    if not head_bias and isinstance(net.head, nn.Linear):
-        net.head.register_parameter("bias", None)
+    head = getattr(net, "head", None)
+    if not head_bias and isinstance(head, nn.Linear):
+        head.register_parameter("bias", None)

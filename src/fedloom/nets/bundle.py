@@ -50,6 +50,10 @@ class Bundle(Net):
     def classify(self, maps: Tensor) -> Tensor:
         return self[self._first].classify(maps)
 
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self[self._first](x)
+        return logits
+
     def roles(self) -> dict[str, Role]:
         found: dict[str, Role] = {}
         for name, child in self.named_children():

@@ -28,7 +28,8 @@ class Frozen:
             id(tensor): _on_meta(tensor) for tensor in [*net.parameters(), *net.buffers()] if id(tensor) not in kept
         }
         self._net = copy.deepcopy(net, hollow).eval()
-        self._names = set(self._net.state_dict())
+        entries = [*self._net.named_parameters(), *self._net.named_buffers()]
+        self._names = {name for name, _ in entries}  # a tensor under several names has the first of them
         self._features = _Features(self._net)
         self._classifier = _Classifier(self._net)
 

@@ -18,10 +18,13 @@ class Functional(nn.Module):
     def __init__(self, net: Net) -> None:
         super().__init__()
         self.net = net
+        entries = [*self.named_parameters(), *self.named_buffers()]
+        self._once = {name for name, _ in entries}  # a tensor under several names has the first of them
 
     def call(self, function: Callable[..., Any], tree: Tree, *arguments: Any) -> Any:
         """`function(net, *arguments)`, the net having the weights `tree`; buffers in it are updated in place."""
-        entries = {f"net.{name}": value for name, value in tree.items()}
+        named = {f"net.{name}": value for name, value in tree.items()}
+        entries = {name: value for name, value in named.items() if name in self._once}
         return functional_call(self, entries, (function, *arguments))
 
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from fedloom.core.trees import Tree
 from fedloom.nets.frozen import Frozen
 from fedloom.nets.roles import Role, tag_roles
 
+N = TypeVar("N", bound="Net")
 MODELS: Registry[Callable[..., Net]] = Registry("model", home="fedloom.nets")
 
 
@@ -52,7 +53,7 @@ class Net(nn.Module):
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         for name in cls.__dict__.keys() & {"features", "maps"}:
-            setattr(cls, name, _as_asked(cls.__dict__[name]))
+            setattr(cls, name, as_asked(cls.__dict__[name]))
 
     def features(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> z [B, d]. Every net defines its own."""
@@ -81,16 +82,21 @@ class Net(nn.Module):
             self._frozen = Frozen(self)
         return self._frozen
 
+    @property
+    def plain(self) -> nn.Module:
+        """The module as its author wrote it, with this net's tensors: the net itself, or what it wraps."""
+        return self
+
     def roles(self) -> dict[str, Role]:
         """The role of every entry of the net's tree, in its order."""
         return tag_roles(self, "head")
 
 
-def _as_asked(part: Callable[[Net, Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
-    """A net's own `features` or `maps`, in bfloat16 or within a context if the net says so."""
+def as_asked(part: Callable[[N, Tensor], Tensor]) -> Callable[[N, Tensor], Tensor]:
+    """A part of a net, such as its own `features` or `maps`, in bfloat16 or within a context if the net says so."""
 
     @functools.wraps(part)
-    def computed(self: Net, x: Tensor) -> Tensor:
+    def computed(self: N, x: Tensor) -> Tensor:
         if self.training and self.in_bfloat16:
             with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
                 return part(self, x).float()

@@ -7,7 +7,7 @@ import copy
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError, nearest
-from fedloom.nets.net import Net
+from fedloom.nets.net import Net, as_asked
 
 
 def wrap(module: nn.Module, head: str) -> Net:
@@ -27,15 +27,20 @@ def wrap(module: nn.Module, head: str) -> Net:
         raise ConfigError(
             f"cannot wrap {type(module).__name__}: {what}, the head must be an nn.Linear: {nearest(head, linear)}"
         )
-    return Wrapped(_tapped(module, head.split(".")), layer)
+    return Wrapped(_tapped(module, head.split(".")), layer, module)
 
 
 class Wrapped(Net):
     """A user's module cut at its head. Made by `wrap`."""
 
-    def __init__(self, body: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, body: nn.Module, head: nn.Linear, whole: nn.Module) -> None:
         super().__init__()
         self.body, self.head = body, head
+        self._whole = (whole,)  # in a tuple: no child
+
+    @property
+    def plain(self) -> nn.Module:
+        return self._whole[0]
 
     def features(self, x: Tensor) -> Tensor:
         try:
@@ -43,6 +48,28 @@ class Wrapped(Net):
         except _Reached as reached:
             return reached.features
         raise ConfigError(f"{type(self.body).__name__} never calls the layer that was wrapped as its head")
+
+
+class Whole(Net):
+    """A user's module that has no linear layer at its end: logits, and no features."""
+
+    classifier_block = ()
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    @property
+    def plain(self) -> nn.Module:
+        return self.body
+
+    def features(self, x: Tensor) -> Tensor:
+        raise ConfigError(f"{type(self.body).__name__} has no linear layer at its end, whose input features would be")
+
+    @as_asked
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.body(x)
+        return logits
 
 
 class _Reached(Exception):

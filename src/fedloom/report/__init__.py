@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import write_output
 from fedloom.study.results import Result
 from fedloom.study.table import ResultRow, result_table
 from fedloom.study.text import bytes_text, percent, plus_minus, seconds_text
@@ -50,11 +50,7 @@ def write_report(results: Sequence[Result], path: Path, title: str | None = None
     _refuse_place(path)
     from fedloom.report.page import page  # brings matplotlib
 
-    text = page(results, title)
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        raise ConfigError(f"{path}: the report cannot be written there ({error.strerror})") from None
+    write_output(path, page(results, title))
     return path
 
 
@@ -65,6 +61,6 @@ def _refuse_place(path: Path) -> None:
     try:
         written = path.read_bytes() if path.exists() else _MARK
     except OSError as error:
-        raise ConfigError(f"{path}: the report cannot be written there ({error.strerror})") from None
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with --out") from None
     if _MARK not in written:
         raise ConfigError(f"{path}: this file is not a report of fedloom; choose another name")

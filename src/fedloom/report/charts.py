@@ -15,7 +15,7 @@ from fedloom.study.table import Group
 from fedloom.study.text import bytes_text, listed, percent, seconds_text
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."
-_BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move")
+_BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move", "checkpoint")
 
 
 def traffic(groups: Sequence[Group]) -> str:

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from fedloom.report.measures import TONES
 
-_NAMES = ("ink", "muted", "line", "page", *(f"c{k}" for k in range(TONES)), "p0", "p1", "p2", "p3")
+_NAMES = ("ink", "muted", "line", "page", *(f"c{k}" for k in range(TONES)), "p0", "p1", "p2", "p3", "p4")
 _STAND_IN = {name: f"#fe{k:02x}fe" for k, name in enumerate(_NAMES)}
 _RC: dict[Any, Any] = {  # Any: matplotlib spells its keys as literals
     "svg.fonttype": "none",

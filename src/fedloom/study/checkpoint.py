@@ -1,7 +1,7 @@
 """Checkpoints: a federation between two rounds, on disk, in folders that are complete or absent.
 
-checkpoint/round-000012/: meta.json (format, version, fingerprint, round, sha256 of every file), server.safetensors,
-clients/00000007.safetensors for every client with state. Equal federations give equal bytes.
+checkpoint/round-000012/: meta.json (format, version, fingerprint, round, checksums), server.safetensors, and the client
+states (`packs.py`). Equal federations have the same sha256, whenever checkpoints were written.
 """
 
 from __future__ import annotations
@@ -10,32 +10,38 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import json_text, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
+from fedloom.study import packs
+from fedloom.study.log import START, Log, Position
 
-_FORMAT = 1
-_CLIENTS, _SERVER = "clients", "server.safetensors"
+_FORMAT = 2
+_SERVER = "server.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is needed to go on: finished rounds, the server's state and the clients' states; `path` if it is on disk."""
+    """What is needed to go on: finished rounds, the server's state and the clients' states, and how far the metrics had
+    come. `path` and `sha256` (of what it holds) if it is on disk."""
 
     round: int
     server: Record
     states: Mapping[int, Record]
+    metrics: Position = START
     path: Path | None = None
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint on disk: its folder, and the sha256 of its meta.json, which holds those of all files."""
+    """A checkpoint on disk: its folder, and the sha256 of what it holds: round, config, server and clients."""
 
     path: Path
     sha256: str
@@ -49,35 +55,38 @@ def save(
     *,
     last: Path | None = None,
     changed: Collection[int] = (),
+    spare: int | None = None,
 ) -> Saved:
-    """Write a checkpoint beside the others and delete all but the newest `keep`.
+    """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `spare`.
 
-    last: the checkpoint of this run that was saved or loaded before; files of clients that are not among those
+    last: the checkpoint of this run that was saved or loaded before; states of clients that are not among those
     `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
-    final = folder / f"round-{checkpoint.round:06d}"
+    final = _folder_of(folder, checkpoint.round)
     partial = folder / f".{final.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
+    for left in folder.glob(".round-*.partial"):
+        shutil.rmtree(left, ignore_errors=True)
     try:
-        (partial / _CLIENTS).mkdir(parents=True)
-        before = _digests(last)
-        digests = {_SERVER: _write(partial / _SERVER, checkpoint.server)}
-        for client in sorted(checkpoint.states):
-            name = f"{_CLIENTS}/{client:08d}.safetensors"
-            if last is not None and client not in changed and name in before and (last / name).exists():
-                os.link(last / name, partial / name)
-                digests[name] = before[name]
-            else:
-                digests[name] = _write(partial / name, checkpoint.states[client])
-        meta = {
+        partial.mkdir(parents=True)
+        server = to_bytes(checkpoint.server)
+        write_atomic(partial / _SERVER, server)
+        index = packs.write(partial, checkpoint.round, checkpoint.states, changed, last)
+        held = {
             "format": _FORMAT,
             "version": __version__,
             "fingerprint": fingerprint,
             "round": checkpoint.round,
-            "files": digests,
+            "server": hashlib.sha256(server).hexdigest(),
+            "clients": packs.content(index),
         }
-        text = json.dumps(meta, indent=1, sort_keys=True)
-        write_atomic(partial / "meta.json", text)
+        sha256 = _digest(held)
+        meta = held | {
+            "sha256": sha256,
+            "metrics": checkpoint.metrics._asdict(),
+            "index": _file_digest(partial / packs.INDEX),
+        }
+        write_atomic(partial / "meta.json", json_text(meta | {"meta": _digest(meta)}, indent=1, sort_keys=True))
+        _sync_folder(partial)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
     except BaseException:
@@ -85,61 +94,57 @@ def save(
         raise
     _sync_folder(folder)
     for old in _finished(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    return Saved(final, hashlib.sha256(text.encode()).hexdigest())
+        if spare is None or old != _folder_of(folder, spare):
+            shutil.rmtree(old, ignore_errors=True)
+    return Saved(final, sha256)
 
 
-def _write(path: Path, record: Record) -> str:
-    """Write one file; its sha256. One at a time: the states of all clients may not fit into memory."""
-    data = to_bytes(record)
-    write_atomic(path, data)
-    return hashlib.sha256(data).hexdigest()
+def load_latest(
+    folder: Path, fingerprint: str, warn: Callable[[str], None], log: Log | None = None
+) -> Checkpoint | None:
+    """The newest checkpoint that can be used, or None if there is none at all. One that is damaged, or whose metrics
+    are no longer in the `log`, is reported through `warn` and the one before it is taken.
 
-
-def _digests(path: Path | None) -> dict[str, str]:
-    """The digests that a checkpoint lists of its files; none if it cannot be read."""
-    try:
-        listed: dict[str, str] = {} if path is None else json.loads((path / "meta.json").read_text("utf-8"))["files"]
-    except (OSError, ValueError, KeyError):
-        return {}
-    return listed
-
-
-class _Stored(Mapping[int, Record]):
-    """The client states of a checkpoint, read when they are asked for."""
-
-    def __init__(self, folder: Path, clients: Iterable[int]) -> None:
-        self._folder, self._clients = folder, sorted(clients)
-
-    def __getitem__(self, client: int) -> Record:
-        return from_bytes((self._folder / f"{client:08d}.safetensors").read_bytes())
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-
-def load_latest(folder: Path, fingerprint: str, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest sound checkpoint, or None if there is none at all. A damaged one is reported through `warn` and the
-    one before it is taken.
-
-    Raises `CheckpointError` for a checkpoint of another config, format or version, and if all are damaged.
+    Raises `CheckpointError` for a checkpoint of another config, format or version, and if none can be used.
     """
-    finished = _finished(folder)
-    for path in reversed(finished):
+    unusable: list[tuple[str, str]] = []
+    for path in reversed(_finished(folder)):
         try:
-            return _load(path, fingerprint)
-        except (OSError, RecordError, KeyError, TypeError, ValueError) as error:
-            warn(f"checkpoint {path.name} is damaged ({error}); falling back to the one before it")
-    if finished:
-        raise CheckpointError(f"{folder}: all {len(finished)} checkpoints are damaged; run again with --fresh")
-    return None
+            found = _load(path, fingerprint)
+            if log is None or log.holds(found.metrics):
+                break
+            unusable.append((path.name, f"does not fit {log.path.name}, of which rows were lost or changed"))
+        except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+            unusable.append((path.name, f"is damaged ({error})"))
+    else:
+        if unusable:
+            name, why = unusable[0]
+            raise CheckpointError(
+                f"{folder}: none of {len(unusable)} checkpoints can be used ({name} {why}); put the files back, or run "
+                "again with --fresh"
+            )
+        return None
+    for name, why in unusable:
+        warn(f"checkpoint {name} {why}; falling back to the one before it")
+    return found
+
+
+def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
+    """The checkpoint of one round, or None if there is none.
+
+    Raises `CheckpointError` if it is damaged, or of another config, format or version.
+    """
+    path = _folder_of(folder, round_)
+    if not path.is_dir():
+        return None
+    try:
+        return _load(path, fingerprint)
+    except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
 
 
 def _load(path: Path, fingerprint: str) -> Checkpoint:
-    meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    meta = _meta(path)
     if meta["format"] != _FORMAT or meta["version"] != __version__:
         raise CheckpointError(
             f"{path}: written by fedloom {meta['version']} (format {meta['format']}), this is {__version__} (format "
@@ -150,12 +155,35 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
             f"{path}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
             "folder with --out, or run again with --fresh"
         )
-    for name, digest in meta["files"].items():
-        if hashlib.sha256((path / name).read_bytes()).hexdigest() != digest:
+    if meta.pop("meta") != _digest(meta):
+        raise ValueError("meta.json does not match its checksum")
+    for name, digest in ((_SERVER, meta["server"]), (packs.INDEX, meta["index"])):
+        if _file_digest(path / name) != digest:
             raise ValueError(f"{name} does not match its checksum")
+    states = packs.Stored(path, packs.read_index(path))
+    states.verify()
     server = from_bytes((path / _SERVER).read_bytes())
-    clients = [int(Path(name).stem) for name in meta["files"] if name.startswith(f"{_CLIENTS}/")]
-    return Checkpoint(int(meta["round"]), server, _Stored(path / _CLIENTS, clients), path)
+    return Checkpoint(meta["round"], server, states, Position(**meta["metrics"]), path, meta["sha256"])
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    if not isinstance(meta, dict):
+        raise ValueError("meta.json holds no object")
+    return meta
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json_text(values, sort_keys=True).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _folder_of(folder: Path, round_: int) -> Path:
+    return folder / f"round-{round_:06d}"
 
 
 def _finished(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from fedloom.study.folder import RunFolder
 from fedloom.study.results import Result
 
 _OF_A_RUN = ("config.yaml", "summary.json")
-_BELOW_A_RUN = ("checkpoint", "states")
+_BELOW_A_RUN = ("checkpoint",)
 _OTHER = "no run in it"
 
 
@@ -85,5 +85,5 @@ def _unfinished(folder: RunFolder) -> str:
         return "damaged: config.yaml is missing"
     if "scenario" not in config:
         return "its config.yaml is not of a run"
-    last = max((row["round"] for row in folder.rows()), default=0)
+    last = max((row["round"] for row in folder.log.rows()), default=0)
     return f"unfinished, {last} of {config.get('rounds')} rounds"

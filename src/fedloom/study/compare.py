@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import multiprocessing
 import os
@@ -11,12 +12,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event as StopFlag
 from pathlib import Path
 
-from fedloom.core.errors import ConfigError, FedloomError, RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.interrupts import no_interrupts
 from fedloom.data import Scenario
+from fedloom.study import marker
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
@@ -58,42 +62,83 @@ def compare(
     """Run all configs into folders below `out` (None keeps nothing on disk); results in the order of the configs.
 
     jobs: processes at a time (None: one per core, never more than runs). Numbers do not depend on it. scenario: used
-    by all runs instead of the configs'. callbacks: every run gets copies of its own. Raises `ConfigError` for runs that
-    are the same, and for several processes without `out` or with a `scenario`, and else the first error of any run;
-    runs that were under way keep their checkpoints, the others are not started.
+    by all runs instead of the configs'. callbacks: every run gets copies of its own. Raises the first error of any run;
+    runs that were under way keep their checkpoints, the others are not started. Raises `ConfigError` for runs that are
+    the same, and for several processes without `out`, or with a scenario or model that came as an object;
+    `RunFolderError` if `out` cannot be used, or if a process was ended from outside.
     """
     names = [folder_name(config) for config in configs]
     for place, name in enumerate(names):
         if name in names[:place]:
             raise ConfigError(f"run {name} is there twice: compare each once")
     workers = min(jobs or os.cpu_count() or 1, len(configs))
-    if workers <= 1:
-        results = []
-        for position, (config, name) in enumerate(zip(configs, names, strict=True)):
-            watching = [Forward(position, listener), *copy.deepcopy(callbacks)]
-            folder = None if out is None else out / name
-            results.append(run(config, scenario=scenario, out=folder, existing=existing, callbacks=watching))
-            listener(Event(position, config.rounds))  # also where it had been finished before
-        return results
-    if out is None or scenario is not None:
-        raise ConfigError(f"jobs = {jobs}: several processes need out, and no scenario that was made here; use jobs=1")
+    objects = scenario is not None or any(model.maker for config in configs for model in config.models())
+    if workers > 1 and (out is None or objects):
+        raise ConfigError(
+            f"jobs = {jobs}: several processes need out, and no scenario or model that is an object; use jobs=1"
+        )
+    if out is None:
+        return _one_by_one(configs, [None] * len(configs), existing, listener, scenario, callbacks)
     folders = [out / name for name in names]
+    try:
+        marker.check(out, "comparison")
+        out.mkdir(parents=True, exist_ok=True)
+        marker.claim(out, "comparison")
+    except OSError as error:
+        raise RunFolderError(f"{out}: cannot be used as the folder of a comparison ({error.strerror})") from None
+    try:
+        if workers <= 1:
+            return _one_by_one(configs, folders, existing, listener, scenario, callbacks)
+        return _side_by_side(configs, folders, existing, workers, listener, callbacks)
+    finally:
+        marker.drop_if_bare(out)
+
+
+def _one_by_one(
+    configs: Sequence[RunConfig],
+    folders: Sequence[Path | None],
+    existing: Existing,
+    listener: Listener,
+    scenario: Scenario | None,
+    callbacks: Sequence[Callback],
+) -> list[Result]:
+    results = []
+    for position, (config, folder) in enumerate(zip(configs, folders, strict=True)):
+        watching = [Forward(position, listener), *copy.deepcopy(callbacks)]
+        results.append(run(config, scenario=scenario, out=folder, existing=existing, callbacks=watching))
+        listener(Event(position, config.rounds))  # also where it had been finished before
+    return results
+
+
+def _side_by_side(
+    configs: Sequence[RunConfig],
+    folders: Sequence[Path],
+    existing: Existing,
+    workers: int,
+    listener: Listener,
+    callbacks: Sequence[Callback],
+) -> list[Result]:
     context = multiprocessing.get_context("spawn")
     events: Queue[Event] = context.Queue()
-    stop = context.Event()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(events, stop)) as pool:
-        futures = [
-            pool.submit(_run_one, position, config, folder, existing, tuple(callbacks))
-            for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
-        ]
+    stop, (read, held) = context.Event(), context.Pipe(duplex=False)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(events, stop, read)) as pool:
+        with no_interrupts():
+            futures = [
+                pool.submit(_run_one, position, config, folder, existing, tuple(callbacks))
+                for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
+            ]
         try:
             _listen(futures, events, listener)
             for future in sorted(futures, key=lambda f: not (f.done() and f.exception())):
                 future.result()
         except BrokenProcessPool:
-            raise FedloomError(
-                "a process of the comparison was killed, perhaps for memory; compare again to go on, with fewer jobs"
+            raise RunFolderError(
+                f"{folders[0].parent}: a process of the comparison was ended from outside (out of memory?); runs keep "
+                "their checkpoints: compare again to go on, with fewer --jobs if memory is short"
             ) from None
+        except KeyboardInterrupt:
+            held.close()
+            raise
         except BaseException:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -115,18 +160,18 @@ def _listen(futures: Sequence[Future[None]], events: Queue[Event], listener: Lis
             return
 
 
-def _adopt(events: Queue[Event], stop: StopFlag) -> None:
+def _adopt(events: Queue[Event], stop: StopFlag, held: Connection) -> None:
     """In a worker process: remember where news go and what stops it, and end with the parent, however that ends."""
     global _events, _stop
     _events, _stop = events, stop
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    threading.Thread(target=_follow, args=(held,), daemon=True).start()
 
 
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _follow(held: Connection) -> None:
+    """End at once when the parent closes its end, or is gone. Checkpoints are whole at any instant."""
+    with contextlib.suppress(EOFError, OSError):
+        held.recv()
+    os._exit(1)
 
 
 def _report(event: Event) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedloom.core.errors import ConfigError, UnknownKeyError, nearest, shown
+from fedloom.core.errors import ConfigError, UnknownKeyError, shown
 from fedloom.core.safe_yaml import one_line, parse_yaml, read_yaml
 from fedloom.core.streams import Streams
 from fedloom.data import PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
@@ -21,16 +21,14 @@ from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.source import Source, Splits
 from fedloom.engine.choose import EngineChoice
 from fedloom.methods import METHODS, Method, OptimizerSpec
-from fedloom.nets import MODELS
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.groups import GROUPS
 from fedloom.study.explain import elsewhere, explained
-from fedloom.study.known import check_options, places
+from fedloom.study.known import places
+from fedloom.study.models import ModelConfig, each_model
 from fedloom.study.sections import (
     CheckpointConfig,
     EarlyStoppingConfig,
     EvaluationConfig,
-    ModelConfig,
     Section,
 )
 
@@ -141,8 +139,10 @@ _LATER = ("betas", "eps", "decay")
 class RunConfig(Section):
     """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset.
 
-    `preset`: one of those that the method declares; all of the library's own have paper, authors and sound.
+    `preset`: one of those that the method declares; all of the library's own have paper, authors and sound. Where this
+    config leaves them out, `authors` also brings the released optimiser, epochs and batch size (`Method.settings`).
     `model`: a model, a group of models (`fedssa-cnn`), or a list; of several, client k gets number k mod their count.
+    `share`: all, or trainable: frozen parameters stay where they are, and only what trains travels and is stored.
     `precision`: bfloat16 trains nets below their heads in it, with float32 weights, losses and tests: other numbers,
     sooner on processors that have it.
     """
@@ -150,6 +150,7 @@ class RunConfig(Section):
     method: str = "fedavg"
     preset: str = "sound"
     model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(None, union_mode="left_to_right")
+    share: Literal["all", "trainable"] = "all"
     scenario: ScenarioConfig
     rounds: int = Field(30, ge=1, lt=_MOST)
     participation: float = Field(1.0, gt=0, le=1)
@@ -191,28 +192,26 @@ class RunConfig(Section):
         """The method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
 
-    def models(self) -> list[tuple[str, dict[str, Any]]]:
-        """Name and own options (e.g. `hidden` of `mlp`) of the models: one, or several for groups of clients."""
-        given = SOURCES.get(self.scenario.source).model if self.model is None else self.model
-        each = given if isinstance(given, tuple) else (given,)
-        found: list[tuple[str, dict[str, Any]]] = []
-        for one in each:
-            if isinstance(one, ModelConfig):
-                found.append((one.name, dict(one.model_extra or {})))
-            else:
-                found += [(name, {}) for name in GROUPS.get(one, (one,))]
-        return found
+    def models(self) -> list[ModelConfig]:
+        """The models, one by one: one, or several for groups of clients."""
+        return each_model(SOURCES.get(self.scenario.source).model if self.model is None else self.model)
 
     def model_name(self) -> str:
         """What the model is called in tables: its name, or those of the group's."""
-        return self.model if isinstance(self.model, str) else ", ".join(name for name, _ in self.models())
+        return self.model if isinstance(self.model, str) else ", ".join(one.title for one in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
         """How to build the nets, one for each model, as a method wants them."""
         spec = method.spec
+        wanted: dict[str, Any] = {
+            "head_bias": spec.head_bias,
+            "nets": spec.nets,
+            "extra": method.extra,
+            "share": self.share,
+        }
         return [
-            Blueprint(name, input_shape, num_classes, options, spec.head_bias, spec.nets, method.extra)
-            for name, options in self.models()
+            Blueprint(one.title, input_shape, num_classes, one.options(), make=one.maker, **wanted)
+            for one in self.models()
         ]
 
     def resolved(self) -> dict[str, Any]:
@@ -220,9 +219,11 @@ class RunConfig(Section):
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
         if self.early_stopping is None:  # a key that runs of earlier versions do not know
             del plain["early_stopping"]
-        named = [{"name": name, **options} if options else name for name, options in self.models()]
+        named = [said if len(said := one.model_dump()) > 1 else one.name for one in self.models()]
         plain["model"] = named if len(named) > 1 else named[0]
         plain["scenario"] = self.scenario.resolved()
+        if self.share == "all":  # a key that runs of earlier versions do not know
+            del plain["share"]
         plain["optimizer"] = {
             key: value
             for key, value in plain["optimizer"].items()
@@ -246,7 +247,7 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _parsed(values: Mapping[str, Any]) -> RunConfig:
-    plain = dict(values)
+    plain = _over_settings(values)
     options = plain.pop("options", {})
     if not isinstance(options, Mapping):
         raise ConfigError(f"options = {shown(options)}: need {{method: {{key: value}}}}")
@@ -265,14 +266,23 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(f"config keys must be words, got {shown(sorted(map(str, plain)))}") from None
     if not config.models():
         raise ConfigError("model = []: need a model, a group of models, or a list with one or more")
-    for model, own in config.models():
-        if model not in MODELS:
-            raise ConfigError(f"unknown model {shown(model)}: {nearest(model, {*MODELS.names(), *GROUPS})}")
-        check_options(model, own)
+    for model in config.models():
+        model.check()
     config.build_method()
     for name, section in options.items():
         _check_section(name, section, config.preset)
     return config
+
+
+def _over_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values over what the method's preset brings along (`Method.settings`); sections are joined key by key."""
+    method, preset = (values.get(key, RunConfig.model_fields[key].default) for key in ("method", "preset"))
+    known = isinstance(method, str) and isinstance(preset, str) and method in METHODS
+    joined = dict(METHODS.get(method).settings.get(preset, {})) if known else {}
+    for key, value in values.items():
+        both = isinstance(value, Mapping) and isinstance(joined.get(key), Mapping)
+        joined[key] = {**joined[key], **value} if both else value
+    return joined
 
 
 def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None:

@@ -1,59 +1,69 @@
 """A run on disk.
 
-config.yaml (resolved) · scenario.json · metrics.jsonl while running, metrics.parquet at the end · checkpoint/ ·
-summary.json · env.json · report.html. Every file is written whole or not at all; metrics are appended line by line.
+.fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
+metrics.parquet at the end · checkpoint/ · summary.json · env.json · report.html. Every file is written whole or not at
+all; metrics are appended line by line.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import json_text, write_atomic
+from fedloom.study import marker
+from fedloom.study.log import Log, Row
 
+__all__ = ["Row", "RunFolder"]
 
-class Row(TypedDict):
-    """One measured value. `client` is None for values of the whole run; `protocol` None for those without one."""
-
-    round: int
-    client: int | None
-    split: str
-    protocol: str | None
-    name: str
-    value: float
+_SUMS = "checksums"
+# What every summary has, those of earlier versions included.
+_NEEDED = (
+    *("method", "preset", "source", "seed", "rounds", "clients", "protocol", "select", "degenerate"),
+    *("accuracy", "last_accuracy", "best_val_accuracy", "best_test_accuracy", "bytes_up", "bytes_down", "seconds"),
+)
 
 
 class RunFolder:
-    """The folder of one run, locked against other processes between `open` and `close`."""
+    """The folder of one run, locked against other processes between `open` and `close`. `log`: its metrics."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = FileLock(path / ".lock", timeout=0)
+        self.log = Log(path / "metrics.jsonl")
+        self._lock = FileLock(path / marker.LOCK, timeout=0)
 
     def open(self) -> None:
-        """Create the folder and take its lock. Raises `RunFolderError` if it is in use or cannot be written."""
+        """Create the folder, take its lock and mark it as a run's.
+
+        Raises `RunFolderError` if it is in use, cannot be written, or holds what fedloom did not write.
+        """
         try:
+            marker.check(self.path, "run")
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
+            marker.claim(self.path, "run")
         except Timeout:
             raise RunFolderError(
                 f"{self.path} is in use by another process; wait for it, or choose another folder with --out"
             ) from None
         except OSError as error:
+            self._lock.release()
             raise RunFolderError(f"{self.path}: cannot be used as a run folder ({error.strerror})") from None
+        except RunFolderError:
+            self._lock.release()
+            raise
 
     def close(self) -> None:
         """Give the lock back; a folder in which nothing was written goes with it."""
-        if [entry.name for entry in self.path.iterdir()] == [".lock"]:
-            (self.path / ".lock").unlink()
-            self.path.rmdir()
+        marker.drop_if_bare(self.path)
         self._lock.release()
 
     @property
@@ -61,21 +71,26 @@ class RunFolder:
         """Folder of the checkpoints."""
         return self.path / "checkpoint"
 
+    @property
+    def states(self) -> Path:
+        """Folder of the client states that do not fit into memory, while the run goes on."""
+        return self.path / ".states"
+
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the folder, or None where there is none. Raises `RunFolderError` if it is damaged."""
         try:
-            content: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
+            content = json.loads(self._text(name) or "null")
         except ValueError as error:
             raise RunFolderError(
                 f"{self.path / name}: damaged ({error}); delete the run folder and run again"
             ) from None
+        if content is not None and not isinstance(content, dict):
+            raise RunFolderError(f"{self.path / name}: damaged (no object); delete the run folder and run again")
         return content
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file of the folder, whole."""
-        write_atomic(self.path / name, json.dumps(value, indent=1, sort_keys=True) + "\n")
+        write_atomic(self.path / name, json_text(value, indent=1, sort_keys=True) + "\n")
 
     def write_config(self, resolved: dict[str, Any]) -> None:
         """Write config.yaml."""
@@ -83,43 +98,47 @@ class RunFolder:
 
     def read_config(self) -> dict[str, Any] | None:
         """config.yaml as plain values, or None where there is none."""
-        file = self.path / "config.yaml"
         try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
+            text = self._text("config.yaml")
+            values = None if text is None else yaml.safe_load(text)
         except (UnicodeDecodeError, yaml.YAMLError):
-            values = None
-        if not isinstance(values, dict):
-            raise RunFolderError(f"{file}: damaged; delete the run folder and run again")
+            values = text = ""
+        if text is not None and not isinstance(values, dict):
+            raise RunFolderError(f"{self.path / 'config.yaml'}: damaged; delete the run folder and run again")
         return values
 
-    # -- metrics ---------------------------------------------------------------------------------------------
-    @property
-    def _log(self) -> Path:
-        return self.path / "metrics.jsonl"
+    def _text(self, name: str) -> str | None:
+        """A file's text, or None where there is none. Raises `RunFolderError` if it cannot be read."""
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RunFolderError(f"{self.path / name}: cannot be read ({error.strerror})") from None
 
-    def append(self, rows: Iterable[Row]) -> None:
-        """Add rows to metrics.jsonl. A line cut off by a crash is dropped by `rows`."""
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        with self._log.open("a", encoding="utf-8") as stream:
-            stream.write(text)
+    # -- results ---------------------------------------------------------------------------------------------
+    def write_summary(self, numbers: dict[str, Any]) -> None:
+        """Write summary.json, with checksums of the numbers and of the metrics that they come from."""
+        sums = {"numbers": _sha256(numbers), "metrics": self.log.flushed().sha256}
+        self.write_json("summary.json", numbers | {_SUMS: sums})
 
-    def rows(self) -> list[Row]:
-        """All complete rows so far."""
-        if not self._log.exists():
-            return []
-        rows: list[Row] = []
-        for line in self._log.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
-                rows.append(json.loads(line))
-        return rows
-
-    def truncate(self, last_round: int) -> list[Row]:
-        """Forget rows of rounds after `last_round` (they will be run again); the rows that stay."""
-        kept = [row for row in self.rows() if row["round"] <= last_round]
-        write_atomic(self._log, "".join(json.dumps(row) + "\n" for row in kept))
-        return kept
+    def read_summary(self) -> dict[str, Any] | None:
+        """The numbers of summary.json, or None where there is none. Raises `RunFolderError` if they or the metrics are
+        not those that the run wrote."""
+        numbers = self.read_json("summary.json")
+        if numbers is None:
+            return None
+        sums, file = numbers.pop(_SUMS, None), self.path / "summary.json"
+        missing = [key for key in _NEEDED if key not in numbers]
+        if missing or (sums and sums["numbers"] != _sha256(numbers)):
+            why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
+            raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again with --resume")
+        if sums and sums["metrics"] != self.log.position().sha256:
+            raise RunFolderError(
+                f"{self.log.path}: damaged (rows were lost or changed after the run); put the file back, or run again "
+                "with --fresh"
+            )
+        return numbers
 
     def write_parquet(self, rows: list[Row]) -> None:
         """metrics.parquet from all rows: columns round, client, split, protocol, name, value."""
@@ -141,9 +160,16 @@ class RunFolder:
         temporary.replace(self.path / "metrics.parquet")
 
     def clear(self) -> None:
-        """Delete everything of a run from the folder, the lock excepted."""
+        """Delete what fedloom wrote for a run; all else in the folder stays."""
         for name in ("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet"):
             (self.path / name).unlink(missing_ok=True)
         for name in ("summary.json", "report.html", ".metrics.parquet"):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        for checkpoint in [*self.checkpoints.glob("round-*"), *self.checkpoints.glob(".round-*.partial")]:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not there, or it holds something else
+            self.checkpoints.rmdir()
+
+
+def _sha256(numbers: dict[str, Any]) -> str:
+    return hashlib.sha256(json_text(numbers, sort_keys=True).encode()).hexdigest()

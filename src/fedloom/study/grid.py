@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -27,7 +26,7 @@ def variants(
     A run that would come twice, because its method does not know an option that is compared, comes once. Raises
     `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list.
     """
-    plain = copy.deepcopy(dict(values))
+    plain = _copied(values)
     for key, named in (("method", methods), ("seed", seeds)):
         if named is not None and isinstance(plain.get(key), list):
             raise ConfigError(f"{key} is a list, and {key}s are named too: give one of them")
@@ -85,6 +84,11 @@ def _open(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elements
 def _refuses(message: str, key: str) -> bool:
     """Whether an error of `parse` says that this key takes no list, or no list of lists."""
     return re.match(rf"{re.escape(key)}(\.\w+)? = \[", message) is not None
+
+
+def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections that may be written into; what they hold is shared."""
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in values.items()}
 
 
 def _lists(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:

@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from fedloom.core.errors import RunFolderError
 from fedloom.study.folder import Row, RunFolder
 from fedloom.study.tabular import Tabular, frame
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
+    from torch import nn
 
-SECONDS = ("train", "evaluate", "aggregate", "move", "total")
+    from fedloom.study.opened import Memory
+
+At = Literal["last", "best_val"]
+SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Tabular):
-    """A finished run: `numbers` (what summary.json holds), all rows, and the folder if it was kept on disk."""
+    """A finished run: `numbers` (what summary.json holds), all rows, and the folder if it was kept on disk.
+
+    memory: what `model` needs beside the folder; the weights of the server and the clients if there is no folder.
+    """
 
     numbers: dict[str, Any]
     rows: list[Row]
     config: dict[str, Any]
     scenario: dict[str, Any]
     folder: Path | None = None
+    memory: Memory | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def read(path: Path) -> Result | None:
-        """The result in a run folder; None if the run there has not finished."""
+        """The result in a run folder; None if the run there has not finished.
+
+        Raises `RunFolderError` if a file of it is damaged, or was changed after the run.
+        """
         folder = RunFolder(path)
-        numbers = folder.read_json("summary.json")
-        config = folder.read_config()
+        numbers, config = folder.read_summary(), folder.read_config()
         if numbers is None or config is None:
             return None
-        return Result(numbers, folder.rows(), config, folder.read_json("scenario.json") or {}, path)
+        rows = folder.log.rows()
+        if not _follows(numbers, rows):
+            raise RunFolderError(
+                f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; run again with --fresh"
+            )
+        return Result(numbers, rows, config, folder.read_json("scenario.json") or {}, path)
 
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
         """Rounds and values of one measure of the whole run."""
@@ -46,6 +62,16 @@ class Result(Tabular):
         """One row for `pandas.DataFrame`: what was run and what came out."""
         keys = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
         return [{key: self.numbers[key] for key in keys}]
+
+    def model(self, client: int | None = None, at: At = "last") -> nn.Module:
+        """The trained model as a plain module, in evaluation mode: x [B, ...] normalised -> class scores [B, C].
+
+        client: whose personal model; None takes the server's. at: after the last round, or after the one that was best
+        on validation data. As `fedloom.load`, which also says what is raised.
+        """
+        from fedloom.study.trained import of_result
+
+        return of_result(self, client, at).module
 
     def __repr__(self) -> str:
         n = self.numbers
@@ -86,14 +112,28 @@ def accuracies(rows: Sequence[Row], last_k: int) -> dict[str, float | None]:
     """Test accuracy by each way of selecting a round; None where there is no validation data."""
     rounds, test = curve(rows, "accuracy", "test")
     by_round = dict(zip(rounds, test, strict=True))
-    val_rounds, val = curve(rows, "accuracy", "val")
-    best = max(zip(val, (-r for r in val_rounds), strict=True), default=None)  # the earliest of equal rounds
+    best = best_val(rows)
     return {
         "last": test[-1],
-        "best_val": None if best is None else by_round[-best[1]],
+        "best_val": None if best is None else by_round[best[0]],
         "best_test": max(test),
         "mean_last_k": fmean(test[-last_k:]),
     }
+
+
+def _follows(numbers: Mapping[str, Any], rows: Sequence[Row]) -> bool:
+    """Whether a summary's accuracies and bytes are those of the rows."""
+    _, test = curve(rows, "accuracy", "test")
+    bytes_ = [int(total(rows, name)) for name in ("bytes_up", "bytes_down")]
+    ends = numbers["last_accuracy"], numbers["best_test_accuracy"]
+    return bool(test) and ends == (test[-1], max(test)) and bytes_ == [numbers["bytes_up"], numbers["bytes_down"]]
+
+
+def best_val(rows: Sequence[Row]) -> tuple[int, float] | None:
+    """The round of the best validation accuracy, the earliest of equal ones, and that; None without validation data."""
+    rounds, accuracy = curve(rows, "accuracy", "val")
+    best = max(zip(accuracy, (-r for r in rounds), strict=True), default=None)
+    return None if best is None else (-best[1], best[0])
 
 
 def total(rows: Sequence[Row], name: str) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
 import functools
 import time
 from collections.abc import Iterator, Sequence
@@ -15,25 +13,29 @@ import torch
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.streams import Streams
-from fedloom.data import Scenario, describe_scenario
+from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
 from fedloom.engine.choose import choose
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.states import States
 from fedloom.evaluation import Evaluator, FewShotEvaluator
-from fedloom.methods.facts import Finding, Task
+from fedloom.methods.facts import Finding
 from fedloom.methods.phases import Predictor
-from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.net import Net
+from fedloom.nets.probe import check_classifies
 from fedloom.study import checkpoint as checkpoints
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
+from fedloom.study.difference import difference
 from fedloom.study.early_stopping import EarlyStopping
 from fedloom.study.environment import describe
-from fedloom.study.folder import Row, RunFolder
-from fedloom.study.results import Result
+from fedloom.study.folder import RunFolder
+from fedloom.study.log import START, Row
+from fedloom.study.opened import Memory
+from fedloom.study.results import Result, best_val
 from fedloom.study.rows import score_rows, system_row, training_rows
+from fedloom.study.setup import Setup, one_thread
+from fedloom.study.shortage import explained
 from fedloom.study.summary import degenerate, summarise
 from fedloom.study.weights import copied
 
@@ -58,13 +60,12 @@ def run(
     if a client fails.
     """
     if out is None:
-        with _one_thread():
-            running = _Run(config, scenario or config.scenario.build(config.seed), None, callbacks)
-            return running.go(None)
+        with one_thread():
+            return _Run(config, scenario, None, callbacks).go(None)
     folder = RunFolder(out)
     folder.open()
     try:
-        with _full_disk_explained(out), _one_thread():
+        with explained(out), one_thread():
             return _in_folder(config, scenario, folder, existing, callbacks)
     finally:
         folder.close()
@@ -77,31 +78,31 @@ def _in_folder(
     existing: Existing,
     callbacks: Sequence[Callback],
 ) -> Result:
-    if existing == "fresh":
-        folder.clear()
-    before, resolved = folder.read_config(), config.resolved()
-    if before is not None and _relevant(before) != _relevant(resolved):
-        raise RunFolderError(
-            f"{folder.path} holds a run of another config (differs in {_difference(before, resolved)}); choose another "
-            "folder with --out, or replace it with --fresh"
-        )
-    finished = Result.read(folder.path)
-    if finished is not None:
-        return finished
-    if before is not None and existing == "refuse":
-        raise RunFolderError(
-            f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with --fresh"
-        )
-
-    def note(text: str) -> None:
-        for callback in callbacks:
-            callback.on_note(config, text)
-
-    start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), note)
-    running = _Run(config, scenario or config.scenario.build(config.seed), folder, callbacks)
+    resolved, fresh = config.resolved(), existing == "fresh"
+    before = None if fresh else folder.read_config()
+    if before is not None:
+        if differing := difference(before, resolved):
+            raise RunFolderError(
+                f"{folder.path} holds a run of another config ({differing}); choose another folder with --out, or "
+                "replace it with --fresh"
+            )
+        finished = Result.read(folder.path)
+        if finished is not None:
+            return dataclasses.replace(finished, memory=Memory(config, scenario))
+        if existing == "refuse":
+            raise RunFolderError(
+                f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with "
+                "--fresh"
+            )
+    running = _Run(config, scenario, folder, callbacks)
+    start = None
+    if fresh:
+        folder.clear()  # once nothing speaks against the new run
+    else:
+        start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
     if before is None:
         folder.write_config(resolved)
-    folder.write_json("scenario.json", describe_scenario(running.scenario))
+    folder.write_json("scenario.json", running.described())
     folder.write_json("env.json", describe())
     return running.go(start)
 
@@ -110,16 +111,19 @@ class _Run:
     """The pieces of one run, put together."""
 
     def __init__(
-        self, config: RunConfig, scenario: Scenario, folder: RunFolder | None, callbacks: Sequence[Callback]
+        self, config: RunConfig, given: Scenario | None, folder: RunFolder | None, callbacks: Sequence[Callback]
     ) -> None:
+        scenario = given or config.scenario.build(config.seed)
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
         if config.early_stopping is not None:
             self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
-        streams, data = Streams(config.seed), scenario.train_set
-        self.method = config.build_method()
-        blueprints = config.blueprints(data.input_shape, scenario.num_classes, self.method)
-        nets = [blueprint.build(streams) for blueprint in blueprints]
-        tasks = _tasks(config, scenario, blueprints, nets, streams)  # their weights stay where the nets are now
+        self.memory = Memory(config, given)
+        data = scenario.train_set
+        # the tasks' weights stay where the nets are now
+        setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
+        self.method, nets = setup.method, setup.nets
+        for blueprint, net in zip(setup.blueprints, nets, strict=True):
+            check_classifies(net, data.gather(torch.arange(min(2, len(data)))), scenario.num_classes, blueprint.model)
         local = LocalTraining(config.batch_size, config.optimizer, config.augment)
         device = config.engine.torch_device()
         half, speedups = config.precision == "bfloat16", Speedups(steps=config.engine.fast)
@@ -127,20 +131,20 @@ class _Run:
         self.federation = Federation(
             self.method,
             Serial(self.worker),
-            tasks,
+            setup.tasks,
             scenario,
             participation=config.participation,
-            states=States(config.engine.state_budget(), folder.path / "states" if folder else None),
+            states=States(config.engine.state_budget(), folder.states if folder else None),
             net=nets[0].frozen,
         )
         self.findings = {finding.code: finding for finding in self.federation.examined}
         self.protocol = config.evaluation.protocol
-        self.evaluator = self._evaluator(streams)
-        self._refuse_missing_predictor()
-        if config.early_stopping is not None:
-            self._refuse_early_stopping()
+        self.evaluator = self._evaluator(setup.streams)
+        self._refuse_what_cannot_be_tested()
         self.rows: list[Row] = []
-        self.saved: Path | None = None  # this run's last checkpoint
+        self.best: tuple[int, float] | None = None  # round and validation accuracy, where they select the round
+        self.saved: Path | None = None  # this run's last checkpoint,
+        self.digest, self.saved_round = "", 0  # the sha256 of what it holds, and its round
         self.warning: str | None = None  # of the engine
         self.stopped: str | None = None  # why a callback ended the run before its last round
 
@@ -160,19 +164,21 @@ class _Run:
             federation.round, federation.server = start.round, start.server
             federation.states.update(start.states)
             federation.states.changed.clear()
-            self.saved = start.path
+            self.saved, self.digest, self.saved_round = start.path, start.sha256, start.round
         if self.federation.round < self.config.rounds:
-            chosen = choose(self.federation, self.worker, self.config.engine)
+            chosen = choose(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.warning = chosen.engine, chosen.warning
         try:
-            return self._go()
+            return self._go(start)
         finally:
             self.federation.engine.close()
             self.federation.states.close()
 
-    def _go(self) -> Result:
+    def _go(self, start: Checkpoint | None) -> Result:
         first = self.federation.round + 1
-        self.rows = self.folder.truncate(first - 1) if self.folder else []
+        if self.folder:
+            self.rows = self.folder.log.cut(start.metrics if start else START)
+        self._improves(self.rows)
         for callback in self.callbacks:
             if first > 1:
                 self.stopped = callback.on_resume(self.config, self.rows) or self.stopped
@@ -180,24 +186,45 @@ class _Run:
             notes = [self.warning, *(finding.message for finding in self.findings.values())]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
-        written, digest = time.monotonic(), ""
-        weights = functools.partial(copied, self.federation)
+        written, weights = time.monotonic(), functools.partial(copied, self.federation)
         while self.federation.round < self.config.rounds and self.stopped is None:
             rows = self._round()
-            self.rows += rows
-            if self.folder:
-                self.folder.append(rows)
-                last = self.federation.round == self.config.rounds
-                if last or time.monotonic() - written >= self.config.checkpoint.seconds:
-                    digest = self._save()
-                    written = time.monotonic()
+            self._keep(rows)
+            kept = self._improves(rows) or self.federation.round == self.config.rounds
+            if self.folder and (kept or time.monotonic() - written >= self.config.checkpoint.seconds):
+                rows.append(self._save(self.folder))
+                self._keep(rows[-1:])
+                written = time.monotonic()
+            elif not self.folder and kept and self.config.engine.state_budget() is None:
+                self._remember()
             for callback in self.callbacks:
                 callback.on_weights(self.config, self.federation.round, weights)
                 self.stopped = callback.on_round(self.config, self.federation.round, rows) or self.stopped
-        if self.stopped is not None and self.federation.round < self.config.rounds:
+        if self.federation.round < self.config.rounds:
             self._stop()
-            digest = ""  # of an earlier round, or of one that now has a test
-        return self._finish(digest or (self._save() if self.folder else ""))
+        return self._finish()
+
+    def _stop(self) -> None:
+        """Make the present round the last one: it is tested and saved, as a last one always is."""
+        now = self.federation.round
+        if self.method.closing() is not None:
+            raise ConfigError(
+                f"stopped after round {now} ({self.stopped}), but {self.config.method} trains once more after its last "
+                "round: it cannot be stopped early"
+            )
+        if not any(row["round"] == now and row["split"] == "test" for row in self.rows):
+            rows = self._tests(now)
+            self._improves(rows)
+            self._keep(rows)
+        if self.folder and self.saved_round < now:
+            self._keep([self._save(self.folder)])
+        elif not self.folder and self.config.engine.state_budget() is None:
+            self._remember()
+
+    def _keep(self, rows: list[Row]) -> None:
+        self.rows += rows
+        if self.folder:
+            self.folder.log.append(rows)
 
     def _round(self) -> list[Row]:
         """One round and, when due, its evaluation; the rows they give."""
@@ -215,20 +242,6 @@ class _Run:
             system_row(now, "seconds_total", ended - began),
         ]
         return rows
-
-    def _stop(self) -> None:
-        """Make the present round the last one: it is tested, as a last one always is."""
-        if self.method.closing() is not None:
-            raise ConfigError(
-                f"stopped after round {self.federation.round} ({self.stopped}), but {self.config.method} trains "
-                "after its last round too: it cannot be stopped early"
-            )
-        now = self.federation.round
-        if not any(row["round"] == now and row["split"] == "test" for row in self.rows):
-            rows = self._tests(now)
-            self.rows += rows
-            if self.folder:
-                self.folder.append(rows)
 
     def _tests(self, now: int) -> list[Row]:
         """The rows of the tests on all splits."""
@@ -254,111 +267,83 @@ class _Run:
             state = federation.state_of(federation.client_context(client, round_))
             yield client, self.method.predictors(federation.server, state, federation.server_context(client))
 
+    def _improves(self, rows: Sequence[Row]) -> bool:
+        """Whether `rows` have the best validation accuracy so far, and that selects the round."""
+        found = best_val(rows) if self.config.evaluation.select == "best_val" else None
+        if found is None or (self.best is not None and found[1] <= self.best[1]):
+            return False
+        self.best = found
+        return True
+
+    def _remember(self) -> None:
+        """Keep the weights of this round, and of the best one, for `Result.model`."""
+        federation, weights = self.federation, self.memory.weights
+        best = None if self.best is None else self.best[0]
+        for round_ in weights.keys() - {best}:
+            del weights[round_]
+        weights[federation.round] = Checkpoint(federation.round, federation.server, dict(federation.states))
+
+    def described(self) -> dict[str, Any]:
+        """What scenario.json holds: who holds what, and how samples must look."""
+        return describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+
     def _tell(self, findings: Sequence[Finding]) -> None:
         """Note each finding once."""
         for finding in findings:
             if finding.code not in self.findings:
                 self.findings[finding.code] = finding
-                for callback in self.callbacks:
-                    callback.on_note(self.config, finding.message)
+                self.note(finding.message)
 
-    def _save(self) -> str:
-        assert self.folder is not None
-        federation = self.federation
-        state = Checkpoint(federation.round, federation.server, federation.states)
+    def note(self, text: str) -> None:
+        """Tell whoever watches."""
+        for callback in self.callbacks:
+            callback.on_note(self.config, text)
+
+    def _save(self, folder: RunFolder) -> Row:
+        """Write a checkpoint; the row that says what it cost, which is not among those that it counts."""
+        began, federation = time.perf_counter(), self.federation
+        state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flushed())
         saved = checkpoints.save(
-            self.folder.checkpoints,
+            folder.checkpoints,
             state,
             self.config.fingerprint(),
             self.config.checkpoint.keep,
             last=self.saved,
             changed=federation.states.changed,
+            spare=None if self.best is None else self.best[0],
         )
         federation.states.changed.clear()
-        self.saved = saved.path
-        return saved.sha256
+        self.saved, self.digest, self.saved_round = saved.path, saved.sha256, federation.round
+        return system_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
 
-    def _finish(self, digest: str) -> Result:
+    def _finish(self) -> Result:
         config, last = self.config, self.federation.round
         numbers = summarise(config, self.federation, self.worker, self.rows) | {
             "stopped": {"round": last, "reason": self.stopped} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.findings),
             "fingerprint": config.fingerprint(),
-            "checkpoint_sha256": digest or None,
+            "checkpoint_sha256": self.digest or None,
             "run_dir": str(self.folder.path) if self.folder else None,
         }
         if self.folder:
             self.folder.write_parquet(self.rows)
-            self.folder.write_json("summary.json", numbers)
+            self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
-        result = Result(numbers, self.rows, config.resolved(), describe_scenario(self.scenario), path)
+        result = Result(numbers, self.rows, config.resolved(), self.described(), path, self.memory)
         for callback in self.callbacks:
             callback.on_end(config, result)
         return result
 
-    def _refuse_early_stopping(self) -> None:
-        """Say before training that early stopping cannot work here."""
-        if "val" not in self.evaluator.splits:
+    def _refuse_what_cannot_be_tested(self) -> None:
+        """Ask once before training whether the method offers the model that the protocol tests, and whether there is
+        what the round is selected by."""
+        _, offered = next(self._predictors(0))
+        self.evaluator.check(offered)
+        if self.config.evaluation.select == "best_val" and "val" not in self.evaluator.splits:
+            raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
+        if self.config.early_stopping is not None and "val" not in self.evaluator.splits:
             raise ConfigError("early_stopping: there is no validation data; set scenario.val above 0, or leave it out")
-        if self.method.closing() is not None:
+        if self.config.early_stopping is not None and self.method.closing() is not None:
             raise ConfigError(
                 f"early_stopping: {self.config.method} trains once more after its last round; leave it out"
             )
-
-    def _refuse_missing_predictor(self) -> None:
-        """Ask once before training whether the method offers the model that the protocol tests."""
-        _, offered = next(self._predictors(0))
-        self.evaluator.check(offered)
-
-
-def _tasks(
-    config: RunConfig, scenario: Scenario, blueprints: Sequence[Blueprint], nets: Sequence[Net], streams: Streams
-) -> list[Task]:
-    """The facts that hooks may use, for each of the models."""
-    return [
-        Task.of(
-            net,
-            clients=scenario.clients,
-            num_classes=scenario.num_classes,
-            rounds=config.rounds,
-            local_epochs=config.local_epochs,
-            streams=streams,
-            optimizer=config.optimizer,
-            batch_size=config.batch_size,
-            group=group,
-            blueprint=blueprint,
-        )
-        for group, (blueprint, net) in enumerate(zip(blueprints, nets, strict=True))
-    ]
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One intra-operation thread: more would change the order of sums, and so the bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _full_disk_explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise RunFolderError(
-            f"{path}: no space left on the device; the last checkpoint is intact: free space and go on with --resume"
-        ) from error
-
-
-def _relevant(resolved: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in resolved.items() if key not in ("engine", "checkpoint")}
-
-
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    keys = sorted(key for key in {*before, *now} - {"engine", "checkpoint"} if before.get(key) != now.get(key))
-    return ", ".join(f"{key}: {before.get(key)} there, {now.get(key)} here" for key in keys)

@@ -52,14 +52,6 @@ class EvaluationConfig(Section):
         return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)
 
 
-class ModelConfig(BaseModel):
-    """A model with options of its own: `{name: mlp, hidden: [100]}`."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str
-
-
 class EarlyStoppingConfig(Section):
     """A run ends when its validation `measure` has not improved by more than `min_delta` for `patience` tests."""
 
@@ -69,7 +61,11 @@ class EarlyStoppingConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """A checkpoint is written when `seconds` have passed since the last one, and at the end; `keep` are kept."""
+    """A checkpoint is written when `seconds` have passed since the last one, and at the end; the last `keep` are kept.
+
+    With `evaluation.select: best_val` one is also written after each round that is the best so far on validation data,
+    and that of the best round is kept, too.
+    """
 
     seconds: float = Field(5.0, ge=0)
     keep: int = Field(2, ge=1)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedloom.core.errors import ConfigError
 from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
@@ -18,10 +17,7 @@ from fedloom.study.results import SECONDS, accuracies, curve, total
 
 
 def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
-    """What was run, how well it did, what it cost and what ran it.
-
-    Raises `ConfigError` if the config selects a round by validation data, and there is none.
-    """
+    """What was run, how well it did, what it cost and what ran it."""
     return {
         **_setting(config, federation),
         **_scores(config, rows),
@@ -54,12 +50,9 @@ def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:
 
 def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
     by = accuracies(rows, config.evaluation.last_k)
-    chosen = by[config.evaluation.select]
-    if chosen is None:
-        raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
     _, losses = curve(rows, "loss", "test")
     return {
-        "accuracy": chosen,
+        "accuracy": by[config.evaluation.select],
         "last_accuracy": by["last"],
         "best_val_accuracy": by["best_val"],
         "best_test_accuracy": by["best_test"],
@@ -70,6 +63,7 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
 
 def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
     seconds = {name: round(total(rows, f"seconds_{name}"), 3) for name in SECONDS}
+    seconds["total"] = round(seconds["total"] + seconds["checkpoint"], 3)
     return {
         "bytes_up": int(total(rows, "bytes_up")),
         "bytes_down": int(total(rows, "bytes_down")),

@@ -36,7 +36,7 @@ class ResultRow(TypedDict):
     bytes_up: float
     bytes_down: float
     seconds: float
-    phases: dict[str, float]  # seconds of train, evaluate, aggregate, move
+    phases: dict[str, float]  # seconds of train, evaluate, aggregate, move, checkpoint
     peak_memory_mb: float  # MiB, the largest of the group
     degenerate: list[str]  # without the method's name, which the row has
     stopped: list[str]  # runs that a callback ended early: seed, round, reason

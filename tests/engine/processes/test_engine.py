@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import ClientError
-from fedloom.engine.processes import Processes
+from fedloom.engine.processes import Processes, shared_memory
 from fedloom.engine.processes import engine as module
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
@@ -57,6 +57,34 @@ def test_every_method_has_the_bits_of_the_serial_engine(name, net):
 def test_spawned_workers_have_the_same_bits(monkeypatch):
     monkeypatch.setattr(module, "_context", lambda: multiprocessing.get_context("spawn"))
     toys = [world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2)]
+    parallel(toys[1])
+    for toy in toys:
+        rounds(toy, 2)
+    assert same_federation(*toys)
+
+
+@pytest.mark.parametrize(("name", "clients"), [("fedsc", 5), ("fedco2", 5), ("local", 60)])
+def test_without_shared_memory_pipes_carry_the_same_bits(monkeypatch, name, clients):
+    monkeypatch.setattr(shared_memory, "_SPACE", 1 << 60)
+    labels = (LABELS * 12)[:clients]
+    toys = [world(configured(name), labels, net=TinyBN) for _ in range(2)]
+    engine = parallel(toys[1])
+    assert not engine._orders.reserved
+    for toy in toys:
+        rounds(toy, 2)
+    assert same_federation(*toys)
+
+
+class Large(FedAvg):
+    """Payloads far above what a pipe holds, in both directions."""
+
+    def extra(self, net):
+        return torch.nn.Linear(300, 1000, bias=False)
+
+
+def test_large_messages_do_not_wait_for_each_other(monkeypatch):
+    monkeypatch.setattr(shared_memory, "_SPACE", 1 << 60)
+    toys = [world(Large(), LABELS * 12) for _ in range(2)]
     parallel(toys[1])
     for toy in toys:
         rounds(toy, 2)
@@ -148,6 +176,22 @@ def test_a_client_that_hangs_is_ended_and_named(clients, stack):
         rounds(toy, 1)
     assert time.monotonic() - started < 10
     assert not any(process.is_alive() for process in workers)
+
+
+class Slow(FedAvg):
+    def begin(self, payload, state, ctx):
+        if ctx.client == 1 and ctx.round == 2:
+            time.sleep(0.6)
+        return super().begin(payload, state, ctx)
+
+
+def test_it_says_once_whom_a_round_waits_for(monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    toy, told = world(Slow(), LABELS), []
+    toy.federation.engine = Processes(toy.worker, toy.federation.tasks, workers=2, note=told.append)
+    rounds(toy, 3)
+    (note,) = told
+    assert note.startswith("round 2 has waited 0 s for client 1; engine.client_seconds sets the longest time")
 
 
 class Unsendable(Exception):

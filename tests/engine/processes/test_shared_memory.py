@@ -85,3 +85,16 @@ def test_another_process_sees_the_same_memory():
     assert ours.recv() == memory.used
     process.join()
     assert memory.view(place).tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("tensor", [*TENSORS, torch.randn(3).bfloat16()], ids=lambda t: f"{t.dtype}-{tuple(t.shape)}")
+def test_where_none_can_be_reserved_a_tensor_travels_with_its_message(tensor):
+    memory = SharedMemory(reserve=False)
+    assert not memory.reserved
+    ours, theirs = multiprocessing.Pipe()
+    ours.send((memory, memory.put(tensor)))
+    there, sent = theirs.recv()
+    seen = there.view(sent)
+    assert (seen.dtype, seen.shape) == (tensor.dtype, tensor.shape)
+    assert torch.equal(seen, tensor)
+    assert not memory.holds(memory.empty_like(tensor))

@@ -64,8 +64,8 @@ def _positions(names: np.ndarray, ids: np.ndarray) -> Indices:
 
 def _read(path: Path, samples: int, split: str) -> np.ndarray:
     try:
-        ids: np.ndarray = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        ids: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)  # checks the size it states
+    except Exception as error:  # numpy has no one kind of error for damaged headers
         raise DataError(f"partition natural: {path}: not readable as .npy: {' '.join(str(error).split())}") from None
     if not isinstance(ids, np.ndarray) or ids.shape != (samples,):
         raise DataError(

@@ -17,11 +17,14 @@ from fedloom.data.sources import (
     mnist_m,
     npz,
     rendered,
+    tables,
     tiny_imagenet,
     tsv,
     usps,
 )
-from fedloom.data.sources.python import from_arrays, from_torch
+from fedloom.data.sources.hf import from_huggingface
+from fedloom.data.sources.own import own_data
+from fedloom.data.sources.python import from_arrays, from_clients, from_torch
 from fedloom.data.sources.source import SOURCES, Source, Splits, source
 
 __all__ = [
@@ -35,6 +38,8 @@ __all__ = [
     "domains",
     "fc100",
     "from_arrays",
+    "from_clients",
+    "from_huggingface",
     "from_torch",
     "given",
     "hf",
@@ -45,8 +50,10 @@ __all__ = [
     "mnist",
     "mnist_m",
     "npz",
+    "own_data",
     "rendered",
     "source",
+    "tables",
     "tiny_imagenet",
     "tsv",
     "usps",

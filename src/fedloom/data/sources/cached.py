@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids."""
+    """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids, of `words`."""
 
     origin: str
     train: Part
@@ -42,19 +42,23 @@ class Parsed:
     classes: tuple[str, ...]
     domains: tuple[str, ...] = ()
     tokens: bool = False
+    words: tuple[str, ...] = ()
 
 
 def validated(parsed: Parsed) -> Splits:
     """Both parts as datasets. Raises `DataError` for everything that `checked` refuses and for unequal shapes."""
     train, test = (
-        checked(
-            part.x,
-            part.y,
-            origin=f"{parsed.origin} ({name})",
-            classes=parsed.classes,
-            domain=part.domain,
-            domains=parsed.domains,
-            tokens=parsed.tokens,
+        replace(
+            checked(
+                part.x,
+                part.y,
+                origin=f"{parsed.origin} ({name})",
+                classes=parsed.classes,
+                domain=part.domain,
+                domains=parsed.domains,
+                tokens=parsed.tokens,
+            ),
+            words=parsed.words,
         )
         for name, part in (("train", parsed.train), ("test", parsed.test))
     )
@@ -91,7 +95,13 @@ class CachedSource(Source):
                 tensor = getattr(data, key)
                 if tensor is not None:
                     writer.add(f"{name}.{key}", tensor.numpy())
-        return {"classes": splits.train.classes, "domains": splits.train.domains, "moments": own_moments(splits.train)}
+        train = splits.train
+        return {
+            "classes": train.classes,
+            "domains": train.domains,
+            "words": train.words,
+            "moments": own_moments(train),
+        }
 
 
 class ImageSource(CachedSource):
@@ -148,6 +158,7 @@ def _from_entry(entry: Entry) -> Splits:
             tuple(entry.meta["classes"]),
             domain=None if domain is None else torch.from_numpy(domain),
             domains=tuple(entry.meta["domains"]),
+            words=tuple(entry.meta["words"]),
         )
 
     return Splits(dataset("train"), dataset("test"))

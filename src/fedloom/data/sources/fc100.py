@@ -61,9 +61,8 @@ def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
     """
     coarse = coarse_labels(cifar100.train.classes)
     parts: tuple[Part, Part] = ("train", novel)
-    return Splits(
-        *(_classes(cifar100, [c for c, label in enumerate(coarse) if label in PARTS[part]]) for part in parts)
-    )
+    train, test = (_classes(cifar100, [c for c, label in enumerate(coarse) if label in PARTS[part]]) for part in parts)
+    return Splits(train, test)
 
 
 def _classes(cifar100: Splits, chosen: list[int]) -> Dataset:

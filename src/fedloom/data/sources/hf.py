@@ -9,9 +9,10 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
+from fedloom.data.labels import named_ids
 from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part, own_moments, validated
 from fedloom.data.sources.images import resized
-from fedloom.data.sources.source import Splits, source
+from fedloom.data.sources.source import Splits, configured, source
 from fedloom.data.sources.text import encode, vocabulary
 from fedloom.data.sources.train_test_split import stratified
 
@@ -51,17 +52,19 @@ class HuggingFace(ImageSource):
 
     def parse(self, new: Allocate) -> Parsed:
         train = self._fetch(self.train_split)
-        labels, classes = self._labels(train, None)
-        if self.test_split is None:
-            rows = stratified(labels, 0.2, np.random.default_rng(0), self.dataset)
+        return self.parsed(train, None if self.test_split is None else self._fetch(self.test_split))
+
+    def parsed(self, train: Any, test: Any | None) -> Parsed:
+        """The set in two `datasets.Dataset`, or in one of which a share is held out."""
+        labels, classes = self._labels([train] if test is None else [train, test])
+        data = [train, test]
+        if test is None:
+            rows = stratified(labels[0], 0.2, np.random.default_rng(0), self.dataset)
             data = [train.select(part) for part in rows]
-            both = [labels[part] for part in rows]
-        else:
-            data = [train, self._fetch(self.test_split)]
-            both = [labels, self._labels(data[1], classes)[0]]
-        x = self._tokens(data) if self.text is not None else [self._pixels(part) for part in data]
-        parts = [Part(samples, ids) for samples, ids in zip(x, both, strict=True)]
-        return Parsed(f"hf {self.dataset}", parts[0], parts[1], classes, tokens=self.text is not None)
+            labels = [labels[0][part] for part in rows]
+        x, words = self._tokens(data) if self.text is not None else ([self._pixels(part) for part in data], ())
+        parts = [Part(samples, ids) for samples, ids in zip(x, labels, strict=True)]
+        return Parsed(f"hf {self.dataset}", parts[0], parts[1], classes, tokens=self.text is not None, words=words)
 
     def _fetch(self, split: str) -> Any:
         try:
@@ -84,30 +87,63 @@ class HuggingFace(ImageSource):
 
     def _column(self, data: Any, name: str) -> Any:
         if name not in data.column_names:
-            raise DataError(f"source hf: {self.dataset} has no column '{name}'; it has {', '.join(data.column_names)}")
+            there = f"it has {', '.join(data.column_names)}: say which as image or text, and label"
+            raise DataError(f"source hf: {self.dataset} has no column '{name}'; {there}")
         return data[name]
 
-    def _labels(self, data: Any, classes: tuple[str, ...] | None) -> tuple[np.ndarray, tuple[str, ...]]:
-        values = list(self._column(data, self.label))
-        names = getattr(data.features[self.label], "names", None)
-        if names is None:
-            names = classes or sorted(set(values), key=lambda value: (not isinstance(value, int), value))
-            ids = {name: c for c, name in enumerate(names)} | {str(name): c for c, name in enumerate(names)}
-            unknown = next((value for value in values if value not in ids), None)
-            if unknown is not None:
-                raise DataError(f"source hf: {self.dataset} ({self.label}): '{unknown}' is no training label")
-            values = [ids[value] for value in values]
-        return np.array(values, np.int64), tuple(str(name) for name in names)
+    def _labels(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+        """Class ids of each part and the class names: those that the set states, else its training labels."""
+        columns = [list(self._column(part, self.label)) for part in data]
+        wrong = next((v for values in columns for v in values if not isinstance(v, int | str)), 0)
+        if not isinstance(wrong, int | str):
+            raise DataError(
+                f"source hf: {self.dataset} ({self.label}): {wrong!r:.60} is no label; need integers or words"
+            )
+        names = getattr(data[0].features[self.label], "names", None)
+        if names is not None:
+            return [np.array(values, np.int64) for values in columns], tuple(map(str, names))
+        origins = [f"source hf: {self.dataset} ({part}: {self.label})" for part in ("train", "test")]
+        return named_ids(columns, origins)
 
     def _pixels(self, data: Any) -> np.ndarray:
         out = np.empty((len(data), self.channels, self.size, self.size), np.uint8)
         for row, picture in enumerate(self._column(data, self.image)):
+            if not hasattr(picture, "convert"):
+                kind = type(picture).__name__
+                raise DataError(
+                    f"source hf: {self.dataset} ({self.image}): row {row} is a {kind}; need pictures, or text="
+                )
             pixels = np.asarray(picture.convert("L" if self.channels == 1 else "RGB"))
             shaped = pixels[None, None] if self.channels == 1 else pixels.transpose(2, 0, 1)[None]
             out[row] = resized(shaped, self.size, self.channels)[0]
         return out
 
-    def _tokens(self, data: list[Any]) -> list[np.ndarray]:
-        texts = [[str(text) for text in self._column(part, str(self.text))] for part in data]
+    def _tokens(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+        texts = [list(self._column(part, str(self.text))) for part in data]
+        wrong = next((row for part in texts for row, text in enumerate(part) if not isinstance(text, str)), None)
+        if wrong is not None:
+            raise DataError(f"source hf: {self.dataset} ({self.text}): row {wrong} is no text; need a column of texts")
         known = vocabulary(texts[0], self.vocabulary)
-        return [encode(part, known, self.length) for part in texts]
+        return [encode(part, known, self.length) for part in texts], tuple(known)
+
+
+def from_huggingface(data: Any, **keys: Any) -> Splits:
+    """Splits from a `datasets.Dataset`, or from a `DatasetDict` with a split `train` and, if there is one, `test`.
+
+    `keys` are those of the source `hf` but for where data come from: `image` or `text`, `label`, `train_split`,
+    `test_split`, `size`, `channels`, `length`, ... Without a test split 20 % of each class are held out. Raises
+    `DataError` for columns and labels that do not fit.
+    """
+    split = hasattr(data, "keys")
+    keys = {"test_split": "test" if split and "test" in data else None, "dataset": "data", **keys}
+    made = configured(HuggingFace, **keys)
+    wanted = [name for name in (made.train_split, made.test_split) if name is not None]
+    missing = [name for name in wanted if name not in data] if split else []
+    if missing or (not split and made.test_split is not None):
+        there = f"its splits are {', '.join(data)}" if split else "a Dataset has no splits"
+        raise DataError(f"from_huggingface: no split '{(missing or wanted[1:])[0]}'; {there}")
+    parts = [data[name] for name in wanted] if split else [data]
+    if not all(hasattr(part, "select") for part in parts):
+        raise DataError("from_huggingface: streamed data have no length; load them with streaming=False")
+    splits = validated(made.parsed(parts[0], parts[1] if len(parts) > 1 else None))
+    return made.scaled(splits, own_moments(splits.train))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import DataError
+from fedloom.data.labels import class_ids
 from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.source import source
@@ -51,20 +52,24 @@ def idx_names(files: Files, train: str, test: str) -> list[str]:
 
 
 def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] | None = None) -> Parsed:
-    """A set from its four files. Classes default to 0 .. the training set's largest label."""
+    """A set from its four files. Classes default to those that labels have (`fedloom.data.labels.class_ids`)."""
     read = dict(files.each(names := idx_names(files, train, test)))
     x, y, x_test, y_test = (parse_idx(read.pop(name), files.label(name)) for name in names)
     if x.ndim != 3 or x.size == 0:
         raise DataError(f"{files.path}: training images have shape {x.shape}; need [n, h, w]")
-    known = classes or tuple(str(c) for c in range(int(y.max(initial=0)) + 1))
-    return Parsed(str(files.path), Part(x, y), Part(x_test, y_test), known)
+    (ids, test_ids), known = class_ids([y, y_test], str(files.path), classes)
+    if classes is None and test_ids.max(initial=0) > ids.max(initial=0):
+        alone = known[int(test_ids.max())]
+        raise DataError(f"{files.path} (test): label {alone} is above all of the training set's; nobody could learn it")
+    return Parsed(str(files.path), Part(x, ids), Part(x_test, test_ids), known)
 
 
 @source("idx")
 class Idx(ImageSource):
     """Any set of MNIST's four IDX files (train/t10k, images/labels, .gz or not) in the folder `path`.
 
-    Classes are 0 .. the largest label. Pixels are scaled by the training set's own mean and standard deviation.
+    Labels are whole numbers from 0; others are the names of their classes. Pixels are scaled by the training set's own
+    mean and standard deviation.
     """
 
     path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -10,26 +11,59 @@ from pathlib import Path
 import numpy as np
 
 from fedloom.core.errors import DataError
+from fedloom.data.labels import class_ids
+from fedloom.data.memory import require_memory
 from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
 from fedloom.data.sources.source import source
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
+_LONGEST_HEADER = 10_000  # bytes, as numpy itself allows
 
 
 def read_npz(path: Path, keys: Sequence[str] = _KEYS) -> dict[str, np.ndarray]:
-    """All arrays of an .npz that must hold `keys`. Object arrays are refused, never unpickled."""
+    """All arrays of an .npz that must hold `keys`. Object arrays are refused, never unpickled.
+
+    What headers and the archive's directory state is compared before anything is read: memory and time are bounded.
+    """
     try:
         if not zipfile.is_zipfile(path) and path.exists():
             raise zipfile.BadZipFile("no zip archive")
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [key for key in keys if key not in archive]
+        with zipfile.ZipFile(path) as archive:
+            listed = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+            members = {info.filename.removesuffix(".npy"): info for info in listed}
+            missing = [key for key in keys if key not in members]
             if missing:
                 raise DataError(f"{path}: lacks {', '.join(missing)}; need {', '.join(keys)}")
-            return {key: archive[key] for key in archive}
+            for info in members.values():
+                _check_header(archive, info)
+        require_memory(sum(info.file_size for info in members.values()), str(path))
+        with np.load(path, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in members}
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected an .npz with {', '.join(keys)}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as .npz ({error}); damaged or truncated") from None
+    except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"{path}: cannot be read as .npz ({why}); damaged or truncated") from None
+
+
+def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raises `ValueError` for an array whose header is not the size of its data."""
+    with archive.open(member) as stream:
+        start = stream.read(12)
+    one = start[6:7] == b"\x01"
+    length = int.from_bytes(start[8:10] if one else start[8:12], "little")
+    if not start.startswith(np.lib.format.MAGIC_PREFIX) or length > _LONGEST_HEADER:
+        raise ValueError(f"{member.filename} does not begin as an array does")
+    with archive.open(member) as stream:
+        np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
+        try:
+            shape, _, dtype = read(stream)
+        except Exception as error:  # numpy has no one kind of error for headers that are no Python values
+            raise ValueError(f"{member.filename}: {error}") from None
+        stated, held = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
+    if not dtype.hasobject and (stated != held or min(shape, default=0) < 0):
+        raise ValueError(f"{member.filename} states shape {shape} of {dtype}, {stated:,} bytes, and holds {held:,}")
 
 
 def channels_first(x: np.ndarray, new: Allocate | None = None, name: str = "") -> np.ndarray:
@@ -45,7 +79,7 @@ def channels_first(x: np.ndarray, new: Allocate | None = None, name: str = "") -
 def parse_npz(path: Path, new: Allocate, classes: Sequence[str] | None = None) -> Parsed:
     """A set from `x_train, y_train, x_test, y_test` and, if there, `classes`.
 
-    Class names are those of the file, else `classes`, else 0 .. the largest label.
+    Class names are those of the file, else `classes`, else those that labels have (`fedloom.data.labels.class_ids`).
     """
     arrays = read_npz(path)
     named = arrays.get("classes")
@@ -53,13 +87,12 @@ def parse_npz(path: Path, new: Allocate, classes: Sequence[str] | None = None) -
         if named.ndim != 1 or named.dtype.kind not in "US":
             raise DataError(f"{path}: classes have shape {named.shape} and dtype {named.dtype}; need names [C]")
         classes = [str(name) for name in named.astype(str)]
-    elif classes is None:
-        labels = [arrays[key] for key in ("y_train", "y_test")]
-        classes = [str(c) for c in range(1 + max(int(y.max(initial=0)) if y.dtype.kind in "iu" else 0 for y in labels))]
+    ids, names = class_ids([arrays["y_train"], arrays["y_test"]], str(path), classes)
     train, test = (
-        Part(channels_first(arrays[f"x_{part}"], new, f"{part}.x"), arrays[f"y_{part}"]) for part in ("train", "test")
+        Part(channels_first(arrays[f"x_{part}"], new, f"{part}.x"), labels)
+        for part, labels in zip(("train", "test"), ids, strict=True)
     )
-    return Parsed(str(path), train, test, tuple(classes))
+    return Parsed(str(path), train, test, names)
 
 
 @source("npz")
@@ -67,7 +100,8 @@ class Npz(ImageSource):
     """Any `.npz` with `x_train, y_train, x_test, y_test` (the Keras convention) and optional `classes`, at `path`.
 
     Images [n, h, w], [n, h, w, c] with c of 1 or 3, or [n, c, h, w]; uint8 or real numbers; or features [n, d]. Labels
-    are integers from 0. Images are scaled by the training set's own mean and standard deviation per channel.
+    are integers from 0, or words; other integers are the names of their classes. Images are scaled by the training
+    set's own mean and standard deviation per channel.
     """
 
     path: Path

@@ -1,18 +1,21 @@
-"""Data that are in memory already: arrays and torch datasets."""
+"""Data that are in memory already: arrays, torch datasets, one dataset a client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedloom.core.errors import DataError
+from fedloom.data.labels import as_words, class_ids, in_order
 from fedloom.data.sources.cached import ImageSource, Normalise, Parsed, Part, own_moments, validated
 from fedloom.data.sources.npz import channels_first
-from fedloom.data.sources.source import Splits
+from fedloom.data.sources.source import Splits, configured
 from fedloom.data.sources.train_test_split import stratified
+from fedloom.data.views import Views
 
 ArrayLike = Any
 """Anything that numpy takes, torch tensors included."""
@@ -25,44 +28,59 @@ def from_arrays(
     y_test: ArrayLike | None = None,
     *,
     classes: Sequence[str] | None = None,
+    owners: ArrayLike | None = None,
+    owners_test: ArrayLike | None = None,
     domain: ArrayLike | None = None,
     domain_test: ArrayLike | None = None,
     domains: Sequence[str] = (),
     tokens: bool = False,
     normalise: Normalise = "own",
+    standardise: bool = False,
     test_share: float = 0.2,
 ) -> Splits:
-    """Splits for `make_scenario` from samples x [n, ...] and integer labels y [n].
+    """Splits for `make_scenario` from samples x [n, ...] and labels y [n], whole numbers or words.
 
     Images are [n, h, w], [n, h, w, c] or [n, c, h, w], uint8 or real; features [n, d]; with `tokens` ids [n, length].
-    Without a test set, `test_share` of each class is held out (seed 0). `domain` [n] holds indices into `domains`.
-    `normalise`: own (moments of the training set), unit or half, see `ImageSource`. Images uint8 [n, c, h, w] in
-    writable memory are not copied. Raises `DataError` for arrays that do not fit.
+    Labels 0 .. C-1 are class ids, in the order of `classes`; other labels name their class.
+    `owners` [n] says whose each sample is, by number or word: each owner becomes a client. Or `domain` [n] holds
+    indices into `domains`.
+    Without a test set, `test_share` of each class is held out (seed 0); with owners, of each owner's samples, rounded
+    down and spread over the owner's classes.
+    `normalise`: own (moments of the training set), unit or half, see `ImageSource`. `standardise`: features [n, d] get
+    mean 0 and deviation 1 over what clients train on, when the scenario is made. Images uint8 [n, c, h, w] in writable
+    memory are not copied. Raises `DataError` for arrays that do not fit.
     """
+    origin = "from_arrays"
     if (x_test is None) != (y_test is None):
-        raise DataError("from_arrays: x_test and y_test belong together; give both or neither")
-    train = _part(x_train, y_train, domain, tokens)
-    if x_test is None or y_test is None:
-        if train.x.ndim == 0 or train.y.shape != train.x.shape[:1]:
-            raise DataError(f"from_arrays: samples of shape {train.x.shape} but labels of shape {train.y.shape}")
-        rows = stratified(train.y, test_share, np.random.default_rng(0), "from_arrays")
-        train, test = (
-            Part(train.x[part], train.y[part], None if train.domain is None else train.domain[part]) for part in rows
-        )
-    else:
-        test = _part(x_test, y_test, domain_test, tokens)
-    if classes is None:
-        highest = max((int(p.y.max()) for p in (train, test) if p.y.size and p.y.dtype.kind in "iu"), default=0)
-        classes = [str(c) for c in range(highest + 1)]
-    splits = validated(Parsed("from_arrays", train, test, tuple(classes), tuple(domains), tokens))
-    return ImageSource(normalise=normalise).scaled(splits, own_moments(splits.train))
+        raise DataError(f"{origin}: x_test and y_test belong together; give both or neither")
+    if owners is not None and domain is not None:
+        raise DataError(f"{origin}: owners and domain both say where samples come from; give one of them")
+    if x_test is None and (owners_test is not None or domain_test is not None):
+        raise DataError(f"{origin}: owners_test and domain_test belong to x_test, which is not given")
+    x = [_samples(given, tokens, origin) for given in (x_train, x_test) if given is not None]
+    y = [_array(given, origin) for given in (y_train, y_test) if given is not None]
+    for samples, labels in zip(x, y, strict=True):
+        if samples.ndim == 0 or labels.shape[:1] != samples.shape[:1]:
+            raise DataError(f"{origin}: samples of shape {samples.shape} but labels of shape {labels.shape}")
+    ids, names = class_ids(y, origin, classes)
+    where = [None if of is None else _array(of, origin) for of in (domain, domain_test)]
+    if owners is not None:
+        where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
+    parts = [Part(*given) for given in zip(x, ids, where, strict=False)]
+    if len(parts) == 1:
+        parts = held_out(parts[0], test_share, len(names), owners is not None, origin)
+    splits = validated(Parsed(origin, parts[0], parts[1], names, tuple(domains), tokens))
+    measured = _all_features(splits, tokens) if standardise else ()
+    scaled = configured(ImageSource, normalise=normalise).scaled(splits, own_moments(splits.train))
+    return replace(scaled, owned=owners is not None, measured=measured)
 
 
 def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
     """Splits from torch datasets whose items are (sample, label): each item is read once, in order.
 
-    Samples are tensors, arrays or PIL images of one shape. `keys` are those of `from_arrays`; class names are taken
-    from the dataset's own `classes` if it has them. Raises `DataError` for items that are no such pairs.
+    Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words. `keys` are those of
+    `from_arrays`; class names are taken from the dataset's own `classes` if it has them. Raises `DataError` for items
+    that are no such pairs.
     """
     names = getattr(train, "classes", None)
     if names is not None:
@@ -71,30 +89,171 @@ def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
     return from_arrays(x, y, *(() if test is None else _items(test, "test")), **keys)
 
 
-def _part(x: ArrayLike, y: ArrayLike, domain: ArrayLike | None, tokens: bool) -> Part:
-    samples, labels = (value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value for value in (x, y))
-    samples = np.asarray(samples)
-    return Part(
-        samples if tokens else channels_first(samples),
-        np.asarray(labels),
-        None if domain is None else np.asarray(domain),
-    )
+def from_clients(
+    clients: Sequence[Any], tests: Any | None = None, *, names: Sequence[str] | None = None, **keys: Any
+) -> Splits:
+    """Splits from one dataset a client: torch datasets of (sample, label), or pairs of arrays (x, y).
+
+    `tests`: a list with one a client, or one dataset for all; without it a share of each client's samples is held out.
+    `names` [N] of the clients, "0" .. by default. `keys` are those of `from_arrays`. Raises `DataError` for clients
+    without samples, and for samples or labels of different kinds.
+    """
+    if names is not None and len(set(names)) != len(clients):
+        raise DataError(f"from_clients: {len(set(names))} different names for {len(clients)} clients; give one each")
+    labelled = next((data.classes for data in clients if getattr(data, "classes", None) is not None), None)
+    if labelled is not None:
+        keys.setdefault("classes", [str(name) for name in labelled])
+    x, y, owner = _stacked(clients, "client")
+    test: tuple[Any, ...] = ()
+    if isinstance(tests, list):
+        if len(tests) != len(clients):
+            raise DataError(f"from_clients: {len(tests)} test sets for {len(clients)} clients; give one each, or one")
+        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set")
+        test = x_test, y_test
+    elif tests is not None:
+        test = _pair(tests, "tests")
+    splits = from_arrays(x, y, *test, owners=owner, **keys)
+    if names is None:
+        return splits
+    called = tuple(map(str, names))
+    train, held = (replace(part, domains=called) for part in (splits.train, splits.test))
+    return replace(splits, train=train, test=held)
+
+
+def owner_ids(
+    owners: Sequence[ArrayLike | None], samples: Sequence[int], origin: str
+) -> tuple[list[np.ndarray | None], list[str]]:
+    """Ids [n] of the owners of each part's samples, None for a part without; and the owners' names, in order."""
+    words: list[np.ndarray | None] = []
+    for of, count in zip(owners, samples, strict=False):
+        plain = None if of is None else as_words(_array(of, origin))
+        if plain is not None and (plain.shape != (count,) or plain.dtype.kind not in "iuU"):
+            raise DataError(
+                f"{origin}: owners have shape {plain.shape} and dtype {plain.dtype}; need ({count},), whole numbers "
+                "or words, and no gaps"
+            )
+        words.append(None if plain is None else plain.astype(np.str_))
+    present = [np.unique(part, return_inverse=True) for part in words if part is not None]
+    known = in_order(np.unique(np.concatenate([kinds for kinds, _ in present])))
+    rank = {name: place for place, name in enumerate(known)}
+    ids = iter(np.array([rank[str(name)] for name in kinds], np.int64)[place] for kinds, place in present)
+    return [None if part is None else next(ids) for part in words], known
+
+
+def held_out(whole: Part, share: float, classes: int, owned: bool, origin: str) -> list[Part]:
+    """A training and a test part: `share` of each class, or of each owner's samples (`domain`) where they are owned."""
+    if not 0 < share < 1:
+        raise DataError(f"{origin}: test_share = {share}; need a share in (0, 1)")
+    for kind, values in (("labels", whole.y), ("domain ids", whole.domain)):
+        if values is not None and values.shape != whole.x.shape[:1]:
+            raise DataError(f"{origin}: {kind} have shape {values.shape}; need ({len(whole.x)},)")
+    rng = np.random.default_rng(0)
+    if owned and whole.domain is not None:
+        from fedloom.data.client_splits import split_three  # needs the partitions, which need sources
+
+        views = Views.by_owner(whole.domain, int(whole.domain.max(initial=0)) + 1)
+        kept, _, test = split_three(views, whole.y, classes, 0.0, share, rng)
+        if not len(test.order):
+            raise DataError(
+                f"{origin}: no owner has samples enough to hold out {share:g} of them ({len(whole.y)} samples of "
+                f"{len(np.unique(whole.domain))} owners); give a test set, or leave the owners out"
+            )
+        rows = kept.order, test.order
+    else:
+        rows = stratified(whole.y, share, rng, origin)
+    return [Part(whole.x[part], whole.y[part], None if whole.domain is None else whole.domain[part]) for part in rows]
+
+
+def _array(value: ArrayLike, origin: str) -> np.ndarray:
+    try:
+        return np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"{origin}: no array can be made of this ({' '.join(str(error).split())[:200]})") from None
+
+
+def _samples(x: ArrayLike, tokens: bool, origin: str) -> np.ndarray:
+    samples = _array(x, origin)
+    return samples if tokens else channels_first(samples)
+
+
+def _all_features(splits: Splits, tokens: bool) -> tuple[int, ...]:
+    shape = splits.train.input_shape
+    if len(shape) != 1 or tokens:
+        raise DataError(f"from_arrays: standardise is for features [n, d], samples here have shape {shape}")
+    return tuple(range(shape[0]))
 
 
 def _items(data: Any, part: str) -> tuple[np.ndarray, np.ndarray]:
     samples: list[np.ndarray] = []
-    labels: list[int] = []
-    for row in range(len(data)):
+    labels: list[int | str] = []
+    for row in range(_length(data, part)):
         item = data[row]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(f"from_torch: item {row} of {part} is a {type(item).__name__}; need (sample, label)")
-        sample, label = np.asarray(item[0]), np.asarray(item[1])
-        if label.ndim > 0 or label.dtype.kind not in "iu":
-            raise DataError(f"from_torch: label {row} of {part} is {item[1]!r}; need an integer")
+        sample, label = (_array(value, f"from_torch: item {row} of {part}") for value in item)
+        if label.ndim > 0 or label.dtype.kind not in "iuU":
+            shown = f"{item[1]!r:.60}".split("\n")[0]
+            raise DataError(f"from_torch: label {row} of {part} is {shown}; need an integer or a word")
         if samples and sample.shape != samples[0].shape:
             raise DataError(f"from_torch: item {row} of {part} has shape {sample.shape}, item 0 {samples[0].shape}")
         samples.append(sample)
-        labels.append(int(label))
+        labels.append(label.item())
     if not samples:
         raise DataError(f"from_torch: {part} holds no items")
-    return np.stack(samples), np.array(labels, np.int64)
+    return np.stack(samples), _one_kind(labels, part)
+
+
+def _length(data: Any, part: str) -> int:
+    try:
+        return len(data)
+    except TypeError:
+        raise DataError(
+            f"from_torch: {part} is a {type(data).__name__} without a length; make it a list of (sample, label)"
+        ) from None
+
+
+def _one_kind(labels: list[int | str], part: str) -> np.ndarray:
+    kinds = {type(label) for label in labels}
+    if len(kinds) > 1:
+        raise DataError(f"from_torch: labels of {part} are both words and numbers; need one kind")
+    try:
+        return np.array(labels, np.str_ if str in kinds else np.int64)
+    except OverflowError:
+        raise DataError(f"from_torch: label {max(labels)} of {part} is no class: need whole numbers 0 .. C-1") from None
+
+
+def is_pair(data: Any) -> bool:
+    """Whether this is (x, y) with an array of labels, rather than (sample, label)."""
+    return isinstance(data, tuple) and len(data) == 2 and np.ndim(_array(data[1], "labels")) > 0
+
+
+def _pair(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    if is_pair(data):
+        return _array(data[0], name), _array(data[1], name)
+    return _items(data, name)
+
+
+def _stacked(datasets: Sequence[Any], what: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All samples, all labels, and whose they are: the place of the dataset in the list."""
+    pairs = [_pair(data, f"{what} {place}") for place, data in enumerate(datasets)]
+    if not pairs:
+        raise DataError("from_clients: the list is empty; need one dataset a client")
+    for place, (x, y) in enumerate(pairs):
+        if x.ndim == 0 or not len(x) or y.shape[:1] != x.shape[:1]:
+            raise DataError(f"from_clients: {what} {place} has samples of shape {x.shape} and labels of {y.shape}")
+        if _looks(x, y) != _looks(*pairs[0]):
+            raise DataError(
+                f"from_clients: {what} {place} holds {_looks(x, y)}, {what} 0 {_looks(*pairs[0])}; all must be alike"
+            )
+    sizes = [len(y) for _, y in pairs]
+    return (
+        np.concatenate([x for x, _ in pairs]),
+        np.concatenate([y for _, y in pairs]),
+        np.repeat(np.arange(len(pairs)), sizes),
+    )
+
+
+def _looks(x: np.ndarray, y: np.ndarray) -> str:
+    """What the samples of one set must have in common with those of the others."""
+    kind = {"i": "whole", "u": "whole", "U": "words as"}.get(y.dtype.kind, str(y.dtype))
+    return f"{'bytes' if x.dtype == np.uint8 else 'numbers'} of shape {x.shape[1:]} with {kind} labels"

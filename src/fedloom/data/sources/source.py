@@ -5,22 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedloom.core.errors import DataError
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 
 SOURCES: Registry[type[Source]] = Registry("source", home="fedloom.data.sources")
 
+Made = TypeVar("Made", bound="Source")
+
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """A source's training set and its official test set (or the fixed one that the source's text states)."""
+    """A source's training set and its official test set (or the fixed one that the source's text states).
+
+    owned: domains are owners, so that each becomes a client unless another partition is asked for. measured: the
+    features of a table that are measurements. They are standardised when the scenario is made, by what clients train on
+    (`fedloom.data.assemble.make_scenario`): only then is it known what validation and test samples are.
+    """
 
     train: Dataset
     test: Dataset
+    owned: bool = False
+    measured: tuple[int, ...] = ()
+
+    @property
+    def owners(self) -> int:
+        """How many owners hold training samples; 0 where domains are none."""
+        return len(np.unique(self.train.domain.numpy())) if self.owned and self.train.domain is not None else 0
 
 
 class Source(BaseModel):
@@ -45,6 +61,16 @@ class Source(BaseModel):
     def files(self) -> Sequence[Path]:
         """The files that `load` reads. Raises `DataError` that says what is missing and where it comes from."""
         return []
+
+
+def configured(kind: type[Made], **keys: Any) -> Made:
+    """A source from keys given in Python. Raises `DataError` with one line for a key that is wrong."""
+    try:
+        return kind(**keys)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or kind.kind
+        raise DataError(f"{where} = {first['input']!r:.80}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
 
 
 def source(name: str) -> Callable[[type[Source]], type[Source]]:

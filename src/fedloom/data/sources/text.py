@@ -79,4 +79,4 @@ class TextSource(CachedSource):
         origin, train, test, classes = self.read_texts()
         known = vocabulary(train.texts, self.vocabulary)
         parts = [Part(encode(part.texts, known, self.length), part.labels) for part in (train, test)]
-        return Parsed(origin, parts[0], parts[1], classes, tokens=True)
+        return Parsed(origin, parts[0], parts[1], classes, tokens=True, words=tuple(known))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
+from fedloom.data.labels import named_ids
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.source import source
 from fedloom.data.sources.text import Texts, TextSource, utf8
@@ -21,16 +21,10 @@ def read_tsv(
 ) -> tuple[Texts, Texts, tuple[str, ...]]:
     """Both parts and the classes: those given, else the training labels, in numerical order if all are integers."""
     rows = [_rows(files, name, separator) for name in (train, test)]
-    found = {label for label, _ in rows[0]}
-    numbers = all(label.removeprefix("-").isdigit() for label in found)
-    known = tuple(classes or (sorted(found, key=int) if numbers else sorted(found)))
-    ids = {label: c for c, label in enumerate(known)}
-    parts = []
-    for name, part in zip((train, test), rows, strict=True):
-        unknown = next((label for label, _ in part if label not in ids), None)
-        if unknown is not None:
-            raise DataError(f"{files.label(name)}: label '{unknown[:40]}' is none of {', '.join(known)[:200]}")
-        parts.append(Texts([text for _, text in part], np.array([ids[label] for label, _ in part], np.int64)))
+    ids, known = named_ids(
+        [[label for label, _ in part] for part in rows], [files.label(name) for name in (train, test)], classes
+    )
+    parts = [Texts([text for _, text in part], labels) for part, labels in zip(rows, ids, strict=True)]
     return parts[0], parts[1], known
 
 

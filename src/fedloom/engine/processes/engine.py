@@ -13,7 +13,7 @@ import multiprocessing
 import platform
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, SpawnContext
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from fedloom.core.errors import ClientError
+from fedloom.core.interrupts import no_interrupts
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Test, TestDone
@@ -32,6 +33,7 @@ from fedloom.engine.processes.worker import serve
 from fedloom.engine.serial import Jobs
 from fedloom.methods.facts import Finding, Task
 
+_PATIENCE = 60.0  # seconds for one client, after which it is said whom the round waits for
 _ATTEMPTS = 3  # of one client, if its worker dies under it
 # Clients are handed out several at a time, fewer towards the end: up to this many, and this many times a worker.
 _LARGEST_CHUNK, _CHUNKS = 8, 4
@@ -44,13 +46,19 @@ class WorkerLost(RuntimeError):
 
 @dataclass(slots=True)
 class _WorkerHandle:
-    """One worker process, the parent's side. `started`: when it began the first of what it was given."""
+    """One worker process, the parent's side. `started`: when it began the first of what it was given; `told`: that it
+    takes long."""
 
     process: BaseProcess
     pipe: Connection
     results: SharedMemory
     in_flight: deque[list[Asked]] = field(default_factory=deque)
     started: float = 0.0
+    told: bool = False
+
+    def starts(self) -> None:
+        """It begins with something."""
+        self.started, self.told = time.monotonic(), False
 
     @property
     def jobs(self) -> list[Asked]:
@@ -80,7 +88,8 @@ class Processes:
     """Runs clients on `workers` processes of one thread each. They start before the last jobs are made.
 
     client_seconds: longest time for one client; None waits for ever. stack: clients that a process trains at once, as
-    the batched engine does; 1 has the bits of the serial engine. What `run` yields lives until the next `run`.
+    the batched engine does; 1 has the bits of the serial engine. note: is told which clients take long, where there is
+    no longest time. What `run` yields lives until the next `run`.
     """
 
     reason = None
@@ -93,10 +102,11 @@ class Processes:
         workers: int,
         client_seconds: float | None = None,
         stack: int = 1,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.name = "processes" if stack == 1 else "batched"
         self._worker, self._tasks, self._client_seconds, self._stack = worker, list(tasks), client_seconds, stack
-        self._chunk = 0
+        self._chunk, self._note = 0, note
         self._orders = SharedMemory()
         self._packer = Packer(self._orders)
         self._workers: list[_WorkerHandle] = []
@@ -145,7 +155,7 @@ class Processes:
                     continue
                 if done is not None:
                     worker.in_flight.popleft()
-                    worker.started = time.monotonic()
+                    worker.starts()
                     self._send(worker, queue)
                     yield from done
 
@@ -160,8 +170,9 @@ class Processes:
         """End all workers."""
         for worker in self._workers:
             worker.pipe.close()
+        ends = time.monotonic() + 0.2
         for worker in self._workers:
-            worker.process.join(timeout=0.2)
+            worker.process.join(timeout=max(0.0, ends - time.monotonic()))
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -177,7 +188,8 @@ class Processes:
         )
         arguments = (child_end, inherited, self._worker, self._tasks, self._orders, results, self._stack)
         process = context.Process(target=serve, args=arguments, daemon=True)
-        process.start()
+        with no_interrupts():
+            process.start()
         child_end.close()
         return _WorkerHandle(process, parent_end, results)
 
@@ -189,15 +201,20 @@ class Processes:
         if fresh:
             worker.results.clear()
         few = len(self._workers) * _CHUNKS
-        if worker.in_flight and (queue.count <= few or queue.lost_a_worker):
+        if worker.in_flight and (queue.count <= few or queue.lost_a_worker or not self._reserved(worker)):
             return
         jobs = queue.taken(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
         if jobs or fresh:
             with contextlib.suppress(OSError):  # of one that is dead, which `_received` finds
                 worker.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
         if jobs:
-            worker.started = worker.started if worker.in_flight else time.monotonic()
+            if not worker.in_flight:
+                worker.starts()
             worker.in_flight.append(jobs)
+
+    def _reserved(self, worker: _WorkerHandle) -> bool:
+        """Whether messages are small. A worker that sends large ones must not be sent to: both would wait."""
+        return self._orders.reserved and worker.results.reserved
 
     def _received(self, worker: _WorkerHandle) -> list[Any] | None:
         """What a worker has sent, if anything. Raises `EOFError` if it is dead, `ClientError` if its client failed."""
@@ -205,7 +222,11 @@ class Processes:
             if not worker.process.is_alive() and not worker.pipe.poll():
                 raise EOFError
             seconds = self._client_seconds
-            if seconds is not None and time.monotonic() - worker.started > seconds * len(worker.in_flight[0]):
+            if time.monotonic() < self._due(worker):
+                return None
+            if seconds is None:
+                self._tell(worker)
+            else:
                 worker.process.kill()
                 if len(worker.jobs) > 1:
                     raise EOFError
@@ -242,11 +263,24 @@ class Processes:
         worker.pipe.close()
         return self._start_worker(worker.results)
 
+    def _due(self, worker: _WorkerHandle) -> float:
+        """When what it works on has taken too long, or long enough to say so."""
+        return worker.started + (self._client_seconds or _PATIENCE) * len(worker.in_flight[0])
+
+    def _tell(self, worker: _WorkerHandle) -> None:
+        """Say once whom the round waits for."""
+        if not worker.told:
+            worker.told, jobs = True, worker.in_flight[0]
+            who = ", ".join(str(job.ctx.client) for job in jobs)
+            self._note(
+                f"round {jobs[0].ctx.round} has waited {time.monotonic() - worker.started:.0f} s for "
+                f"client{'s' if len(jobs) > 1 else ''} {who}; engine.client_seconds sets the longest time for one"
+            )
+
     def _timeout(self, busy: list[_WorkerHandle]) -> float | None:
-        if self._client_seconds is None:
-            return None
-        first = min(worker.started + self._client_seconds * len(worker.in_flight[0]) for worker in busy)
-        return max(0.0, first - time.monotonic()) + 0.01
+        """Seconds until somebody is due."""
+        first = min((self._due(worker) for worker in busy if not worker.told), default=None)
+        return None if first is None else max(0.0, first - time.monotonic()) + 0.01
 
 
 def _named(jobs: list[Asked]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from fedloom.engine.jobs import Done, Job, Test, TestDone
-from fedloom.engine.processes.shared_memory import Packed, Packer, Place, unpack
+from fedloom.engine.processes.shared_memory import Packed, Packer, Place, Sent, unpack
 from fedloom.evaluation.metrics import Tested
 from fedloom.methods.facts import ClientContext, Finding, Task
 
@@ -22,14 +22,14 @@ class Facts(NamedTuple):
     client: int
     samples: int
     group: int
-    class_counts: Place
+    class_counts: Place | Sent
 
 
 class Order(NamedTuple):
     """A job, or the test of a split: then `payload` is the server's state."""
 
     facts: Facts
-    indices: Place
+    indices: Place | Sent
     payload: Packed
     state: Packed
     measured: bool
@@ -69,7 +69,7 @@ def packed(asked: Asked, pack: Packer) -> Order:
     return Order(facts, indices, pack.pack(asked.payload), state, asked.measured, asked.closing, None)
 
 
-def asked_of(order: Order, tasks: Sequence[Task], view: Callable[[Place], Tensor]) -> Asked:
+def asked_of(order: Order, tasks: Sequence[Task], view: Callable[[Place | Sent], Tensor]) -> Asked:
     """What `packed` put there, as views."""
     facts = order.facts
     counts = view(facts.class_counts)
@@ -88,7 +88,7 @@ def answer_of(done: Done | TestDone, pack: Packer) -> Left | Found:
     return Left(done.client, pack.pack(done.payload), pack.pack(done.state), *counts)
 
 
-def unpacked(answer: Left | Found, view: Callable[[Place], Tensor]) -> Any:
+def unpacked(answer: Left | Found, view: Callable[[Place | Sent], Tensor]) -> Any:
     """What `answer_of` put there, as views."""
     if isinstance(answer, Found):
         return TestDone(*answer)

@@ -1,4 +1,7 @@
-"""Memory that several processes see: tensors are put in by one and read in place by the others."""
+"""Memory that several processes see: tensors are put in by one and read in place by the others.
+
+Where no such memory can be reserved, tensors travel with the message that names them.
+"""
 
 from __future__ import annotations
 
@@ -36,25 +39,45 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Sent(NamedTuple):
+    """A tensor that travels with its message."""
+
+    data: bytes
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
 class SharedMemory:
     """An anonymous file in memory, filled from the front and emptied at once.
 
     It has no name: the kernel frees it when the last process that maps it is gone, however that one ended. One process
-    writes, any may read. A view is valid until the writer's `clear`.
+    writes, any may read. A view is valid until the writer's `clear`. `reserved`: False where the system allows none
+    (ulimit -v, ulimit -f); then nothing lies in here, and `put` gives what is to be sent.
     """
 
-    def __init__(self, handle: int | None = None, used: int = 0) -> None:
-        self._handle = _anonymous_file() if handle is None else handle
-        self._memory = mmap.mmap(self._handle, _SPACE)
+    def __init__(self, handle: int | None = None, used: int = 0, *, reserve: bool = True) -> None:
+        self.used, self.reserved = used, False
+        if not reserve:
+            return
+        try:
+            self._handle = _anonymous_file() if handle is None else handle
+            self._memory = mmap.mmap(self._handle, _SPACE)
+        except OSError:
+            if handle is not None:  # what lies in there could not be read
+                raise
+            return
         self._start = torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
-        self.used = used
+        self.reserved = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Crosses to a process that is being started: the file is passed on, not its contents."""
-        return _mapped, (DupFd(self._handle), self.used)
+        return (_mapped, (DupFd(self._handle), self.used)) if self.reserved else (_none, ())
 
-    def put(self, tensor: Tensor) -> Place:
+    def put(self, tensor: Tensor) -> Place | Sent:
         """Where a tensor lies in here: a copy at the end, or where it was made by `empty_like`."""
+        if not self.reserved:
+            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            return Sent(flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
         offset = tensor.data_ptr() - self._start
         if 0 <= offset < self.used and tensor.is_contiguous():
             return Place(offset, tensor.dtype, tuple(tensor.shape))
@@ -65,6 +88,8 @@ class SharedMemory:
 
     def empty_like(self, tensor: Tensor) -> Tensor:
         """Memory in here for a tensor of that shape and dtype, in the plain order. `put` finds it again."""
+        if not self.reserved:
+            return torch.empty_like(tensor, memory_format=torch.contiguous_format)
         return self.view(self._place_for(tensor))
 
     def _place_for(self, tensor: Tensor) -> Place:
@@ -72,8 +97,12 @@ class SharedMemory:
         self.used += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
         return place
 
-    def view(self, place: Place) -> Tensor:
+    def view(self, place: Place | Sent) -> Tensor:
         """The tensor at `place`, without a copy."""
+        if isinstance(place, Sent):
+            data = bytearray(place.data)  # which may be written to
+            flat = torch.frombuffer(data, dtype=place.dtype) if data else torch.empty(0, dtype=place.dtype)
+            return flat.view(place.shape)
         offset, dtype, shape = place
         known = _IN_NUMPY.get(dtype)
         if known is not None:  # at a third of what torch's own way costs, for tens of thousands of small tensors
@@ -85,7 +114,7 @@ class SharedMemory:
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in here."""
-        return self._start <= tensor.data_ptr() < self._start + _SPACE
+        return self.reserved and self._start <= tensor.data_ptr() < self._start + _SPACE
 
     def clear(self) -> None:
         """Forget what is in here; the memory is used again."""
@@ -98,12 +127,20 @@ def _anonymous_file() -> int:
     else:
         handle, path = tempfile.mkstemp()
         Path(path).unlink()
-    os.ftruncate(handle, _SPACE)
+    try:
+        os.ftruncate(handle, _SPACE)
+    except OSError:
+        os.close(handle)
+        raise
     return handle
 
 
 def _mapped(handle: Any, used: int) -> SharedMemory:
     return SharedMemory(handle.detach(), used)
+
+
+def _none() -> SharedMemory:
+    return SharedMemory(reserve=False)
 
 
 Packed = dict[str, Any]
@@ -115,7 +152,7 @@ class Packer:
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         # By id; holding the tensor, or the tree, keeps its id its own.
-        self._known: dict[int, tuple[Tensor, Place]] = {}
+        self._known: dict[int, tuple[Tensor, Place | Sent]] = {}
         self._trees: dict[int, tuple[Tree, Any]] = {}
 
     def clear(self) -> None:
@@ -138,7 +175,7 @@ class Packer:
             known = self._trees[id(value)] = (value, _packed(value, self.place))
         return known[1]
 
-    def place(self, tensor: Tensor) -> Place:
+    def place(self, tensor: Tensor) -> Place | Sent:
         """Where a tensor lies, put there now or earlier in this round."""
         known = self._known.get(id(tensor))
         if known is None:
@@ -146,7 +183,7 @@ class Packer:
         return known[1]
 
 
-def _packed(value: Value, place: Callable[[Tensor], Place]) -> Any:
+def _packed(value: Value, place: Callable[[Tensor], Place | Sent]) -> Any:
     if isinstance(value, ClassTable):
         return (place(value.values), place(value.held))
     if isinstance(value, dict):
@@ -154,13 +191,13 @@ def _packed(value: Value, place: Callable[[Tensor], Place]) -> Any:
     return place(value) if isinstance(value, Tensor) else value
 
 
-def unpack(packed: Packed, view: Callable[[Place], Tensor]) -> Record:
+def unpack(packed: Packed, view: Callable[[Place | Sent], Tensor]) -> Record:
     """The record that was packed, as views: `view` is `SharedMemory.view`, or remembers what that gave."""
     return {name: _unpacked(value, view) for name, value in packed.items()}
 
 
-def _unpacked(value: Any, view: Callable[[Place], Tensor]) -> Value:
-    if isinstance(value, Place):
+def _unpacked(value: Any, view: Callable[[Place | Sent], Tensor]) -> Value:
+    if isinstance(value, Place | Sent):
         return view(value)
     if isinstance(value, dict):
         return {name: view(place) for name, place in value.items()}

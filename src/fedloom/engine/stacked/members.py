@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, PASS_BATCH, Worker, measure_of
@@ -35,7 +36,8 @@ class StackedNet:
         """`function(net, batch, *arguments)`, the net having the weights `tree`."""
         self._rows.mask = batch.mask
         try:
-            return self._net.call(function, tree, batch, *arguments)
+            with sdpa_kernel(SDPBackend.MATH):  # torch.vmap has no rule for the others
+                return self._net.call(function, tree, batch, *arguments)
         finally:
             self._rows.mask = None
 

@@ -29,6 +29,9 @@ def obstacle(worker: Worker) -> str | None:
     modules = [module for live in worker.lives for module in live.net.modules()]
     if any(isinstance(module, torch.nn.RNNBase) for module in modules):
         return "torch.vmap has no rule for recurrent layers"
+    named = [live.net.named_parameters(remove_duplicate=False) for live in worker.lives]
+    if any(len(list(all_names)) > len(live.parameters) for all_names, live in zip(named, worker.lives, strict=True)):
+        return "a parameter has two names"
     dropout = any("Dropout" in type(module).__name__ for module in modules)
     return "dropout draws for one client at a time" if dropout else None
 

@@ -103,7 +103,9 @@ def _inverse_norms(squares: Tensor) -> Tensor:
 def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: Batch) -> Tensor:
     """U: mean over the batch of |z_i - p_q|_2, clamped at 1e-6: [Q].
 
-    From |z_i|^2 [B, 1], the products z_i . p_q [B, Q], which are there anyway, and |p_q|^2 [Q].
+    From |z_i|^2 [B, 1], the products z_i . p_q [B, Q], which are there anyway, and |p_q|^2 [Q]. A difference of squares
+    cancels: in float32 a distance has a relative error of up to about 4e-7 (|p| / |z - p|)^2. That is 0.4 % at a
+    hundredth of |p|; below a thousandth nothing of the distance is left.
     """
     distances = torch.add(squares, dots, alpha=-2).add(lengths).clamp(min=1e-12).sqrt()
     mean = batch.mean(distances)

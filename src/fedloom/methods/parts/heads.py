@@ -10,11 +10,15 @@ from fedloom.nets.roles import Role
 
 
 def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
-    """Raise `ConfigError` unless the head is one linear layer "head.weight" [C, d], with a bias only if allowed."""
+    """Raise `ConfigError` unless the head is one linear layer "head.weight" [C, d] that trains, with a bias only if
+    allowed."""
     head = {name: tuple(task.init[name].shape) for name in task.names(frozenset({Role.HEAD}))}
     bias_shape = head.pop("head.bias", None)
     if head != {"head.weight": (task.num_classes, task.feature_dim)}:
-        raise ConfigError(f"{method} needs a head of one linear layer, this net's has {sorted(head)}")
+        has = f"this net's has {sorted(head)}" if head else "this net has none, or it is frozen"
+        raise ConfigError(f"{method} needs a head of one linear layer that trains, {has}")
+    if "head.weight" in task.frozen:
+        raise ConfigError(f"{method} needs a head of one linear layer that trains, this net's is frozen")
     if bias_shape is not None and not bias:
         raise ConfigError(f"{method} needs a head without bias; set net.head.bias = None, or head_bias to true")
 

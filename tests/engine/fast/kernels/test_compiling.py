@@ -5,11 +5,14 @@ import subprocess
 
 import pytest
 
-from fedloom.core.errors import FedloomError
+from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.engine.choose import EngineChoice, choose
 from fedloom.engine.fast.kernels import compiling
 from fedloom.engine.fast.kernels.compiling import KernelError, compiler, library
+from support import configured, world
 
 SOURCE = '#include "numbers.h"\nextern "C" int answer() { return SIX * FACTOR; }\n'
+NO_LIBRARY = "#!/bin/sh\n[ $1 = --version ] && exit\nwhile [ $1 != -o ]; do shift; done\necho x > $2\n"
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 
 
@@ -75,6 +78,56 @@ def test_what_the_compiler_says_is_told(folder, source):
     with pytest.raises(KernelError, match=r"could not compile answer.cpp with \{'OTHER': 4\}(?s:.*)FACTOR"):
         library(source, OTHER=4)
     assert not list(folder.iterdir())
+
+
+@pytest.fixture
+def named(tmp_path, monkeypatch, folder):
+    """A compiler in $CXX, as a shell script."""
+
+    def name(script):
+        path = tmp_path / "own-compiler"
+        path.write_text(script)
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+        for function in (compiler, compiling._version, compiling._digest):
+            function.cache_clear()
+
+    yield name
+    for function in (compiler, compiling._version, compiling._digest):
+        function.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("#!/bin/sh\nexit 1\n", r"could not compile pooling\.cpp .*: it says nothing \(exit code 1\)"),
+        ("#!/bin/sh\nprintf 'a\nb: error: c\nd\n' >&2; exit 3\n", r"b: error: c \(exit code 3\)"),
+        ("#!/bin/sh\nexit 0\n", r"could not compile pooling\.cpp"),
+        ("no program", r"own-compiler: cannot be run \(Exec format error\); name a C\+\+ compiler in \$CXX"),
+        (NO_LIBRARY, r"cannot be loaded .*; delete it"),
+    ],
+    ids=["fails", "speaks", "makes nothing", "no program", "makes no library"],
+)
+def test_a_compiler_that_fails_is_one_line_before_training(named, script, says):
+    named(script)
+    with pytest.raises(ConfigError, match=f"engine.kernels: own cannot be used: .*{says}") as caught:
+        asked_for()
+    assert "\n" not in str(caught.value)
+
+
+@needs_compiler
+def test_a_folder_that_others_may_write_to_is_one_line_before_training(folder):
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"own cannot be used: cache folder .*others may write there") as caught:
+        asked_for()
+    assert "\n" not in str(caught.value)
+
+
+def asked_for():
+    """Own kernels for a LeNet."""
+    toy = world(configured("fedavg"), [[0, 1], [1, 2]], net="lenet5", shape=(1, 28, 28))
+    choose(toy.federation, toy.worker, EngineChoice(name="serial", kernels="own"))
 
 
 @needs_compiler

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.kernels.compiling import HERE, KernelError, compiler, library
 from fedloom.engine.fast.kernels.native import OwnKernels, suited
 
 __all__ = ["OwnKernels", "kernels_obstacle"]
@@ -25,4 +25,8 @@ def kernels_obstacle(nets: Sequence[nn.Module]) -> str | None:
         return "no net has a convolution of so few channels that they are faster"
     if compiler() is None:
         return "there is no C++ compiler (c++, g++, clang++ or $CXX), and they are compiled when first used"
+    try:
+        library(HERE / "pooling.cpp", HEIGHT=2, WIDTH=2)  # the smallest, to see whether any can be
+    except KernelError as error:
+        return str(error)
     return None

@@ -57,7 +57,10 @@ def _library(name: str, text: str, beside: Path, macros: _Macros) -> ctypes.CDLL
         raise KernelError(
             f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
         ) from None
-    return ctypes.CDLL(str(built))
+    try:
+        return ctypes.CDLL(str(built))
+    except OSError as error:
+        raise KernelError(f"{built}: cannot be loaded ({error}); delete it, or name another compiler in $CXX") from None
 
 
 def _others_may_write(folder: Path) -> bool:
@@ -77,10 +80,17 @@ def _compile(name: str, text: str, beside: Path, macros: _Macros, to: Path) -> N
         given = [f"-D{macro}={value}" for macro, value in macros]
         command = [found, *FLAGS, *given, f"-I{beside}", f"-I{HERE}", "-o", str(made), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
+        if done.returncode or not made.exists():
             told = f" with {dict(macros)}" if macros else ""
-            raise KernelError(f"{found} could not compile {name}.cpp{told}:\n{done.stderr.strip()}")
+            raise KernelError(f"{found} could not compile {name}.cpp{told}: {_first_error(done)}")
         made.replace(to)  # whole or not at all: another process may compile the same
+
+
+def _first_error(done: subprocess.CompletedProcess[str]) -> str:
+    """What a compiler had to say, in a line."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    said = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
+    return f"{said} (exit code {done.returncode})"
 
 
 @cache
@@ -95,7 +105,10 @@ def _digest(text: str, beside: Path, macros: _Macros) -> str:
 def _version() -> str:
     """The compiler and its version: another one may sum in another order."""
     found = compiler()
-    return subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+    try:
+        return subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+    except OSError as error:
+        raise KernelError(f"{found}: cannot be run ({error.strerror}); name a C++ compiler in $CXX") from None
 
 
 @cache

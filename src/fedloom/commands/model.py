@@ -1,0 +1,91 @@
+"""Commands for the trained model of a run: `export` and `predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from fedloom.study.results import At
+    from fedloom.study.trained import Trained
+
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Client = Annotated[int | None, typer.Option(help="This client's personal model; without it the server's.")]
+Round = Annotated[str, typer.Option("--at", help="last, or best_val: the best round on validation data.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(export)
+    app.command()(predict)
+
+
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="The weights; what they are goes beside them, as .json.")] = Path(
+        "model.safetensors"
+    ),
+    client: Client = None,
+    at: Round = "last",
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's trained model: a plain state dict, and what it is."""
+    trained = _trained(run, client, at)
+    card = trained.save(out)
+    if as_json:
+        typer.echo(json.dumps({"weights": str(out), "card": str(card), **_about(trained)}))
+    else:
+        typer.echo(f"{out}, {card.name}: {_sentence(trained)}")
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")],
+    files: Annotated[list[Path], typer.Argument(help="Pictures, texts, or .npz arrays: what the run learned from.")],
+    client: Client = None,
+    at: Round = "last",
+    top: Annotated[int, typer.Option(min=1, help="Classes to print for each sample.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Class names and probabilities for new samples."""
+    from fedloom.study.samples import read_samples
+
+    trained = _trained(run, client, at)
+    names, samples = read_samples(files, trained.card.input)
+    rows: list[list[float]] = trained.probabilities(samples).tolist()
+    classes = trained.card.classes
+    if as_json:
+        found = [
+            {
+                "sample": name,
+                "class": classes[row.index(max(row))],
+                "probabilities": dict(zip(classes, row, strict=True)),
+            }
+            for name, row in zip(names, rows, strict=True)
+        ]
+        typer.echo(json.dumps({**_about(trained), "predictions": found}))
+        return
+    width = max(map(len, names))
+    for name, row in zip(names, rows, strict=True):
+        ranked = sorted(zip(row, classes, strict=True), key=lambda pair: -pair[0])[:top]
+        typer.echo(f"{name:{width}}  " + "  ".join(f"{label} {100 * share:.1f} %" for share, label in ranked))
+
+
+def _trained(run: Path, client: int | None, at: str) -> Trained:
+    from fedloom.study.trained import read
+
+    return read(run, client, cast("At", at), note=lambda text: typer.echo(text, err=True))
+
+
+def _about(trained: Trained) -> dict[str, Any]:
+    training = trained.card.training
+    return {"method": training.method, "client": training.client, "round": training.round, "rounds": training.rounds}
+
+
+def _sentence(trained: Trained) -> str:
+    about = trained.card.training
+    whose = "the global model" if about.client is None else f"the model of client {about.client}"
+    return f"{whose} of {about.method} after round {about.round} of {about.rounds}"

@@ -1,0 +1,108 @@
+"""metrics.jsonl: what a run measured, one row a line, appended while it goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+from fedloom.core.errors import RunFolderError
+from fedloom.core.files import json_text
+
+
+class Row(TypedDict):
+    """One measured value. `client` is None for values of the whole run; `protocol` None for those without one.
+
+    A value that is not finite is null in the file.
+    """
+
+    round: int
+    client: int | None
+    split: str
+    protocol: str | None
+    name: str
+    value: float
+
+
+_KEYS = Row.__annotations__.keys()
+
+
+class Position(NamedTuple):
+    """How far a log has come: bytes, and their sha256."""
+
+    size: int
+    sha256: str
+
+
+class Log:
+    """The rows of one run on disk. A line that a crash cut off is no row."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size, self._sha256 = 0, hashlib.sha256()
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Add rows at the end."""
+        text = "".join(json_text(row) + "\n" for row in rows).encode()
+        with self.path.open("ab") as stream:
+            stream.write(text)
+        self._size += len(text)
+        self._sha256.update(text)
+
+    def flushed(self) -> Position:
+        """How far the log has come, once that is on the disk."""
+        with self.path.open("ab") as stream:
+            os.fsync(stream.fileno())
+        return Position(self._size, self._sha256.hexdigest())
+
+    def holds(self, position: Position) -> bool:
+        """Whether the log begins with what it held then."""
+        return self._until(position).hexdigest() == position.sha256
+
+    def cut(self, position: Position) -> list[Row]:
+        """Forget the rows after a position (they will be run again); the rows that stay."""
+        with self.path.open("ab") as stream:
+            stream.truncate(position.size)
+        self._size, self._sha256 = position.size, self._until(position)
+        return self.rows()
+
+    def rows(self) -> list[Row]:
+        """All complete rows. Raises `RunFolderError` for a line that is no row."""
+        lines = self._bytes().splitlines(keepends=True)
+        return [self._row(number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
+
+    def position(self) -> Position:
+        """Of the file as it is."""
+        content = self._bytes()
+        return Position(len(content), hashlib.sha256(content).hexdigest())
+
+    def _row(self, number: int, line: bytes) -> Row:
+        try:
+            row: Row = json.loads(line)
+            if row.keys() != _KEYS:
+                raise ValueError
+        except (ValueError, AttributeError):
+            raise RunFolderError(
+                f"{self.path}: line {number} is damaged; put the file back, or run again with --fresh"
+            ) from None
+        if row["value"] is None:
+            row["value"] = math.nan
+        return row
+
+    def _until(self, position: Position) -> hashlib._Hash:
+        return hashlib.sha256(self._bytes()[: position.size])
+
+    def _bytes(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: cannot be read ({error.strerror})") from None
+
+
+START = Position(0, hashlib.sha256().hexdigest())

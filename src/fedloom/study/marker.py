@@ -1,0 +1,66 @@
+"""Which folders are fedloom's: a small file says so, written before everything else. No other folder is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from fedloom._version import __version__
+from fedloom.core.errors import RunFolderError
+from fedloom.core.files import json_text, write_atomic
+
+MARKER, LOCK = ".fedloom", ".lock"
+Kind = Literal["run", "comparison"]
+_EARLIER = ("config.yaml", "scenario.json", "env.json")  # of run folders that versions without a marker left
+
+
+def claim(path: Path, kind: Kind) -> None:
+    """Mark a folder as that of a run or a comparison. Raises `RunFolderError` as `check` does."""
+    check(path, kind)
+    if not (path / MARKER).exists():
+        write_atomic(path / MARKER, json_text({"fedloom": __version__, "folder": kind}) + "\n")
+
+
+def check(path: Path, kind: Kind) -> None:
+    """Raises `RunFolderError` unless a folder is absent, empty or marked as of this kind."""
+    if not path.is_dir() or not _names(path):
+        return
+    found = _kind(path)
+    if found is None:
+        raise RunFolderError(
+            f"{path} holds files that fedloom did not write; choose another folder, or an empty one, with --out"
+        )
+    if found != kind:
+        raise RunFolderError(f"{path} is the folder of a {found}, not of a {kind}; choose another one with --out")
+
+
+def drop_if_bare(path: Path) -> None:
+    """Remove a folder in which nothing was written."""
+    if path.is_dir() and not _names(path) - {MARKER}:
+        for name in (MARKER, LOCK):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
+
+
+def _names(path: Path) -> set[str]:
+    """What lies in a folder, but for the lock, and the marker while it is being written."""
+    return {entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.name.startswith(f".{MARKER}.")}
+
+
+def _kind(path: Path) -> str | None:
+    try:
+        told = json.loads((path / MARKER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return _earlier(path)
+    except ValueError:
+        return None
+    return str(told["folder"]) if isinstance(told, dict) and "folder" in told else None
+
+
+def _earlier(path: Path) -> Kind | None:
+    """What a folder without a marker is: of a run, or of a comparison, which holds folders of runs."""
+    if all((path / name).is_file() for name in _EARLIER):
+        return "run"
+    inside = (entry for entry in path.iterdir() if entry.is_dir())
+    return "comparison" if any(_kind(entry) == "run" for entry in inside) else None

@@ -1,0 +1,124 @@
+"""The key `model`: a registered model, a group of them, a list, or a model that came as a Python object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from fedloom.core.errors import ConfigError, nearest, shown
+from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
+from fedloom.nets import MODELS
+from fedloom.nets.given import Given, digest_of, title_of
+from fedloom.nets.groups import GROUPS
+from fedloom.nets.net import Net
+from fedloom.nets.probe import check_classifies, head_of
+from fedloom.study.known import check_options
+
+
+class ModelConfig(BaseModel):
+    """A model with options of its own: `{name: mlp, hidden: [100]}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def title(self) -> str:
+        """What it is called in tables and messages."""
+        return self.name
+
+    @property
+    def maker(self) -> Given | None:
+        """What makes its nets, if that is not a registered model."""
+        return None
+
+    def options(self) -> dict[str, Any]:
+        """What its factory is told beside the shapes."""
+        return dict(self.model_extra or {})
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a model or an option that is not known."""
+        if self.name == "given":
+            raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to go on")
+        if self.name not in MODELS:
+            raise ConfigError(f"unknown model {shown(self.name)}: {nearest(self.name, {*MODELS.names(), *GROUPS})}")
+        check_options(self.name, self.options())
+
+
+class GivenModel(ModelConfig):
+    """A model that came as an object, in words that say which it is. `make` makes its nets, and is written nowhere.
+
+    `module`: its class. `weights`: own (those of a module, the same for every seed) or drawn (by a function, from the
+    run's seed). `head`: its last linear layer, None if it does not end in one. `digest`: of its structure and first
+    weights; of those that a function draws, the ones of seed 0.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    name: Literal["given"] = "given"
+    module: str
+    weights: Literal["own", "drawn"]
+    head: str | None
+    digest: str
+    make: Given = Field(exclude=True, repr=False)
+
+    @staticmethod
+    def of(source: Any, data: Dataset) -> GivenModel:
+        """The model `source` for `data`. Raises `ConfigError` if it cannot be made, or does not classify these data."""
+        make, shape, classes = Given(source), data.input_shape, data.num_classes
+        with Streams(0).isolated("init"):
+            module = make.module(shape, classes)
+        x = data.gather(torch.arange(min(2, len(data))))
+        check_classifies(module, x, classes, title_of(module))
+        return GivenModel(
+            module=title_of(module),
+            weights="own" if isinstance(source, nn.Module) else "drawn",
+            head=None if isinstance(module, Net) else head_of(module, x),
+            digest=digest_of(module),
+            make=make,
+        )
+
+    @property
+    def title(self) -> str:
+        return self.module
+
+    @property
+    def maker(self) -> Given:
+        return self.make
+
+    def options(self) -> dict[str, Any]:
+        return {"head": self.head}
+
+    def check(self) -> None:
+        """It was tried when it came."""
+
+
+def each_model(model: str | ModelConfig | Sequence[str | ModelConfig]) -> list[ModelConfig]:
+    """The models that the key stands for, one by one."""
+    found: list[ModelConfig] = []
+    for one in [model] if isinstance(model, str | ModelConfig) else model:
+        found += [ModelConfig(name=name) for name in GROUPS.get(one, (one,))] if isinstance(one, str) else [one]
+    return found
+
+
+def in_words(model: Any, data: Dataset) -> Any:
+    """`model` with a `GivenModel` in place of each object. Raises what `GivenModel.of` raises."""
+    if _is_list(model):
+        return [in_words(one, data) for one in model]
+    return GivenModel.of(model, data) if is_given(model) else model
+
+
+def is_given(model: Any) -> bool:
+    """Whether a value of the key is an object, or a list with one, and not words."""
+    if _is_list(model):
+        return any(map(is_given, model))
+    return isinstance(model, nn.Module) or (callable(model) and not isinstance(model, ModelConfig))
+
+
+def _is_list(model: Any) -> bool:
+    return isinstance(model, Sequence) and not isinstance(model, str | Mapping | nn.Module)

@@ -1,0 +1,131 @@
+"""Client states in few files: a checkpoint adds one, of the states that changed, and shares the others'.
+
+A pack is the bytes of some states (`core/records.py`), one after another. The index, a numpy file, has a row for each
+client: where its state lies, and the sha256 of its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.records import Record, from_bytes, to_bytes
+
+INDEX = "clients.npy"
+_ROW = np.dtype([("client", "<i8"), ("pack", "<i8"), ("offset", "<i8"), ("size", "<i8"), ("sha256", "u1", (32,))])
+Index: TypeAlias = NDArray[Any]
+
+
+def read_index(folder: Path) -> Index:
+    """The index of a checkpoint. Raises `ValueError` or `OSError` if it is damaged or absent."""
+    index: Index = np.load(folder / INDEX, allow_pickle=False)
+    if index.dtype != _ROW:
+        raise ValueError(f"{INDEX} is no index")
+    return index
+
+
+def pack_name(number: int) -> str:
+    """The file of the pack that was added with round `number`."""
+    return f"clients-{number:06d}.pack"
+
+
+def write(
+    folder: Path, round_: int, states: Mapping[int, Record], changed: Collection[int], last: Path | None
+) -> Index:
+    """Write what `states` (by client, in the order of ids) hold to a new checkpoint's folder; its index.
+
+    last: the checkpoint before; its packs with states of clients that did not change since are linked. A pack is
+    written anew if it has no more states than are to be written, or mostly old ones: so packs stay few, and each state
+    is copied a few times at most. One state at a time is in memory.
+    """
+    clients = np.fromiter(states, np.int64, len(states))
+    shared = _unchanged(last, clients, changed)
+    kept: list[int] = []
+    to_write = len(clients) - len(shared)
+    for live, pack in sorted((int(np.sum(shared["pack"] == pack)), int(pack)) for pack in np.unique(shared["pack"])):
+        assert last is not None
+        here, whole = shared[shared["pack"] == pack], (last / pack_name(pack)).stat().st_size
+        if live <= to_write or 2 * int(here["size"].sum()) < whole:
+            to_write += live
+        else:
+            kept.append(pack)
+            os.link(last / pack_name(pack), folder / pack_name(pack))
+    shared = shared[np.isin(shared["pack"], kept)]
+    written = _write_pack(folder, round_, states, clients[~np.isin(clients, shared["client"])])
+    index: Index = np.sort(np.concatenate([shared, written]), order="client")
+    with (folder / INDEX).open("wb") as stream:
+        np.save(stream, index)
+        _flush(stream)
+    return index
+
+
+def content(index: Index) -> str:
+    """The sha256 of all clients' states, in whatever packs they lie."""
+    return hashlib.sha256(index["client"].tobytes() + index["sha256"].tobytes()).hexdigest()
+
+
+class Stored(Mapping[int, Record]):
+    """The client states of a checkpoint, read when they are asked for."""
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self._folder, self._index = folder, index
+
+    def __getitem__(self, client: int) -> Record:
+        row = int(np.searchsorted(self._index["client"], client))
+        if row == len(self._index) or self._index["client"][row] != client:
+            raise KeyError(client)
+        return from_bytes(self._bytes(self._index[row]))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._index["client"].tolist())
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def verify(self) -> None:
+        """Raises `ValueError` for a state that does not match its checksum, `OSError` if one cannot be read."""
+        for row in self._index:
+            if hashlib.sha256(self._bytes(row)).digest() != row["sha256"].tobytes():
+                raise ValueError(f"the state of client {row['client']} does not match its checksum")
+
+    def _bytes(self, row: Any) -> bytes:
+        with (self._folder / pack_name(int(row["pack"]))).open("rb") as stream:
+            stream.seek(int(row["offset"]))
+            return stream.read(int(row["size"]))
+
+
+def _unchanged(last: Path | None, clients: NDArray[np.int64], changed: Collection[int]) -> Index:
+    """The rows of the checkpoint before that still hold; none if it cannot be read."""
+    try:
+        index = np.empty(0, _ROW) if last is None else read_index(last)
+    except (OSError, ValueError):
+        return np.empty(0, _ROW)
+    holds = np.isin(index["client"], clients) & ~np.isin(index["client"], np.fromiter(changed, np.int64, len(changed)))
+    there = [pack for pack in np.unique(index["pack"]) if last is not None and (last / pack_name(int(pack))).exists()]
+    rows: Index = index[holds & np.isin(index["pack"], there)]
+    return rows
+
+
+def _write_pack(folder: Path, number: int, states: Mapping[int, Record], clients: NDArray[np.int64]) -> Index:
+    rows: Index = np.zeros(len(clients), _ROW)
+    if not len(clients):
+        return rows
+    with (folder / pack_name(number)).open("wb") as stream:
+        for row, client in enumerate(clients.tolist()):
+            data = to_bytes(states[client])
+            digest = np.frombuffer(hashlib.sha256(data).digest(), np.uint8)
+            rows[row] = (client, number, stream.tell(), len(data), digest)
+            stream.write(data)
+        _flush(stream)
+    return rows
+
+
+def _flush(stream: Any) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())

@@ -1,0 +1,39 @@
+"""What a machine has run out of, said in a line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedloom.core.errors import ClientError, RunFolderError
+
+_DISK = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file would be larger than is allowed here (ulimit -f)",
+}
+_MEMORY = ("can't allocate memory", "CUDA out of memory")  # in what torch raises
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Within it, a full disk and a lack of memory are `RunFolderError`s that say what to do."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError, ClientError) as error:
+        cause = error.__cause__ if isinstance(error, ClientError) else error
+        if isinstance(cause, OSError) and cause.errno in _DISK:
+            what = f"{_DISK[cause.errno]}; the last checkpoint is intact: free space"
+        elif _lacks_memory(cause):
+            what = "out of memory; the last checkpoint is intact: take fewer engine.workers or a smaller batch_size"
+        else:
+            raise
+        raise RunFolderError(f"{path}: {what} and go on with --resume") from error
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY)

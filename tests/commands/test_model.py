@@ -1,0 +1,130 @@
+"""`fedloom export` and `fedloom predict`: from a finished run to class names and probabilities."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fedloom as fl
+from fedloom.cli import main
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "demo"
+    scenario = fl.scenario("digits", partition="dirichlet", alpha=0.5, clients=4)
+    fl.run("fedavg", scenario=scenario, rounds=2, out=folder, engine="serial")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_export_then_predict(capsys: Any, run_dir: Path) -> None:
+    code, out, err = call(capsys, "export", str(run_dir), "--out", "m.safetensors", "--json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert told == {
+        "weights": "m.safetensors",
+        "card": "m.json",
+        "method": "fedavg",
+        "client": None,
+        "round": 2,
+        "rounds": 2,
+    }
+    test = fl.scenario("digits", partition="iid", clients=1).build(0).test_set
+    np.savez("d.npz", x_test=test.x[:30].numpy(), y_test=test.y[:30].numpy())
+    places = str(run_dir), "m.safetensors"
+    found = [json.loads(call(capsys, "predict", place, "d.npz", "--json")[1]) for place in places]
+    assert found[0] == found[1]
+    with torch.no_grad():
+        expected = fl.load(run_dir)(test.gather(torch.arange(30))).softmax(1)
+    for number, one in enumerate(found[0]["predictions"]):
+        assert one["sample"] == f"d.npz:{number}"
+        assert list(one["probabilities"]) == [*"0123456789"]
+        assert list(one["probabilities"].values()) == pytest.approx(expected[number].tolist(), abs=1e-6)
+        assert one["class"] == str(int(expected[number].argmax()))
+
+
+def test_predict_for_people(capsys: Any, run_dir: Path) -> None:
+    Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save("black.png")
+    code, out, err = call(capsys, "predict", str(run_dir), "black.png", "--top", "2")
+    assert (code, err) == (0, "")
+    name, *said = out.split()
+    assert name == "black.png"
+    assert said[2::3] == ["%", "%"]
+    assert float(said[1]) >= float(said[4])
+
+
+def test_texts_and_clients(capsys: Any) -> None:
+    lines = [f"{label}\t{word} film {number}" for number in range(20) for label, word in ((0, "bad"), (1, "good"))]
+    for name in ("train.tsv", "test.tsv"):
+        Path(name).write_text("\n".join(lines))
+    scenario = fl.scenario("tsv", path=Path.cwd(), length=4, vocabulary=50, partition="iid", clients=2)
+    how: Any = {"model": {"name": "bilstm", "vocabulary": 50}, "rounds": 1, "local_epochs": 15, "engine": "serial"}
+    fl.run("local", scenario=scenario, evaluation={"protocol": "personal/local"}, out="run", **how)
+    Path("a.txt").write_text("Good film!")
+    Path("b.txt").write_text("bad film")
+    for place in ("run", "m.safetensors"):
+        whose = ("--client", "1") if place == "run" else ()
+        code, out, err = call(capsys, "predict", place, "a.txt", "b.txt", "--json", *whose)
+        assert (code, err) == (0, "")
+        assert [one["class"] for one in json.loads(out)["predictions"]] == ["1", "0"]
+        call(capsys, "export", "run", "--client", "1", "--out", "m.safetensors")
+
+
+def test_export_for_people(capsys: Any, run_dir: Path) -> None:
+    code, out, _ = call(capsys, "export", str(run_dir))
+    assert (code, out) == (0, "model.safetensors, model.json: the global model of fedavg after round 2 of 2\n")
+    assert Path("model.safetensors").is_file()
+
+
+def test_an_unfinished_run_says_which_round_it_is(capsys: Any, run_dir: Path) -> None:
+    shutil.copytree(run_dir, "half")
+    Path("half/summary.json").unlink()
+    code, out, err = call(capsys, "export", "half", "--json")
+    assert code == 0
+    assert json.loads(out)["round"] == 2
+    assert err == "half is unfinished: this is the model after round 2 of 2\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "nowhere"],
+        ["export", "RUN", "--client", "9"],
+        ["export", "RUN", "--client", "1"],
+        ["export", "RUN", "--at", "best"],
+        ["export", "RUN", "--out", "m.pt"],
+        ["export", "RUN", "--out", "/proc/m.safetensors"],
+        ["predict", "RUN", "none.npz"],
+        ["predict", "none.safetensors", "none.npz"],
+        ["predict", "none.safetensors", "none.npz", "--client", "0"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_mistakes_give_one_line_and_leave_nothing(capsys: Any, run_dir: Path, tmp_path: Path, words: list[str]) -> None:
+    code, out, err = call(capsys, *[word.replace("RUN", str(run_dir)) for word in words], "--json")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,236 @@
+"""Data of one's own with words as labels, owners, one dataset a client, and Hugging Face data in memory."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fedloom as fl
+from fedloom.core.errors import DataError
+from fedloom.core.streams import Streams
+from fedloom.data import PARTITIONS, from_arrays, from_clients, from_huggingface, from_torch, make_scenario
+from source_files import pixels
+
+X = np.stack([pixels(seed) for seed in range(10)])
+Y = np.array([0, 1] * 5)
+
+
+# --- words, owners, standardised features ----------------------------------------------------------------------------
+
+
+def test_words_and_wild_numbers_name_their_classes():
+    assert from_arrays(X, np.where(Y == 1, "dog", "cat")).train.classes == ("cat", "dog")
+    named = from_arrays(X, ["cat", "dog"] * 5, X, ["cat"] * 9 + ["dog"], classes=["dog", "cat"])
+    assert named.test.y.tolist() == [1] * 9 + [0]
+    assert from_arrays(X, np.where(Y == 1, 255, 0)).train.classes == ("0", "255")
+    with pytest.raises(DataError, match="from_arrays: label 4611686018427387904 is no class"):
+        from_arrays(X, np.where(Y == 1, 2**62, 0))
+
+
+@pytest.mark.parametrize(
+    "owners", [np.arange(10) // 5 * 7, ["b", "c"] * 5, torch.arange(10) // 5], ids=["numbers", "words", "tensor"]
+)
+def test_owners_keep_a_share_of_their_own_samples_apart(owners):
+    splits = from_arrays(X, Y, owners=owners)
+    assert (splits.owned, splits.owners) == (True, 2)
+    assert torch.bincount(splits.train.domain).tolist() == [4, 4]
+    assert torch.bincount(splits.test.domain).tolist() == [1, 1]
+    assert splits.train.domains == tuple(str(name) for name in sorted(set(np.asarray(owners).tolist())))
+
+
+def test_owners_of_a_test_set_may_be_others():
+    splits = from_arrays(X, Y, X, Y, owners=np.arange(10) % 2, owners_test=np.arange(10) % 3)
+    assert splits.test.domain.tolist() == (np.arange(10) % 3).tolist()
+    assert (splits.owners, splits.train.domains) == (2, ("0", "1", "2"))
+    assert fl.scenario(splits, val=0.0).test.sizes.tolist() == [4, 3]  # owner 2 is nobody's
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"owners": np.arange(10)},
+            r"no owner has samples enough to hold out 0\.2 of them \(10 samples",
+        ),
+        ({"owners": np.arange(3)}, r"owners have shape \(3,\) .* need \(10,\)"),
+        ({"owners": np.arange(10) / 2}, r"owners have .* dtype float64"),
+        ({"owners": ["a", None] * 5}, r"owners have .* no gaps"),
+        ({"owners": Y, "domain": Y, "domains": ["a", "b"]}, "owners and domain both say"),
+        ({"owners_test": Y}, "owners_test and domain_test belong to x_test"),
+        ({"domain": Y[:3], "domains": ["a", "b"]}, r"domain ids have shape \(3,\)"),
+        ({"test_share": 1.5}, r"test_share = 1\.5; need a share in \(0, 1\)"),
+        ({"standardise": True}, r"standardise is for features \[n, d\]"),
+        ({"normalise": "none"}, "normalise = 'none': input should be 'own', 'unit'"),
+        ({"classes": ["a", "a"]}, "class name 'a' occurs twice"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_keys_that_do_not_fit_are_refused(keys, message):
+    with pytest.raises(DataError, match=message):
+        from_arrays(X, Y, **keys)
+
+
+def test_lists_that_are_no_arrays_are_refused():
+    with pytest.raises(DataError, match="no array can be made of this"):
+        from_arrays([[1.0], [1.0, 2.0]], [0, 1])
+
+
+def test_features_are_standardised_by_what_clients_train_on():
+    x = np.random.default_rng(0).normal(5, 3, (100, 2))
+    splits = from_arrays(x, np.arange(100) % 2, standardise=True)
+    assert (splits.measured, splits.train.normalisation) == ((0, 1), None)
+    scenario = make_scenario("mine", splits, PARTITIONS.get("iid")(), clients=4, val=0.5, streams=Streams(0))
+    used = splits.train.x[torch.from_numpy(scenario.train.order)].double()
+    assert len(used) == 40
+    assert scenario.normalisation["mean"] == pytest.approx(used.mean(0).tolist())
+    assert scenario.normalisation["std"] == pytest.approx(used.std(0, correction=0).tolist())
+
+
+# --- items of torch datasets -----------------------------------------------------------------------------------------
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+def test_words_as_labels_of_items():
+    assert from_torch([(X[0], "dog"), (X[1], "cat")] * 5).train.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([(X[0], torch.tensor([1, 0]))], r"label 0 of train is tensor\(\[1, 0\]\); need an integer or a word"),
+        ([(X[0], 0), (X[0], "a")], "labels of train are both words and numbers"),
+        ([(X[0], 2**63)] * 3, "label 9223372036854775808 of train is no class"),
+        (Stream(), "train is a Stream without a length; make it a list"),
+        (iter([]), "train is a list_iterator without a length"),
+    ],
+    ids=["one-hot", "mixed", "wild", "stream", "iterator"],
+)
+def test_items_that_do_not_fit_are_refused(items, message):
+    with pytest.raises(DataError, match=message):
+        from_torch(items)
+
+
+# --- one dataset a client --------------------------------------------------------------------------------------------
+
+
+class Named(torch.utils.data.TensorDataset):
+    classes = ("cat", "dog")
+
+
+def pairs(count, label=int):
+    return [(X[row % 10], label(row % 2)) for row in range(count)]
+
+
+def test_client_k_holds_dataset_k():
+    splits = from_clients([pairs(5), pairs(10), (X, Y)], names=["a", "b", "c"])
+    assert (splits.owners, splits.train.domains) == (3, ("a", "b", "c"))
+    assert torch.bincount(splits.train.domain).tolist() == [4, 8, 8]
+    assert torch.bincount(splits.test.domain).tolist() == [1, 2, 2]
+    flat = from_clients([(np.full((10, 1), float(client)), Y) for client in range(12)])
+    scenario = fl.scenario(flat, val=0.0)
+    assert [scenario.train_set.x[scenario.train.tensor(k)].unique().item() for k in range(12)] == list(range(12))
+
+
+def test_clients_with_test_sets_of_their_own_or_one_for_all():
+    own = from_clients([pairs(4), pairs(6)], [pairs(2), pairs(4)])
+    assert torch.bincount(own.train.domain).tolist() == [4, 6]
+    assert torch.bincount(own.test.domain).tolist() == [2, 4]
+    common = from_clients([pairs(4), pairs(6)], (X, Y))
+    assert (common.test.domain, len(common.test)) == (None, 10)
+
+
+def test_class_names_of_the_datasets_are_kept():
+    data = Named(torch.from_numpy(X), torch.from_numpy(Y))
+    assert from_clients([data, data]).train.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "the list is empty; need one dataset a client"),
+        (([pairs(5), []],), "client 1 holds no items"),
+        (([(X, Y), (X[:0], Y[:0])],), r"client 1 has samples of shape \(0, 8, 8, 3\)"),
+        (([(X, Y), (X[:, :4], Y)],), r"client 1 holds bytes of shape \(4, 8, 3\) with whole labels, client 0 bytes of"),
+        (([(X, Y), (X / 255, Y)],), "client 1 holds numbers of shape"),
+        (([pairs(5), pairs(5, str)],), r"client 1 holds .* words as labels, client 0 .* whole labels"),
+        (([pairs(5), pairs(5)], [pairs(5)]), "1 test sets for 2 clients"),
+        (([pairs(5), 3],), "client 1 is a int without a length"),
+        (([pairs(5)] * 2, None, ["a", "a"]), "1 different names for 2 clients"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_clients_that_do_not_fit_are_refused(arguments, message):
+    clients, tests, names = (*arguments, None, None)[:3]
+    with pytest.raises(DataError, match=message):
+        from_clients(clients, tests, names=names)
+
+
+# --- Hugging Face data in memory -------------------------------------------------------------------------------------
+
+
+class Column:
+    names = None
+
+
+class FakeSet:
+    """As much of `datasets.Dataset` as is used."""
+
+    def __init__(self, **columns):
+        self.columns = {"label": Y.tolist(), "image": [Image.fromarray(x) for x in X]} | columns
+        self.column_names, self.features = list(self.columns), dict.fromkeys(self.columns, Column())
+
+    def __len__(self):
+        return len(self.columns["label"])
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def select(self, rows):
+        return FakeSet(**{key: [values[row] for row in rows] for key, values in self.columns.items()})
+
+
+def test_plain_whole_numbers_as_labels_with_a_test_split():
+    both = from_huggingface({"train": FakeSet(), "test": FakeSet().select(range(4))}, size=8)
+    assert (len(both.train), len(both.test)) == (10, 4)
+    assert both.train.classes == both.test.classes == ("0", "1")
+    assert both.test.y.tolist() == [0, 1, 0, 1]
+    assert (both.train.x.numpy() == X.transpose(0, 3, 1, 2)).all()
+    assert len(from_huggingface(FakeSet(), size=8).test) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "keys", "message"),
+    [
+        ({"validation": FakeSet()}, {}, "no split 'train'; its splits are validation"),
+        (FakeSet(), {"test_split": "test"}, "no split 'test'; a Dataset has no splits"),
+        (FakeSet(), {"size": 0}, "size = 0: input should be greater"),
+        ({"train": iter([])}, {}, "streamed data have no length"),
+        (FakeSet(label=[0.5] * 10), {}, r"\(label\): 0\.5 is no label; need integers or words"),
+        (FakeSet(label=[None] * 10), {}, r"\(label\): None is no label"),
+        (FakeSet(image=[3] * 10), {}, r"\(image\): row 0 is a int; need pictures, or text="),
+        (FakeSet(text=["good"] * 9 + [None]), {"text": "text"}, r"\(text\): row \d is no text"),
+        ({"train": FakeSet(), "test": FakeSet(label=[7] * 10)}, {}, r"\(test: label\): label '7' is none of 0, 1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_hugging_face_data_that_do_not_fit_are_refused(data, keys, message):
+    with pytest.raises(DataError, match=message):
+        from_huggingface(data, **({"size": 8} | keys))
+
+
+def test_the_real_library():
+    datasets = pytest.importorskip("datasets", reason="needs the extra hub")
+    pictures = datasets.Dataset.from_dict({"image": [Image.fromarray(x) for x in X] * 3, "label": Y.tolist() * 3})
+    parts = datasets.DatasetDict({"train": pictures, "test": pictures.select(range(10))})
+    scenario = fl.scenario(parts, clients=3)
+    assert (scenario.class_names, len(scenario.test_set), scenario.clients) == (("0", "1"), 10, 3)
+
+
+def test_the_digest_knows_of_standardised_features():
+    x = np.random.default_rng(0).normal(5, 3, (100, 2))
+    made = [fl.scenario(from_arrays(x, np.arange(100) % 2, standardise=on), clients=4) for on in (True, True, False)]
+    assert made[0].digest() == made[1].digest() != made[2].digest()

@@ -1,0 +1,141 @@
+"""Frozen parameters and adapters: what is frozen stays, on every engine, and travels only if it is asked to."""
+
+import copy
+import multiprocessing
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedloom.core.records import wire_size
+from fedloom.core.streams import Streams
+from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.processes import engine as processes
+from fedloom.engine.stacked import obstacle
+from fedloom.methods import METHODS
+from fedloom.methods.fedavg import FedAvg
+from fedloom.nets.held_back import held_back, hold_back
+from fedloom.nets.net import Net, tree_of
+from support import ENGINES, TinyAdapter, after, alike, configured, furthest, same_tree, world
+
+LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1]]
+FROZEN = {"fc.weight", "fc.bias"}
+TRAINED = {"down.weight", "up.weight", "norm.weight", "norm.bias", "head.weight", "head.bias"}
+STATISTICS = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+
+
+def lean() -> Net:
+    """`TinyAdapter` as with `share: trainable`."""
+    net = TinyAdapter()
+    hold_back(net)
+    return net
+
+
+def made(name="fedavg", net=TinyAdapter, labels=LABELS, **keys):
+    return world(configured(name), labels, net=net, epochs=2, **keys)
+
+
+def final(toy):
+    """All trees that a federation ends with: the server's, and those of its clients."""
+    states = [toy.federation.server, *toy.federation.states.values()]
+    return [state["model"] for state in states if "model" in state]
+
+
+def is_frozen(name):
+    return name.rpartition("fc.")[2] in ("weight", "bias") and "fc." in name
+
+
+@pytest.mark.parametrize("name", [*METHODS.names(), "fedprox+dw"])
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_every_engine_trains_a_lean_net_alike(name, engine):
+    toys = [made(name, lean, participation=0.7) for _ in range(2)]
+    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
+    assert not any(is_frozen(entry) for tree in final(toys[1]) for entry in tree)
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_what_trains_has_the_same_bits_whether_the_rest_travels_or_not(name):
+    full, thin = after(made(name), 2), after(made(name, lean), 2)
+    assert len(final(full)) == len(final(thin)) > 0
+    for all_, trained in zip(final(full), final(thin), strict=True):
+        assert same_tree({entry: value for entry, value in all_.items() if not is_frozen(entry)}, trained)
+        for entry in all_.keys() - trained.keys():
+            assert torch.equal(all_[entry], full.task.init[entry])
+    for one, other in zip(full.reports, thin.reports, strict=True):  # a sum over fewer zeros may round otherwise
+        assert one.terms == pytest.approx(other.terms, rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_round_is_that_of_torchs_own_optimiser_over_what_trains(engine):
+    toy = made(labels=LABELS[:1], batch_size=5)
+    reference = copy.deepcopy(toy.net).train()
+    optimizer = torch.optim.SGD([p for p in reference.parameters() if p.requires_grad], lr=0.1)
+    (x, y), order = toy.samples(0), Streams(3).numpy("shuffle", 1, 0)
+    for _ in range(2):
+        rows = torch.from_numpy(order.permutation(5))
+        optimizer.zero_grad()
+        cross_entropy(reference(x[rows]), y[rows]).backward()
+        optimizer.step()
+    found = after(toy, 1, engine).federation.server["model"]
+    assert furthest(found, tree_of(reference)) < 1e-5
+    assert {n for n in found if not torch.equal(found[n], toy.task.init[n])} == TRAINED | STATISTICS
+
+
+@pytest.mark.parametrize(("net", "names"), [(TinyAdapter, FROZEN | TRAINED | STATISTICS), (lean, TRAINED | STATISTICS)])
+def test_bytes_are_those_of_what_travels(net, names):
+    toy = after(made(net=net), 1)
+    init = tree_of(TinyAdapter())
+    expected = wire_size({"model": {name: init[name] for name in init if name in names}, "samples": 9})
+    assert set(toy.federation.server["model"]) == names
+    ((report,)) = toy.reports
+    assert report.bytes_up == len(LABELS) * expected
+
+
+def test_steps_are_recorded():
+    toys = [made("fedsc", lean) for _ in range(2)]
+    toys[1].worker.stepping = Recorder(0.0, 0, 1e9)
+    assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
+    assert toys[1].worker.stepping.programs > 0
+
+
+@pytest.mark.slow
+def test_spawned_workers_have_the_same_bits(monkeypatch):
+    monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context("spawn"))
+    toys = [made("fedco2", lean) for _ in range(2)]
+    assert alike(after(toys[0], 2), after(toys[1], 2, "processes"), "processes")
+
+
+def test_a_twin_of_a_worker_computes_with_the_same_frozen_values():
+    toy = made(net=lean)
+    (twin,) = toy.worker.twin().lives
+    assert [torch.equal(a, b) for a, b in zip(held_back(twin.net), held_back(toy.net), strict=True)] == [True, True]
+
+
+class TinyTied(TinyAdapter):
+    """One weight under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.again = torch.nn.Linear(5, 6, bias=False)
+        self.first = torch.nn.Linear(5, 6, bias=False)
+        self.again.weight = self.first.weight
+
+    def features(self, x):
+        return super().features(x) + self.again(x)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_weight_under_two_names_is_one_weight(recorded):
+    toys = [world(FedAvg(), LABELS, net=TinyTied, epochs=2) for _ in range(2)]
+    if recorded:
+        toys[1].worker.stepping = Recorder(0.0, 0, 1e9)
+    assert alike(after(toys[0], 3), after(toys[1], 3, "serial" if recorded else "processes"), "processes")
+    assert not recorded or toys[1].worker.stepping.programs > 0
+    model = toys[0].federation.server["model"]
+    assert torch.equal(model["again.weight"], model["first.weight"])
+    assert not torch.equal(model["again.weight"], toys[0].task.init["again.weight"])
+
+
+def test_a_weight_under_two_names_is_not_stacked():
+    assert obstacle(world(FedAvg(), LABELS, net=TinyTied).worker) == "a parameter has two names"
+    assert obstacle(world(FedAvg(), LABELS, net=TinyAdapter).worker) is None

@@ -1,0 +1,54 @@
+"""Frozen parameters that leave the tree and stay in the net."""
+
+import copy
+
+import torch
+from torch import nn
+
+from fedloom.nets.held_back import held_back, hold_back
+from fedloom.nets.net import tree_of
+from fedloom.nets.roles import Role
+from support import TinyAdapter
+
+
+def test_the_net_computes_the_same_and_its_tree_has_what_trains_and_all_buffers():
+    net, x = TinyAdapter().eval(), torch.randn(3, 5)
+    before, out = tree_of(net), net(x)
+    hold_back(net)
+    assert list(tree_of(net)) == [name for name in before if not name.startswith("fc.")]
+    assert list(net.roles()) == list(tree_of(net))
+    assert net.roles()["norm.running_mean"] == Role.BN_STAT
+    assert torch.equal(net(x), out)
+    assert not any(name.startswith("fc.") for name, _ in net.named_parameters())
+    assert [value.data_ptr() for value in held_back(net)] == [before[n].data_ptr() for n in ("fc.weight", "fc.bias")]
+
+
+def test_a_copy_has_copies_of_them():
+    net = TinyAdapter().eval()
+    hold_back(net)
+    twin, x = copy.deepcopy(net), torch.randn(3, 5)
+    assert torch.equal(twin(x), net(x))
+    with torch.no_grad():
+        twin.fc.weight.zero_()
+    assert not torch.equal(twin(x), net(x))
+
+
+def test_a_net_in_which_everything_trains_is_as_it_was():
+    net = TinyAdapter().requires_grad_(True)
+    names = list(tree_of(net))
+    hold_back(net)
+    assert list(tree_of(net)) == names
+    assert not held_back(net)
+
+
+def test_recurrent_layers_go_on_with_theirs():
+    net = nn.GRU(3, 4)
+    net.weight_ih_l0.requires_grad_(False)
+    x = torch.randn(2, 1, 3)
+    expected, _ = net(x)
+    hold_back(net)
+    assert "weight_ih_l0" not in net.state_dict()
+    assert torch.equal(net(x)[0], expected)
+    assert torch.equal(copy.deepcopy(net)(x)[0], expected)
+    net.weight_ih_l0.data.zero_()
+    assert not torch.equal(net(x)[0], expected)
