@@ -136,6 +136,8 @@ def outcome(console: Console, result: Result, brief: bool = False) -> None:
     console.print(f"  {spent['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
+    if stopped := n.get("stopped"):
+        console.print(f"  stopped after round {stopped['round']}: {escape(stopped['reason'])}", soft_wrap=True)
     for note in n["degenerate"]:
         console.print(f"  [yellow]degenerate:[/] {escape(note)}", soft_wrap=True)
     if n["run_dir"]:
@@ -171,5 +173,7 @@ def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
     console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
     for row in rows:
+        for told in row["stopped"]:
+            console.print(f"  {escape(row['label'])}: {escape(told)}", soft_wrap=True)
         for note in row["degenerate"]:
             console.print(f"  [yellow]{escape(row['label'])} is degenerate:[/] {escape(note)}", soft_wrap=True)
