@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.methods import OptimizerSpec
+from fedloom.methods import OptimizerSpec, Train
 from fedloom.methods.facts import Task
 from fedloom.nets.blueprint import prepared
 from fedloom.nets.net import Net
@@ -95,6 +96,32 @@ def golden_run(
         federation.step()
         servers.append(federation.server)
     return federation, servers
+
+
+def with_steps(kind: Any, steps: list[int]) -> Any:
+    """The method, but that client k makes steps[k] local steps."""
+
+    class Steps(kind):
+        def phases(self, start: Any, ctx: Any) -> list[Any]:
+            found = super().phases(start, ctx)
+            return [replace(p, steps=steps[ctx.client]) if isinstance(p, Train) else p for p in found]
+
+    return type(kind.__name__, (Steps,), {})
+
+
+def noting(kind: Any) -> tuple[Any, dict[str, Any]]:
+    """The method, and its objectives at the first step of each client's round, two clients a round: "round1/0"."""
+    seen: list[int] = []
+    firsts: dict[str, Any] = {}
+
+    class Noting(kind):
+        def loss(self, net: Any, batch: Any, consts: Any) -> Any:
+            out = super().loss(net, batch, consts)
+            seen.append(WORLD["n"].index(len(batch.y)))
+            firsts.setdefault(f"round{(len(seen) - 1) // (2 * WORLD['epochs']) + 1}/{seen[-1]}", out)
+            return out
+
+    return type(kind.__name__, (Noting,), {}), firsts
 
 
 def matches(tree: Tree, golden: dict[str, Any], *, prefix: str = "", tolerance: float = 1e-7) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fedloom as fl
@@ -90,3 +91,48 @@ def test_mistakes_are_fedloom_errors() -> None:
         fl.scenario("digits", aplha=0.1)
     with pytest.raises(AttributeError, match="no attribute 'runn'"):
         fl.runn  # noqa: B018
+
+
+def test_compare_takes_methods_seeds_and_lists(tmp_path) -> None:
+    scenarios = [fl.scenario("digits", partition="dirichlet", alpha=alpha, clients=3) for alpha in (0.3, 3.0)]
+    how = {"scenario": scenarios, "seeds": 1, "local_epochs": 1, "rounds": 1, "out": tmp_path, "engine": "serial"}
+    both = fl.compare(["fedavg", "fedprox"], fedprox={"mu": [0.1, 1.0]}, **how)
+    assert isinstance(both, fl.Comparison)
+    rows = both.rows()
+    assert [(row["method"], row["setting"].get("scenario.alpha"), row["n"]) for row in rows] == [
+        ("fedavg", "0.3", 1),
+        ("fedprox", "0.3", 1),
+        ("fedprox", "0.3", 1),
+        ("fedavg", "3.0", 1),
+        ("fedprox", "3.0", 1),
+        ("fedprox", "3.0", 1),
+    ]
+    assert len(list(tmp_path.glob("fed*"))) == len(both) == 6
+
+
+def test_compare_with_data_of_your_own_keeps_nothing_on_disk_unless_asked() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
+    scenario = fl.scenario(from_arrays(x, y, x[:30], y[:30]), partition="iid", clients=2)
+    both = fl.compare(["fedavg"], seeds=[3, 5], scenario=scenario, model="mlp", engine="serial", **QUICK)
+    assert [result.numbers["seed"] for result in both] == [3, 5]
+    assert both.results[0].folder is None
+
+
+def test_compare_with_a_module_of_your_own_goes_in_one_process(tmp_path) -> None:
+    scenario = fl.scenario("digits", partition="iid", clients=2)
+    nets = [nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)) for width in (4, 8)]
+    how = {"scenario": scenario, "seeds": 1, "rounds": 1, "local_epochs": 1, "engine": "serial"}
+    both = fl.compare("fedavg", model=[[net] for net in nets], **how)
+    bytes_up = [row["bytes_up"] for row in both.rows()]
+    assert len(both) == 2
+    assert bytes_up[1] - bytes_up[0] == 2 * 4 * (4 * 65 + 4 * 10)  # clients, bytes, weights
+    with pytest.raises(fl.FedloomError, match="no scenario or model that is an object; use jobs=1"):
+        fl.compare(model=nets[0], out=tmp_path, jobs=2, **how)
+
+
+def test_compare_refuses_what_is_no_scenario() -> None:
+    own = fl.scenario("digits", clients=2).build(0)
+    for scenario in (3, [3], [own, "digits"]):
+        with pytest.raises(fl.FedloomError, match="scenario"):
+            fl.compare(scenario=scenario)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom._version import __version__
 
 if TYPE_CHECKING:
-    from fedloom.api import run, scenario
+    from fedloom.api import compare, run, scenario
     from fedloom.core.errors import FedloomError
     from fedloom.core.tables import ClassTable
     from fedloom.data.scenario import Scenario
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from fedloom.methods.spec import Spec
     from fedloom.nets.net import MODELS, Net
     from fedloom.nets.wrap import wrap
+    from fedloom.study.callbacks import Callback
+    from fedloom.study.comparison import Comparison
+    from fedloom.study.early_stopping import EarlyStopping
     from fedloom.study.results import Result
     from fedloom.study.trained import load
 
 _HOMES = {
+    "compare": "fedloom.api",
     "run": "fedloom.api",
     "scenario": "fedloom.api",
     "FedloomError": "fedloom.core.errors",
@@ -40,6 +44,9 @@ _HOMES = {
     "register": "fedloom.methods.method",
     "MODELS": "fedloom.nets.net",
     "Net": "fedloom.nets.net",
+    "Callback": "fedloom.study.callbacks",
+    "Comparison": "fedloom.study.comparison",
+    "EarlyStopping": "fedloom.study.early_stopping",
     "wrap": "fedloom.nets.wrap",
     "Result": "fedloom.study.results",
     "load": "fedloom.study.trained",
@@ -49,7 +56,10 @@ __all__ = [
     "METHODS",
     "MODELS",
     "SOURCES",
+    "Callback",
     "ClassTable",
+    "Comparison",
+    "EarlyStopping",
     "FedloomError",
     "Method",
     "Net",
@@ -57,6 +67,7 @@ __all__ = [
     "Scenario",
     "Spec",
     "__version__",
+    "compare",
     "load",
     "register",
     "run",

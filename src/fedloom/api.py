@@ -12,7 +12,10 @@ from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
 from fedloom.data.sources import SOURCES, own_data
 from fedloom.study.callbacks import Callback
+from fedloom.study.compare import compare as compare_runs
+from fedloom.study.comparison import Comparison
 from fedloom.study.config import ScenarioConfig, parse
+from fedloom.study.grid import variants
 from fedloom.study.models import in_words, is_given
 from fedloom.study.results import Result
 from fedloom.study.run import Existing
@@ -69,22 +72,8 @@ def run(
     list for clients that differ. out: run folder, None keeps nothing on disk. Raises what `fedloom.study.run.run`
     raises.
     """
-    if isinstance(scenario, str):
-        scenario = describe(scenario)
-    if not isinstance(scenario, ScenarioConfig | Scenario):
-        kind = type(scenario).__name__
-        raise ConfigError(f"scenario is a {kind}; need the name of a source, or what fl.scenario(...) gives")
     own = scenario if isinstance(scenario, Scenario) else None
-    if isinstance(scenario, Scenario):
-        described = {
-            "source": "given",
-            "digest": scenario.digest(),
-            "partition": "iid",
-            "clients": scenario.clients,
-        }
-    else:
-        described = scenario.resolved()
-    values = {"method": method, **keys, "scenario": described}
+    values = {"method": method, **keys, "scenario": _section(scenario)}
     if is_given(model):
         config = parse(values)
         own = own or config.scenario.build(config.seed)
@@ -93,3 +82,53 @@ def run(
     return run_config(
         config, scenario=own, out=None if out is None else Path(out), existing=existing, callbacks=callbacks
     )
+
+
+def compare(
+    methods: str | Sequence[str] | None = None,
+    *,
+    scenario: str | ScenarioConfig | Scenario | Sequence[str | ScenarioConfig],
+    seeds: int | Sequence[int] | None = None,
+    model: Model | Sequence[Any] | None = None,
+    out: Path | str | None = None,
+    existing: Existing = "resume",
+    jobs: int = 1,
+    callbacks: Sequence[Callback] = (),
+    **keys: Any,
+) -> Comparison:
+    """Train and test several methods with several seeds, on equal terms.
+
+    methods: None compares fedavg and fedsc. seeds: the seeds, or how many from 0 on (3). Every key of `keys` may be a
+    list of values, which are compared as well, e.g. `rounds=[10, 30]`, `fedsc={"tau": [0.1, 0.2]}`; so may `scenario`.
+    Where a key takes a list itself (`model`), a list is one value, and a list of lists compares several. out: folder of
+    the run folders; runs that have finished there are reused. jobs: processes at a time; more than one needs `out`,
+    and, as Python's `multiprocessing` does, a script whose work stands below `if __name__ == "__main__":`. callbacks:
+    every run gets copies of its own. Raises what `fedloom.study.grid.variants` and `fedloom.study.compare.compare`
+    raise.
+    """
+    own = scenario if isinstance(scenario, Scenario) else None
+    each = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
+    if len(each) > 1 and any(isinstance(one, Scenario) for one in each):
+        raise ConfigError("scenario: of scenarios that are objects, one at a time can be compared")
+    described = [_section(one) for one in each]
+    if is_given(model):
+        data = own or parse({"scenario": described[0]}).scenario.build(run_seed=0)
+        model = in_words(model, data.train_set)
+    values = {**keys, "model": model, "scenario": described}
+    configs = variants(values, [methods] if isinstance(methods, str) else methods, seeds)
+    folder = None if out is None else Path(out)
+    return Comparison(
+        compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=own, callbacks=callbacks)
+    )
+
+
+def _section(scenario: Any) -> dict[str, Any]:
+    """The section of a config that stands for a scenario. Raises `ConfigError` for what is none."""
+    if isinstance(scenario, str):
+        scenario = describe(scenario)
+    if isinstance(scenario, Scenario):
+        return {"source": "given", "digest": scenario.digest(), "partition": "iid", "clients": scenario.clients}
+    if not isinstance(scenario, ScenarioConfig):
+        kind = type(scenario).__name__
+        raise ConfigError(f"scenario is a {kind}; need the name of a source, or what fl.scenario(...) gives")
+    return scenario.resolved()

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import click
 import typer
-from rich.console import Console
 
 from fedloom._version import __version__
-from fedloom.commands import catalogue, model
+from fedloom.commands import catalogue, model, several
 from fedloom.commands.shared import (
     AsJson,
     Config,
@@ -29,6 +28,7 @@ from fedloom.commands.shared import (
     Rounds,
     Seed,
     console_of,
+    found,
     in_folder,
     in_words,
     print_json,
@@ -39,8 +39,6 @@ from fedloom.core.errors import ClientError, ConfigError, FedloomError
 from fedloom.core.interrupts import one_at_a_time
 
 if TYPE_CHECKING:
-    from fedloom.study.config import RunConfig
-    from fedloom.study.results import Result
     from fedloom.study.run import Existing
 
 app = typer.Typer(
@@ -52,7 +50,6 @@ app = typer.Typer(
 )
 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same config.")]
-Seeds = Annotated[int, typer.Option(min=1, max=10_000, help="Seeds: the config's (or --seed), and the next ones.")]
 
 
 def _version(wanted: bool) -> None:
@@ -77,7 +74,7 @@ def fedloom(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    seeds: Seeds = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Seeds: 0 (or --seed), and the next ones.")] = 3,
     seed: Seed = None,
     rounds: Rounds = None,
     jobs: Jobs = None,
@@ -85,9 +82,12 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
+    from fedloom.study.config import load
+    from fedloom.study.grid import variants
     from fedloom.study.ready import find_ready
 
-    configs = _variants(find_ready("demo").path, in_words(None, rounds=rounds, seed=seed), ["fedavg", "fedsc"], seeds)
+    words = in_words(None, rounds=rounds, seed=seed)
+    configs = variants(load(find_ready("demo").path, words), ["fedavg", "fedsc"], seeds)
     console = console_of(as_json)
     with in_folder(out):
         if not as_json and not quiet:
@@ -97,7 +97,7 @@ def demo(
             at = configs[0].seed
             console.print(f"Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed {at}:")
             holdings(console, describe_scenario(configs[0].scenario.build(at)))
-        _compare(configs, out, "fresh", jobs, as_json, quiet, console)
+        several.side_by_side(configs, out, "fresh", jobs, as_json, quiet, console)
 
 
 @app.command()
@@ -120,7 +120,7 @@ def run(
     from fedloom.study.run import run as run_config
     from fedloom.terminal import outcome
 
-    parsed = parse(load(_found(config), in_words(overrides, seed=seed, rounds=rounds)))
+    parsed = parse(load(found(config), in_words(overrides, seed=seed, rounds=rounds)))
     folder = out or Path("runs") / folder_name(parsed)
     existing = _existing(resume, fresh)
     with in_folder(folder), Live([parsed], quiet=quiet or as_json) as live:
@@ -134,25 +134,7 @@ def run(
         outcome(console_of(as_json), result, brief=quiet)
 
 
-@app.command()
-def compare(
-    config: Config,
-    overrides: Overrides = None,
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "fedavg,fedsc",
-    seeds: Seeds = 3,
-    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
-    fresh: Fresh = False,
-    seed: Seed = None,
-    rounds: Rounds = None,
-    jobs: Jobs = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Several methods and seeds on equal terms; finished runs are reused, unfinished ones resumed."""
-    words = in_words(overrides, seed=seed, rounds=rounds)
-    configs = _variants(_found(config), words, [name.strip() for name in methods.split(",")], seeds)
-    folder = out or Path("runs") / f"compare-{config.stem}"
-    _compare(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
+app.command()(several.compare)
 
 
 @app.command()
@@ -168,7 +150,7 @@ def inspect(
     from fedloom.study.config import load, parse
     from fedloom.terminal import holdings
 
-    parsed = parse(load(_found(config), in_words(overrides, seed=seed)))
+    parsed = parse(load(found(config), in_words(overrides, seed=seed)))
     picture = describe_scenario(parsed.scenario.build(parsed.seed))
     if out is not None:
         from fedloom.report import save_holdings
@@ -183,23 +165,8 @@ def inspect(
         console.print(f"  picture: {out}", markup=False, soft_wrap=True)
 
 
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")],
-    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """One self-contained report.html from finished runs."""
-    from fedloom.report import result_table, write_report
-
-    results = _finished(runs)
-    page = write_report(results, out or runs[0] / "report.html")
-    if as_json:
-        print_json({"report": str(page), "table": result_table(results)})
-    else:
-        console_of(as_json).print(f"{len(results)} runs: {page}", markup=False, soft_wrap=True)
-
-
+app.command()(several.report)
+app.command()(several.table)
 for command in (catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios):
     app.command()(command)
 
@@ -247,71 +214,7 @@ def _fail(error: object, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _found(config: Path) -> Path:
-    """The config file that is meant; says so where it is the package's and not the one named."""
-    from fedloom.study.ready import find_config
-
-    path = find_config(config)
-    if path != config and config.suffix:  # somebody thought of a file
-        say(f"{config} is the ready config {path}")
-    return path
-
-
 def _existing(resume: bool, fresh: bool) -> Existing:
     if resume and fresh:
         raise ConfigError("--resume goes on and --fresh starts again: give one of them")
     return "resume" if resume else "fresh" if fresh else "refuse"
-
-
-def _variants(config: Path, overrides: Sequence[str], names: Sequence[str], seeds: int) -> list[RunConfig]:
-    """One config per method and seed."""
-    from fedloom.study.config import load, parse
-
-    base = load(config, overrides)
-    first = base.get("seed", 0)
-    if not isinstance(first, int):
-        raise ConfigError(f"seed = {first!r}: need a whole number")
-    return [parse(base | {"method": name, "seed": first + n}) for name in names for n in range(seeds)]
-
-
-def _compare(
-    configs: Sequence[RunConfig],
-    out: Path,
-    existing: Existing,
-    jobs: int | None,
-    as_json: bool,
-    quiet: bool,
-    console: Console,
-) -> None:
-    from fedloom.commands.progress import Live
-    from fedloom.report import result_table, verdict, write_report
-    from fedloom.study.compare import compare as compare_runs
-    from fedloom.terminal import comparison
-
-    with in_folder(out), Live(configs, quiet=quiet or as_json) as live:
-        results = compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live)
-    rows = result_table(results)
-    page = write_report(results, out / "report.html")
-    if as_json:
-        print_json({"table": rows, "verdict": verdict(rows), "report": str(page)})
-        return
-    comparison(console, rows)
-    console.print(verdict(rows), soft_wrap=True)
-    console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
-
-
-def _finished(folders: Sequence[Path]) -> list[Result]:
-    """Results of the given run folders and of those inside them."""
-    from fedloom.study.results import Result
-
-    results = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise ConfigError(f"{folder}: no such folder; give run folders such as runs/{'{name}'}")
-        candidates = (
-            [folder] if (folder / "config.yaml").exists() else sorted(p for p in folder.iterdir() if p.is_dir())
-        )
-        results += [result for path in candidates if (result := Result.read(path)) is not None]
-    if not results:
-        raise ConfigError(f"{', '.join(map(str, folders))}: no finished run there; run `fedloom run` first")
-    return results

@@ -122,7 +122,8 @@ def outcome(console: Console, result: Result, brief: bool = False) -> None:
     n = result.numbers
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
-        f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}"
+        f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}",
+        soft_wrap=True,
     )
     if brief:
         return
@@ -135,6 +136,8 @@ def outcome(console: Console, result: Result, brief: bool = False) -> None:
     console.print(f"  {spent['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
+    if stopped := n.get("stopped"):
+        console.print(f"  stopped after round {stopped['round']}: {escape(stopped['reason'])}", soft_wrap=True)
     for note in n["degenerate"]:
         console.print(f"  [yellow]degenerate:[/] {escape(note)}", soft_wrap=True)
     if n["run_dir"]:
@@ -170,5 +173,7 @@ def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
     console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
     for row in rows:
+        for told in row["stopped"]:
+            console.print(f"  {escape(row['label'])}: {escape(told)}", soft_wrap=True)
         for note in row["degenerate"]:
             console.print(f"  [yellow]{escape(row['label'])} is degenerate:[/] {escape(note)}", soft_wrap=True)

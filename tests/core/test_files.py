@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core import files
-from fedloom.core.errors import ConfigError
-from fedloom.core.files import cache_dir, json_text, parse_json, write_atomic, write_output
+from fedloom.core.files import cache_dir, json_text, parse_json, write_atomic
 
 
 def test_writes_bytes_and_text_and_makes_missing_folders(tmp_path):
@@ -86,14 +85,6 @@ def test_the_cache_is_the_users_own_or_the_platforms(monkeypatch):
 def test_json_has_no_numbers_that_are_not_finite():
     value = {"a": math.nan, "b": [math.inf, (1.5, -math.inf)], "c": {"d": None, "e": True, "f": "NaN"}}
     assert json_text(value) == '{"a": null, "b": [null, [1.5, null]], "c": {"d": null, "e": true, "f": "NaN"}}'
-
-
-def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file" / "page.html", tmp_path):
-        with pytest.raises(ConfigError, match=r"cannot be written .*choose another place with --out") as caught:
-            write_output(path, "text")
-        assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_json_that_nests_too_deep_is_a_value_error_like_any_other():

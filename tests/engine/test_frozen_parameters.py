@@ -1,6 +1,5 @@
 """Frozen parameters and adapters: what is frozen stays, on every engine, and travels only if it is asked to."""
 
-import copy
 import multiprocessing
 
 import pytest
@@ -18,7 +17,7 @@ from fedloom.nets.held_back import held_back, hold_back
 from fedloom.nets.net import Net, tree_of
 from support import ENGINES, TinyAdapter, after, alike, configured, furthest, same_tree, world
 
-LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1]]
+LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1, 2], [2, 3, 2, 1, 0, 2, 2, 2, 1]]  # no batch of 3: perfedavg halves it
 FROZEN = {"fc.weight", "fc.bias"}
 TRAINED = {"down.weight", "up.weight", "norm.weight", "norm.bias", "head.weight", "head.bias"}
 STATISTICS = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
@@ -27,7 +26,7 @@ STATISTICS = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked
 def lean() -> Net:
     """`TinyAdapter` as with `share: trainable`."""
     net = TinyAdapter()
-    hold_back(net)
+    hold_back(net, travels=False)
     return net
 
 
@@ -45,9 +44,14 @@ def is_frozen(name):
     return name.rpartition("fc.")[2] in ("weight", "bias") and "fc." in name
 
 
-@pytest.mark.parametrize("name", [*METHODS.names(), "fedprox+dw"])
-@pytest.mark.parametrize("engine", ENGINES[1:])
-def test_every_engine_trains_a_lean_net_alike(name, engine):
+NAMES = [*METHODS.names(), "fedprox+dw"]
+STACKABLE = [name for name in NAMES if METHODS.get(name).spec.unstackable is None]
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"), [("processes", name) for name in NAMES] + [("stacked", name) for name in STACKABLE]
+)
+def test_every_engine_trains_a_lean_net_alike(engine, name):
     toys = [made(name, lean, participation=0.7) for _ in range(2)]
     assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
     assert not any(is_frozen(entry) for tree in final(toys[1]) for entry in tree)
@@ -61,14 +65,14 @@ def test_what_trains_has_the_same_bits_whether_the_rest_travels_or_not(name):
         assert same_tree({entry: value for entry, value in all_.items() if not is_frozen(entry)}, trained)
         for entry in all_.keys() - trained.keys():
             assert torch.equal(all_[entry], full.task.init[entry])
-    for one, other in zip(full.reports, thin.reports, strict=True):  # a sum over fewer zeros may round otherwise
-        assert one.terms == pytest.approx(other.terms, rel=1e-6)
+    assert [report.terms for report in full.reports] == [report.terms for report in thin.reports]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_round_is_that_of_torchs_own_optimiser_over_what_trains(engine):
     toy = made(labels=LABELS[:1], batch_size=5)
-    reference = copy.deepcopy(toy.net).train()
+    reference = TinyAdapter()
+    reference.load_state_dict(toy.task.init)
     optimizer = torch.optim.SGD([p for p in reference.parameters() if p.requires_grad], lr=0.1)
     (x, y), order = toy.samples(0), Streams(3).numpy("shuffle", 1, 0)
     for _ in range(2):
@@ -108,7 +112,8 @@ def test_spawned_workers_have_the_same_bits(monkeypatch):
 def test_a_twin_of_a_worker_computes_with_the_same_frozen_values():
     toy = made(net=lean)
     (twin,) = toy.worker.twin().lives
-    assert [torch.equal(a, b) for a, b in zip(held_back(twin.net), held_back(toy.net), strict=True)] == [True, True]
+    assert set(held_back(twin.net)) == FROZEN
+    assert same_tree(held_back(twin.net), held_back(toy.net))
 
 
 class TinyTied(TinyAdapter):

@@ -29,6 +29,17 @@ addEventListener("load", function () {
   var texts = [...document.querySelectorAll("svg text")].filter(t => t.getBoundingClientRect().width > 0);
   var boxes = charts.map(s => s.getBoundingClientRect());
   var root = document.documentElement, before = root.dataset.theme;
+  var table = document.querySelector("table.sorts"), heads = [...table.tHead.rows[0].cells];
+  var first = () => [...table.tBodies[0].rows].map(row => row.cells[1].dataset.value);
+  var press = heads[1].querySelector("button"), orders = [first()], said = [];
+  for (var k = 0; k < 2; k++) {
+    press.focus();
+    document.activeElement.click();
+    orders.push(first());
+    said.push(heads.map(head => head.getAttribute("aria-sort")));
+  }
+  heads[0].querySelector("button").click();
+  var names = [...table.tBodies[0].rows].map(row => row.cells[0].textContent);
   document.getElementById("theme").click();
   var after = root.dataset.theme;
   root.dataset.theme = before;
@@ -38,6 +49,7 @@ addEventListener("load", function () {
     text: Math.min(...texts.map(t => t.getBoundingClientRect().height)),
     right: Math.max(...texts.map(t => t.getBoundingClientRect().right)),
     scroll: root.scrollWidth, inner: innerWidth, page: getComputedStyle(document.body).backgroundColor, after: after,
+    orders: orders.map(order => order.map(Number)), said: said, names: names,
   }) + "END");
 });
 </script>"""
@@ -94,6 +106,12 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
     assert seen["scroll"] <= width
     assert seen["after"] == ("dark" if theme == "light" else "light")
     assert (seen["page"] == "rgb(255, 255, 255)") == (theme == "light")
+
+    rising = sorted(seen["orders"][0])
+    assert seen["orders"][1:] == [rising, rising[::-1]]
+    assert [said[1] for said in seen["said"]] == ["ascending", "descending"]
+    assert not any(said[0] or any(said[2:]) for said in seen["said"])
+    assert seen["names"] == sorted(seen["names"])
 
     pixels = np.asarray(imread(shot))[:, :width, :3]
     assert pixels.shape[:2] == (height, width)

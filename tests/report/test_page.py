@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
 import pytest
 
@@ -95,6 +97,53 @@ def test_nothing_is_loaded_from_elsewhere(page_of, two_methods):
     assert "https://" not in text
     assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
     assert "@import" not in text
+
+
+def test_tables_are_there_as_csv_and_whole_without_a_script(page_of, make_result):
+    text = page_of([make_result("fedsc", best_val=None), make_result("fedavg, mine")])
+    links = [unquote(a["href"]).partition(",")[2] for a in Elements(text).all("a")]
+    results, runs = ([*csv.DictReader(link.splitlines())] for link in links)
+    assert [(row["method"], row["accuracy"], row["best_val"]) for row in results] == [
+        ("fedsc", "0.9", ""),
+        ("fedavg, mine", "0.9", "0.8"),
+    ]
+    assert [row["checkpoint_sha256"] for row in runs] == ["0" * 64] * 2
+    assert "<button" not in text.partition("<table")[2]  # those of headings are the script's
+    assert 'data-value="0.8"' in text
+
+
+def test_axes_name_what_they_show(page_of, two_methods):
+    text = page_of(two_methods)
+    for words in ("test accuracy", "test loss (nats)", "loss term"):
+        assert re.search(rf"<text[^>]*>{re.escape(words)}</text>", text)
+
+
+def test_a_method_is_named_once_in_a_note_and_runs_that_stopped_are_told(page_of, make_result):
+    stopped = {"round": 2, "reason": "validation accuracy has not risen"}
+    result = make_result("fedprox", degenerate=["fedprox: the loss term prox is inactive"], stopped=stopped)
+    text = page_of([result])
+    assert "fedprox: the loss term prox is inactive" in text
+    assert "fedprox: fedprox:" not in text
+    assert "fedprox: seed 0 stopped after round 2 of 3: validation accuracy has not risen." in text
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("t.csv", "fedloom table RUNS --format csv"),
+        ("t", "an .html page"),
+        ("mine.html", "not a report"),
+        ("d.html", "cannot be written"),
+    ],
+)
+def test_a_place_that_is_not_a_reports_is_refused_and_left_alone(two_methods, tmp_path, name, says):
+    (tmp_path / "mine.html").write_text("mine")
+    (tmp_path / "d.html").mkdir()
+    with pytest.raises(ConfigError, match=says) as refused:
+        write_report(two_methods, tmp_path / name)
+    assert "\n" not in str(refused.value)
+    assert (tmp_path / "mine.html").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.html", "d.html"}
 
 
 def test_same_results_give_the_same_bytes(page_of, two_methods):

@@ -48,7 +48,7 @@ def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
 def test_ctrl_c_is_one_line_and_ends_everything(tmp_path: Path, words: list[str], times: int) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedloom", *words, "--out", str(out)],
+        [sys.executable, "-m", "fedloom", *words, "--out", str(out), "--quiet"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

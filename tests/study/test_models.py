@@ -11,7 +11,7 @@ import yaml
 from torch import nn
 
 import fedloom as fl
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ClientError, ConfigError, RunFolderError
 from fedloom.core.records import from_bytes
 from fedloom.data import from_arrays
 from fedloom.study.callbacks import Callback
@@ -105,7 +105,7 @@ OTHERS = {
 @pytest.mark.parametrize("case", OTHERS)
 def test_a_folder_with_another_model_is_refused_in_one_line(case, scenario, tmp_path):
     fl.run(scenario=scenario, model=frozen(), out=tmp_path, **QUICK)
-    with pytest.raises(RunFolderError, match=r"another config .differs in model: .*digest") as caught:
+    with pytest.raises(RunFolderError, match=r"holds a run of another config \(model[.:].*digest: ") as caught:
         fl.run(scenario=scenario, model=OTHERS[case](), out=tmp_path, existing="resume", **QUICK)
     assert "\n" not in str(caught.value)
 
@@ -160,6 +160,7 @@ NEEDS = {
     "fedco2": "fedco2 works on the features",
     "feddw": "feddw needs a head of one linear layer that trains, this net has none",
     "fedssa": "fedssa needs a head of one linear layer that trains, this net has none",
+    **{name: f"{name} treats the head apart from the rest" for name in ("fedala", "fedper", "fedrep", "lgfedavg")},
 }
 
 
@@ -183,12 +184,17 @@ def test_a_named_head_makes_it_one_with_features(scenario):
 
 
 @pytest.mark.parametrize("share", ["all", "trainable"])
-@pytest.mark.parametrize("method", ["feddw", "fedssa"])
+@pytest.mark.parametrize("method", ["feddw", "fedssa", "fedper", "fedala"])
 def test_methods_that_train_the_head_refuse_a_frozen_one(method, share, scenario):
     model = Two()
     model.last.requires_grad_(False)
-    with pytest.raises(ConfigError, match=f"{method} needs a head of one linear layer that trains.*frozen"):
+    with pytest.raises(ConfigError, match=f"{method} .*head.*frozen"):
         fl.run(method, scenario=scenario, model=model, share=share, **QUICK)
+
+
+def test_a_phase_that_trains_nothing_says_so(scenario):
+    with pytest.raises(ClientError, match=r"phase 1.*trains .*body.* alone, and all of that is frozen or absent"):
+        fl.run("fedrep", scenario=scenario, model=frozen(), evaluation={"protocol": "personal/local"}, **QUICK)
 
 
 def test_episodes_need_features(scenario):

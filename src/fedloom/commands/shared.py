@@ -18,6 +18,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders with run folders somewhere below.")]
 Config = Annotated[Path, typer.Argument(help="A YAML config, or the name of a ready one (fedloom scenarios).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: the result alone.")]
@@ -36,7 +37,7 @@ def say(line: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on stdout."""
+    """One JSON object on stdout; numbers that are not finite become null."""
     print(json_text(value, default=str))
 
 
@@ -73,6 +74,16 @@ def in_words(overrides: Sequence[str] | None, **options: int | None) -> list[str
             raise ConfigError(f"--{key} {value} and {twice}: give one of them")
         words.append(f"{key}={value}")
     return words
+
+
+def found(config: Path) -> Path:
+    """The config file that is meant; says so where it is the package's and not the one named."""
+    from fedloom.study.ready import find_config
+
+    path = find_config(config)
+    if path != config and config.suffix:  # somebody thought of a file
+        say(f"{config} is the ready config {path}")
+    return path
 
 
 @contextlib.contextmanager

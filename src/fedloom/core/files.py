@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.errors import ConfigError
-
 
 def cache_dir() -> Path:
     """What can be made again is kept here: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache)."""
@@ -60,11 +58,3 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def write_output(path: Path, data: bytes | str) -> None:
-    """As `write_atomic`, for a file that somebody asked for. Raises `ConfigError` if it cannot be written."""
-    try:
-        write_atomic(path, data)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with --out") from None

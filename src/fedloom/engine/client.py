@@ -20,7 +20,7 @@ from fedloom.engine.jobs import Client, Done, Draws, Job, LocalTraining, Test, T
 from fedloom.engine.leaves import placed
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
-from fedloom.engine.steps import Block, Steps, Tally, moves, objective
+from fedloom.engine.steps import Block, Steps, Tally, moving, objective
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.method import Method
@@ -176,9 +176,10 @@ class Worker:
 
     def _train(self, live: Live, phase: Train, client: Client) -> None:
         job, ctx, net = client.job, client.job.ctx, live.net
-        moving: Tree = {name: value for name, value in live.parameters.items() if moves(name, phase, ctx)}
-        specs = [phase.spec_of(name, self.local.optimizer) for name in moving]
-        optimizer = Optimizer(specs, list(moving.values()), ctx.round)
+        names = moving(live.parameters, phase, ctx)
+        trained: Tree = {name: live.parameters[name] for name in names}
+        specs = [phase.spec_of(name, self.local.optimizer) for name in names]
+        optimizer = Optimizer(specs, list(trained.values()), ctx.round)
         plan, means, samples = Plan.of(self, phase, job), list[float](), 0
         tally = Tally(phase.collect, ctx.task.num_classes)
         for epoch in range(plan.epochs):
@@ -186,7 +187,7 @@ class Worker:
                 client.learned(self._statistics(net, phase.refresh, client))
             self.set_modes(net, phase, ctx.task.roles)
             ahead = max(0, ctx.task.rounds - ctx.round) / ctx.round if ctx.round else 0.0
-            steps = Steps(live, phase, client.consts, moving, optimizer, ahead)
+            steps = Steps(live, phase, client.consts, trained, optimizer, ahead)
             last_epoch, left = epoch == plan.epochs - 1, plan.batches(epoch)
             if last_epoch or phase.until:
                 tally = Tally(phase.collect, ctx.task.num_classes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.term_balance import gradient_norms
@@ -58,11 +59,16 @@ class Taken(NamedTuple):
     began: Sequence[Tensor]
 
 
-def moves(name: str, phase: Train, ctx: ClientContext) -> bool:
-    """Whether a phase trains the parameter `name`: not one that is frozen."""
-    if name in ctx.task.frozen:
-        return False
-    return ctx.task.roles[name] in phase.trains and (phase.nets is None or name.partition(".")[0] in phase.nets)
+def moving(names: Iterable[str], phase: Train, ctx: ClientContext) -> list[str]:
+    """The parameters called `names` that a phase trains. Raises `ConfigError` if it trains none of them."""
+    roles, nets = ctx.task.roles, phase.nets
+    found = [n for n in names if roles[n] in phase.trains and (nets is None or n.partition(".")[0] in nets)]
+    if not found:
+        what = " and ".join(sorted(phase.trains))
+        raise ConfigError(
+            f"a phase of the method trains {what} alone, and all of that is frozen or absent in this model"
+        )
+    return found
 
 
 def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 # What a term of a traffic formula counts, in float32 numbers unless said otherwise.
 SYMBOLS: Mapping[str, str] = {
     "P": "all entries of the net, buffers included",
+    "W": "the trained entries of the net, without buffers",
     "B": "the body's entries",
     "H": "the head's entries",
     "Q": "entries that the method trains beside the net, or of its second net",

@@ -15,6 +15,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.methods.phases import Consts, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.frozen import Frozen
+from fedloom.nets.held_back import held_back
 from fedloom.nets.net import Net, tree_of
 from fedloom.nets.roles import Role
 
@@ -25,7 +26,7 @@ class Task:
 
     `clients` N, `num_classes` C, `rounds` T, `local_epochs` E, `optimizer` and `batch_size` of local training; `init`
     the common first weights; `roles` of its entries, `feature_dim` d (the head's input width; 0 where it has none),
-    `classifier` the net's classifier block, () of a net without a head; `frozen` the entries that no phase trains.
+    `classifier` the net's classifier block, () of a net without a head; `frozen` the parameters that nothing trains.
     Where clients have different architectures, each architecture has a task of its own, numbered by `group`, and a
     hook gets that of its client; the server's own is that of group 0.
     """
@@ -53,7 +54,7 @@ class Task:
             roles=net.roles(),
             feature_dim=getattr(getattr(net, "head", None), "in_features", 0),
             classifier=net.classifier_block,
-            frozen=frozenset(name for name, value in net.named_parameters() if not value.requires_grad),
+            frozen=frozenset(held_back(net)),
             **facts,
         )
 

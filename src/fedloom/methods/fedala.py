@@ -14,8 +14,9 @@ from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods import method
 from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import Method, register
+from fedloom.methods.parts.heads import require_trained_head
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import TRAINABLE, Batch, Consts, OptimizerSpec, Phase, Predictor, Train
 from fedloom.methods.spec import Spec
@@ -65,6 +66,10 @@ class FedALA(Method):
         compared_in=("feddw",),
         code="TsingZ0/FedALA at a7a9b21",
     )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        require_trained_head(tasks[0], self.name())
+        return super().examine(tasks, participants)
 
     def extra(self, net: Net) -> nn.Module:
         """A: one weight for each entry of the head."""

@@ -27,6 +27,7 @@ from fedloom.methods.parts.consistency import (
     uniform_labels,
 )
 from fedloom.methods.parts.heads import require_linear_head
+from fedloom.methods.parts.measures import probabilities
 from fedloom.methods.parts.wrapping import names_of, wrapped
 from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Train
 from fedloom.methods.spec import Sent, Spec
@@ -142,7 +143,7 @@ class DW(Method):
         phases = super().phases(start, ctx)
         if self.dw.relin_every:
             phases = [self._relinearising(phase) for phase in phases]
-        return [*phases, Collect({self.names.entry("soft_labels"): ClassMeans(_probabilities)})]
+        return [*phases, Collect({self.names.entry("soft_labels"): ClassMeans(probabilities)})]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         base = super().loss(net, batch, consts)
@@ -245,8 +246,3 @@ class FedDW(DW, FedAvg):
 def with_dw(base: type[Method]) -> type[Method]:
     """`base` with DW; DW's options have `dw_` in front. Raises `ConfigError` if it has DW already."""
     return wrapped(DW, base, "dw", Options, FedDW.presets)
-
-
-def _probabilities(net: Net, batch: Batch, consts: Consts) -> Tensor:
-    """Softmax outputs [B, C], temperature 1, Eq. 4."""
-    return torch.softmax(net(batch.x), dim=1)

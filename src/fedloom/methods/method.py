@@ -23,13 +23,14 @@ from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.parts.heads import require_trained_head
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.means import mean_of
 from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.rare import RareHooks
 from fedloom.methods.spec import Spec
 from fedloom.nets.net import Net
-from fedloom.nets.roles import BN_ROLES
+from fedloom.nets.roles import BN_ROLES, Role
 
 
 class MethodRegistry(Registry["type[Method]"]):
@@ -126,6 +127,9 @@ class Method(RareHooks):
                 f"{self.name()} works on the features that enter a linear head, and this model has no such head at its "
                 "end; name it with fedloom.wrap(model, head=...), or take a method that needs none, as fedavg"
             )
+        if (Role.HEAD in self.spec.private) != (Role.BODY in self.spec.private):
+            for task in tasks:
+                require_trained_head(task, self.name())
         if self.spec.private and self.spec.private <= BN_ROLES and not tasks[0].names(BN_ROLES):
             message = f"{self.name()} keeps batch norm with the client, and this net has none: nothing is kept"
             return [Finding(f"{self.name()}.no_batch_norm", message, 0.0)]

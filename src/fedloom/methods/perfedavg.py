@@ -19,6 +19,7 @@ from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Train
 from fedloom.methods.spec import Spec
 from fedloom.nets.net import Net
+from fedloom.nets.roles import has_batch_norm
 
 
 class Options(method.Options):
@@ -40,7 +41,8 @@ class PerFedAvg(Method):
     hf multiplies the gradient by I - alpha H, with H v = (grad l(w + delta v; B3) - grad l(w - delta v; B3)) / (2
     delta) (Eq. 8). Plain SGD, whatever the run's optimiser.
     Personal: the server's weights after one step of size alpha on a batch of the client's *training* data.
-    A batch of fewer samples than parts has the last part twice (our choice).
+    A batch of fewer samples than parts has the last part twice; under batch norm, one of fewer than two samples a part
+    is taken whole for each (our choice).
     """
 
     spec = Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss")
@@ -59,7 +61,12 @@ class PerFedAvg(Method):
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         options, parts = self.options, 2 if self.options.variant == "fo" else 3
-        pieces = list(zip(split(batch.x, parts), split(batch.y, parts), strict=True))
+        few = len(batch.y) < 2 * parts and has_batch_norm(net)  # which needs two samples in each part
+        pieces = (
+            [(batch.x, batch.y)] * parts
+            if few
+            else list(zip(split(batch.x, parts), split(batch.y, parts), strict=True))
+        )
         weights = dict(net.named_parameters())
         inner = gradients(net, weights, *pieces[0])
         moved = {name: weight - options.alpha * inner[name] for name, weight in weights.items()}

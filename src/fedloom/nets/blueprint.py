@@ -17,6 +17,7 @@ from fedloom.nets.given import Given
 from fedloom.nets.held_back import hold_back
 from fedloom.nets.net import MODELS, Net, tree_of
 
+Share: TypeAlias = Literal["all", "trainable"]
 Extra: TypeAlias = Callable[[Net], nn.Module | None]
 
 
@@ -37,7 +38,7 @@ class Blueprint:
     nets: Mapping[str, str | None] = field(default_factory=dict)
     extra: Extra | None = None
     make: Callable[..., Net] | None = None
-    share: Literal["all", "trainable"] = "all"
+    share: Share = "all"
 
     def build(self, streams: Streams, client: int = -1) -> Net:
         """A new net, initialised from the run's "init" stream, or from a client's own; a bundle's nets of one model
@@ -46,12 +47,14 @@ class Blueprint:
         Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
         """
         with streams.isolated("init", client=client):
-            net = prepared(
-                self._made(None), head_bias=self.head_bias, nets=self.nets, extra=self.extra, other=self._made
+            return prepared(
+                self._made(None),
+                head_bias=self.head_bias,
+                nets=self.nets,
+                extra=self.extra,
+                other=self._made,
+                share=self.share,
             )
-        if self.share == "trainable":
-            hold_back(net)
-        return net
 
     def _made(self, model: str | None) -> Net:
         options = self.options if model is None else {}
@@ -84,11 +87,13 @@ def prepared(
     nets: Mapping[str, str | None] | None = None,
     extra: Extra | None = None,
     other: Callable[[str], Net] = _unregistered,
+    share: Share = "all",
 ) -> Net:
     """`net` as a method wants it.
 
     Without its head's bias (heads of more layers are for the method to refuse); as a bundle of `nets`, copies of it or
-    what `other` makes of a model's name; with what `extra` makes of it as its child `extra`.
+    what `other` makes of a model's name; its frozen parameters as buffers, in its tree if `share` is all; with what
+    `extra` makes of it as its child `extra`.
     """
     if nets:
         made = {name: copy.deepcopy(net) if model is None else other(model) for name, model in nets.items()}
@@ -97,6 +102,7 @@ def prepared(
         net = Bundle(made)
     else:
         _strip(net, head_bias)
+    hold_back(net, travels=share == "all")
     added = extra(net) if extra else None
     if added is not None:
         net.extra = added

@@ -1,21 +1,20 @@
-"""Frozen parameters that stay where they are: the net keeps them, and its tree does not have them."""
+"""Frozen parameters: part of what a net computes with, and nothing that a method could train."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 
-def hold_back(net: nn.Module) -> None:
-    """Take the parameters that need no gradient out of the net's tree.
+def hold_back(net: nn.Module, *, travels: bool) -> None:
+    """Make buffers of the parameters that need no gradient, so that no loop over parameters moves them.
 
-    They become buffers that are no part of the net's state: it computes with them, nothing loads, sends or stores
-    them. Other buffers stay in the tree, because training moves them.
+    travels: whether they stay in the net's state, and so in its tree: what is loaded, sent and stored.
     """
     for module in net.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None and not parameter.requires_grad:
                 del module._parameters[name]
-                module.register_buffer(name, parameter, persistent=False)
+                module.register_buffer(name, parameter, persistent=travels)
 
 
 def give_back(net: nn.Module) -> None:
@@ -28,6 +27,6 @@ def give_back(net: nn.Module) -> None:
                 module.register_parameter(name, buffer)
 
 
-def held_back(net: nn.Module) -> list[Tensor]:
-    """The parameters that `hold_back` took out."""
-    return [buffer for buffer in net.buffers() if isinstance(buffer, nn.Parameter)]
+def held_back(net: nn.Module) -> dict[str, Tensor]:
+    """The parameters that `hold_back` made buffers of, by name."""
+    return {name: buffer for name, buffer in net.named_buffers() if isinstance(buffer, nn.Parameter)}

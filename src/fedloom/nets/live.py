@@ -18,7 +18,7 @@ class Live:
     def __init__(self, net: Net) -> None:
         self.net = net
         order = torch.channels_last if net.channels_last else torch.contiguous_format
-        for parameter in [*net.parameters(), *held_back(net)]:
+        for parameter in [*net.parameters(), *held_back(net).values()]:
             if parameter.dim() == 4:  # of two-dimensional convolutions; channels last does not exist for others
                 # `contiguous` leaves weights of one channel alone, and convolutions then compute in plain order
                 parameter.data = parameter.data.clone(memory_format=order)

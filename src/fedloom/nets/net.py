@@ -59,6 +59,14 @@ class Net(nn.Module):
         """x [B, *input_shape] -> z [B, d]. Every net defines its own."""
         raise TypeError(f"{type(self).__name__} defines no features(x): a net needs features(x) -> [B, d] and a head")
 
+    def levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """x [B, *input_shape] -> what lies at several depths, shallow to deep, [B, c, ...] each; and z [B, d].
+
+        Here it is z alone; a net with stages gives what enters their last ReLUs.
+        """
+        z = self.features(x)
+        return (z,), z
+
     def maps(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> [B, f], what enters the classifier block."""
         return self.features(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -21,9 +21,13 @@ class BasicBlock(nn.Module):
         same = stride == 1 and before == after
         self.shortcut = nn.Identity() if same else conv_bn(before, after, 1, stride=stride, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def summed(self, x: Tensor) -> Tensor:
+        """What enters the last ReLU."""
         y: Tensor = self.conv2(self.conv1(x).relu()) + self.shortcut(x)
-        return y.relu()
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.summed(x).relu()
 
 
 class ResNet(Net):
@@ -61,6 +65,16 @@ class ResNet(Net):
         x = self.stages(self.stem(x).relu())
         z: Tensor = self.fc(x.mean((2, 3)))
         return z
+
+    def levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The stem and each stage, before their last ReLUs."""
+        found: list[Tensor] = [self.stem(x)]
+        for stage in self.stages.children():
+            *blocks, last = stage.children()
+            x = nn.Sequential(*blocks)(found[-1].relu())
+            found.append(cast(BasicBlock, last).summed(x))
+        z: Tensor = self.fc(found[-1].relu().mean((2, 3)))
+        return tuple(found), z
 
 
 @MODELS.register("resnet8")

@@ -34,11 +34,11 @@ def tag_roles(module: nn.Module, head: str) -> dict[str, Role]:
     kept = module.state_dict()
     for prefix, child in module.named_modules(remove_duplicate=False):
         inside_head = prefix == head or prefix.startswith(f"{head}.")
-        own = [n for n, _ in child.named_parameters(recurse=False, remove_duplicate=False)]
-        for name in [*own, *(n for n, _ in child.named_buffers(recurse=False, remove_duplicate=False))]:
+        entries = {**child._parameters, **child._buffers}
+        for name, value in entries.items():
             path = f"{prefix}.{name}" if prefix else name
             if isinstance(child, BATCH_NORM):
-                role = Role.BN_AFFINE if name in own else Role.BN_STAT
+                role = Role.BN_AFFINE if isinstance(value, nn.Parameter) else Role.BN_STAT  # frozen ones are buffers
                 role = Role.COUNTER if name == "num_batches_tracked" else role
             elif prefix == EXTRA or prefix.startswith(f"{EXTRA}."):
                 role = Role.EXTRA

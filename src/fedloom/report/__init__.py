@@ -1,4 +1,4 @@
-"""Floor 6: tables, figures and the HTML report, from stored results only.
+"""Floor 7: figures and the HTML report, from stored results only.
 
 Importing this loads neither torch nor matplotlib; writing a report loads matplotlib.
 """
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_output
-from fedloom.report.table import ResultRow, result_table
-from fedloom.report.text import bytes_text, percent, plus_minus, seconds_text
-from fedloom.report.verdict import verdict
+from fedloom.core.files import write_atomic
 from fedloom.study.results import Result
+from fedloom.study.table import ResultRow, result_table
+from fedloom.study.text import bytes_text, percent, plus_minus, seconds_text
+from fedloom.study.verdict import verdict
 
 __all__ = [
     "ResultRow",
@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 
+_MARK = b'<p class="eyebrow">fedloom report</p>'  # every page has it
+
+
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     """Draw who holds what to a picture file; see `fedloom.report.picture.save_holdings`."""
     from fedloom.report import picture  # brings matplotlib
@@ -40,11 +43,25 @@ def write_report(results: Sequence[Result], path: Path, title: str | None = None
     """Write one self-contained HTML page about finished runs to `path`, whole or not at all; returns `path`.
 
     The same results give the same bytes. title: None names the methods and the data. Raises `ConfigError` if there
-    are no results, or if the file cannot be written.
+    are no results, and for a path that does not end in .html or holds something else; `OSError` if it cannot be
+    written.
     """
     if not results:
         raise ConfigError("a report needs at least one finished run, got none")
+    _refuse_place(path)
     from fedloom.report.page import page  # brings matplotlib
 
-    write_output(path, page(results, title))
+    write_atomic(path, page(results, title))
     return path
+
+
+def _refuse_place(path: Path) -> None:
+    """Nothing but a report is written over, and nothing but a page is called a report."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{path}: a report is an .html page; `fedloom table RUNS --format csv` prints tables")
+    try:
+        written = path.read_bytes() if path.exists() else _MARK
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with --out") from None
+    if _MARK not in written:
+        raise ConfigError(f"{path}: this file is not a report of fedloom; choose another name")

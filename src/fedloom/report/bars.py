@@ -44,9 +44,10 @@ def draw_bars(bars: Sequence[Bar]) -> Figure:
 
 def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
     """One dot per client (and seed) on an axis from 0 to 100 %, with the median as a line; width in CSS pixels."""
-    height = _DOT_ROW * len(rows) + 26
+    height = _DOT_ROW * len(rows) + 44
     figure = new_figure(width, height)
-    axes = place(figure, 8, 0, 22, 26)
+    axes = place(figure, 8, 0, 22, 44)
+    axes.set_xlabel("test accuracy", color=color("muted"), fontsize=TEXT, labelpad=5)
     axes.set_xlim(0, 100)
     axes.set_ylim(_DOT_ROW * len(rows), 0)
     axes.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))

@@ -19,6 +19,7 @@ _MARKS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"))
 _DASHES: tuple[Any, ...] = ("solid", (0, (5, 2.5)), (0, (1.5, 2)))  # when colours come a second and third time
 CHARACTER = 7.2  # CSS pixels that one takes in a name
 _LABEL_STEP = 16.0
+_NAME = 18.0  # CSS pixels for the name of the y axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +31,34 @@ class Size:
     characters: int
 
 
-def draw_lines(lines: Sequence[Line], size: Size, *, share: bool, marked: bool = False) -> Figure:
+def draw_lines(lines: Sequence[Line], size: Size, quantity: str, *, share: bool, marked: bool = False) -> Figure:
     """Mean over seeds as a line, ± sample std as a band, single seeds thin behind it.
 
-    share: values are shares in [0, 1] and shown as percent. marked: lines of one colour (terms of one method), told
-    apart by marks that stand beside their names too.
+    quantity: what the y axis shows, with its unit. share: values are shares in [0, 1] and shown as percent. marked:
+    lines of one colour (terms of one method), told apart by marks that stand beside their names too.
     """
     figure = new_figure(size.width, size.height)
     names = [elided(line.label, size.characters) for line in lines]
     if marked:
         names = [f"{_MARKS[k % len(_MARKS)][1]} {name}" for k, name in enumerate(names)]
     room = 14 + CHARACTER * max(len(name) for name in names)
-    axes = place(figure, 44 if share else 50, 14, room, 38)
+    axes = place(figure, _NAME + (44 if share else 50), 14, room, 38)
     last = max(line.rounds[-1] for line in lines)
     for k, line in enumerate(lines):
         mark = _MARKS[k % len(_MARKS)][0] if marked else None
         _draw_line(axes, line, last, mark, singly=shows_seeds(lines) and not marked, band=0.39 / max(len(lines), 3))
     _axes_of_rounds(axes, lines, share)
+    middle = axes.get_position()
+    figure.text(
+        TEXT / 2 / (72 * figure.get_figwidth()),
+        (middle.y0 + middle.y1) / 2,
+        quantity,
+        rotation=90,
+        color=color("muted"),
+        fontsize=TEXT,
+        ha="center",
+        va="center",
+    )
     _name_ends(figure, axes, list(zip(lines, names, strict=True)))
     return figure
 

@@ -9,10 +9,11 @@ from fedloom.report.curves import Size, draw_lines, shows_seeds
 from fedloom.report.markup import chart, key
 from fedloom.report.measures import Line, line, terms, tone_name, tones
 from fedloom.report.svg import inline
-from fedloom.report.table import Group
-from fedloom.report.text import percent
+from fedloom.study.table import Group
+from fedloom.study.text import percent
 
 _HERO, _FLAT, _HALF, _PHONE = Size(900, 380, 30), Size(900, 260, 30), Size(390, 260, 12), Size(360, 290, 9)
+_LOSS = "test loss (nats)"
 
 
 def learning_curves(groups: Sequence[Group]) -> str:
@@ -21,7 +22,8 @@ def learning_curves(groups: Sequence[Group]) -> str:
     if not lines:
         return ""
     ends = ", ".join(f"{ln.label} ends at {percent(ln.mean[-1])} %" for ln in lines)
-    svg = _wide(lines, _HERO, "accuracy", f"Learning curves, test accuracy by round: {ends}.", share=True)
+    label = f"Learning curves, test accuracy by round: {ends}."
+    svg = _wide(lines, _HERO, "accuracy", label, "test accuracy", share=True)
     caption = "Test accuracy by round."
     if any(ln.std for ln in lines):
         caption += " Mean over seeds; band: ± sample standard deviation"
@@ -43,22 +45,22 @@ def losses(groups: Sequence[Group]) -> list[str]:
     label = f"Test loss by round: {_ends(lines)}."
     caption = "Cross-entropy in nats, mean over seeds."
     if len(parts) % 2:
-        svg = inline(partial(draw_lines, lines, _HALF, share=False), "loss", label)
+        svg = inline(partial(draw_lines, lines, _HALF, _LOSS, share=False), "loss", label)
         return [chart(svg, "Test loss", caption), *parts]
-    svg = _wide(lines, _FLAT, "loss", label, share=False)
+    svg = _wide(lines, _FLAT, "loss", label, _LOSS, share=False)
     return [chart(svg, "Test loss", caption, _phone_key(lines), wide=True), *parts]
 
 
 def _terms(name: str, method: str, lines: Sequence[Line]) -> str:
     label = f"Loss terms of {method} in training by round: {_ends(lines)}."
-    svg = inline(partial(draw_lines, lines, _HALF, share=False, marked=True), name, label)
+    svg = inline(partial(draw_lines, lines, _HALF, "loss term", share=False, marked=True), name, label)
     return chart(svg, f"Loss terms of {method}", "As logged in training, mean over seeds.")
 
 
-def _wide(lines: Sequence[Line], size: Size, name: str, label: str, *, share: bool) -> str:
+def _wide(lines: Sequence[Line], size: Size, name: str, label: str, quantity: str, *, share: bool) -> str:
     """The same chart for wide and for narrow screens; the page shows one of them."""
-    wide = inline(partial(draw_lines, lines, size, share=share), f"{name}-wide", label, "wide")
-    narrow = inline(partial(draw_lines, lines, _PHONE, share=share), f"{name}-narrow", label, "narrow")
+    wide = inline(partial(draw_lines, lines, size, quantity, share=share), f"{name}-wide", label, "wide")
+    narrow = inline(partial(draw_lines, lines, _PHONE, quantity, share=share), f"{name}-narrow", label, "narrow")
     return f"{wide}\n{narrow}"
 
 

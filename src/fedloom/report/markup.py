@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from html import escape
+from typing import TypeAlias
+from urllib.parse import quote
 
 
 def heading(text: str, anchor: str) -> str:
@@ -35,29 +37,43 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{''.join(f'<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>' for k, v in pairs)}</dl>"
 
 
-def table(
-    anchor: str, caption: str, columns: Sequence[str], numeric: Set[str], rows_html: Sequence[Sequence[str]]
-) -> str:
-    """A table that scrolls inside its own box, with its caption below. `anchor`: its id; `numeric`: columns of numbers.
+Cell: TypeAlias = str | tuple[str, float | None]
 
-    Cells are HTML. The first cell of each row names it.
+
+def table(
+    anchor: str, caption: str, columns: Sequence[str], numeric: Set[str], rows_html: Sequence[Sequence[Cell]], csv: str
+) -> str:
+    """A table that scrolls inside its own box, with its caption and a link to it as CSV below. `anchor`: its id;
+    `numeric`: columns of numbers; `csv`: the same as CSV.
+
+    Cells are HTML, those of numbers with the number to sort by. The first cell of each row names it.
     """
     align = [' class="num"' if column in numeric else "" for column in columns]
     head = "".join(f'<th scope="col"{a}>{escape(c)}</th>' for c, a in zip(columns, align, strict=True))
     body = []
     for row in rows_html:
-        cells = "".join(f"<td{a}>{cell}</td>" for cell, a in zip(row[1:], align[1:], strict=True))
+        cells = "".join(_cell(cell, a) for cell, a in zip(row[1:], align[1:], strict=True))
         body.append(f'<tr><th scope="row">{row[0]}</th>{cells}</tr>')
+    name, data = f"{anchor.removesuffix('-note')}.csv", f"data:text/csv;charset=utf-8,{quote(csv)}"
+    link = f'<a download="{name}" href="{data}">Save as CSV</a>'
     rows = "\n".join(body)
     return f"""<div class="scroll" tabindex="0" role="region" aria-labelledby="{anchor}">
-<table aria-labelledby="{anchor}">
+<table class="sorts" aria-labelledby="{anchor}">
 <thead><tr>{head}</tr></thead>
 <tbody>
 {rows}
 </tbody>
 </table>
 </div>
-<p class="note" id="{anchor}">{escape(caption)}</p>"""
+<p class="note"><span id="{anchor}">{escape(caption)}</span> {link}</p>"""
+
+
+def _cell(cell: Cell, attributes: str) -> str:
+    if isinstance(cell, str):
+        return f"<td{attributes}>{cell}</td>"
+    text, number = cell
+    value = "" if number is None else f' data-value="{number!r}"'
+    return f"<td{attributes}{value}>{text}</td>"
 
 
 def notes(texts: Iterable[str]) -> str:

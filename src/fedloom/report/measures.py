@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from fedloom.report.table import ResultRow
-from fedloom.report.verdict import BASELINE
 from fedloom.study.results import Result, curve, mean_std
+from fedloom.study.table import ResultRow
+from fedloom.study.verdict import BASELINE
 
 TONES = 8  # colours for groups: --c0 (the baseline's grey) to --c7
 

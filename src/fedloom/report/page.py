@@ -15,11 +15,11 @@ from fedloom.report import charts, line_charts
 from fedloom.report.markup import facts, heading, notes
 from fedloom.report.measures import diverged
 from fedloom.report.provenance import configs, environments, run_list
-from fedloom.report.table import Group, grouped
 from fedloom.report.table_html import numbers_table
-from fedloom.report.text import counted, listed
-from fedloom.report.verdict import scenario_words, verdict
 from fedloom.study.results import Result
+from fedloom.study.table import Group, grouped
+from fedloom.study.text import counted, listed
+from fedloom.study.verdict import scenario_words, verdict
 
 # Keys of a scenario that every scenario has, or that say little about it.
 _PLAIN_SCENARIO = {"source", "partition", "clients", "val", "seed", "min_samples", "max_draws", "path"}
@@ -108,6 +108,7 @@ def _notes(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         row = group.row
         made += [f"{row['label']}: {note}" for note in row["degenerate"]]
+        made += [f"{row['label']}: {told}." for told in row["stopped"]]
         for name, first in diverged(group.results).items():
             made.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")
         if row["repeats"]:

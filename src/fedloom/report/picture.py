@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_output
+from fedloom.core.files import write_atomic
 from fedloom.report.holdings import draw_holdings, owners
 from fedloom.report.svg import in_light_theme
 
@@ -18,7 +18,7 @@ _FORMATS = (".png", ".svg", ".pdf")
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     """Draw who holds what (`scenario` is what scenario.json holds) to a .png, .svg or .pdf; returns `path`.
 
-    Raises `ConfigError` for another ending, or if the file cannot be written.
+    Raises `ConfigError` for another ending, `OSError` if the file cannot be written.
     """
     if path.suffix.lower() not in _FORMATS:
         raise ConfigError(f"{path}: pictures end in one of {', '.join(_FORMATS)}")
@@ -26,5 +26,5 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     with in_light_theme() as page:
         figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))
         figure.savefig(stream, format=path.suffix.lower()[1:], dpi=160, facecolor=page)
-    write_output(path, stream.getvalue())
+    write_atomic(path, stream.getvalue())
     return path

@@ -9,11 +9,12 @@ from typing import Any
 
 import yaml
 
-from fedloom.report.markup import details, facts, table
-from fedloom.report.table import Group
-from fedloom.report.text import listed, percent
+from fedloom.report.markup import Cell, details, facts, table
 from fedloom.study.folder import RunFolder
+from fedloom.study.formats import as_csv
 from fedloom.study.results import Result
+from fedloom.study.table import Group
+from fedloom.study.text import listed, percent
 
 
 def configs(groups: Sequence[Group]) -> list[str]:
@@ -44,27 +45,31 @@ def environments(groups: Sequence[Group]) -> str:
 
 def run_list(groups: Sequence[Group]) -> str:
     """Every run with its seed, its accuracy, its folder and the hash of its last checkpoint."""
-    body = [
-        [f'<span class="name">{escape(group.row["label"])}</span>', *_run(result)]
-        for group in groups
-        for result in group.results
-    ]
+    runs = [(group.row["label"], result) for group in groups for result in group.results]
+    body = [[f'<span class="name">{escape(label)}</span>', *_run(result)] for label, result in runs]
+    plain = [{"run": label, **_plain(result)} for label, result in runs]
     numeric = {"Seed", "Accuracy %", "Memory MiB"}
     columns = ("Run", "Seed", "Accuracy %", "Memory MiB", "Engine", "Folder", "Checkpoint sha256")
     caption = "Every run: peak memory, engine, folder, and the hash of its last checkpoint."
-    return table("runs-note", caption, columns, numeric, body)
+    return table("runs-note", caption, columns, numeric, body, as_csv(plain))
 
 
-def _run(result: Result) -> list[str]:
-    numbers = result.numbers
-    folder = str(result.folder) if result.folder is not None else numbers["run_dir"]
+def _plain(result: Result) -> dict[str, Any]:
+    """What is known of one run, as CSV has it."""
+    keys = ("seed", "accuracy", "peak_memory_mb", "engine", "checkpoint_sha256")
+    folder = str(result.folder) if result.folder is not None else result.numbers["run_dir"]
+    return {key: result.numbers[key] for key in keys} | {"folder": folder}
+
+
+def _run(result: Result) -> list[Cell]:
+    plain = _plain(result)
     return [
-        str(numbers["seed"]),
-        percent(numbers["accuracy"]),
-        f"{numbers['peak_memory_mb']:,.0f}",
-        escape(str(numbers["engine"])),
-        f"<code>{escape(folder)}</code>" if folder else "not kept",
-        f"<code>{escape(numbers['checkpoint_sha256'])}</code>" if numbers["checkpoint_sha256"] else "–",
+        (str(plain["seed"]), plain["seed"]),
+        (percent(plain["accuracy"]), plain["accuracy"]),
+        (f"{plain['peak_memory_mb']:,.0f}", plain["peak_memory_mb"]),
+        escape(str(plain["engine"])),
+        f"<code>{escape(plain['folder'])}</code>" if plain["folder"] else "not kept",
+        f"<code>{escape(plain['checkpoint_sha256'])}</code>" if plain["checkpoint_sha256"] else "–",
     ]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from fedloom.report.markup import swatch, table
+from fedloom.report.markup import Cell, swatch, table
 from fedloom.report.measures import tone_name, tones
-from fedloom.report.table import ResultRow
-from fedloom.report.text import bytes_text, percent, seconds_text
+from fedloom.study.formats import rows_csv
+from fedloom.study.table import ResultRow
+from fedloom.study.text import bytes_text, percent, seconds_text
 
 _NUMBERS = ("Accuracy %", "n", "At best val %", "Up", "Down", "Time")
 _COLUMNS = ("Method", *_NUMBERS, "Preset", "Protocol", "Select")
@@ -18,15 +19,15 @@ def numbers_table(rows: Sequence[ResultRow]) -> str:
     """One row per group: n, mean ± sample std, protocol, select, bytes and seconds per run."""
     up, down = max(row["bytes_up"] for row in rows), max(row["bytes_down"] for row in rows)
     time = max(row["seconds"] for row in rows)
-    body = [
+    body: list[list[Cell]] = [
         [
             f'{swatch(tone_name(tone))}<span class="name">{escape(row["label"])}</span>',
-            f"<b>{percent(row['accuracy'])}</b>{_std(row['std'])}",
-            str(row["n"]),
-            "–" if row["best_val"] is None else percent(row["best_val"]),
-            bytes_text(row["bytes_up"], up),
-            bytes_text(row["bytes_down"], down),
-            seconds_text(row["seconds"], time),
+            (f"<b>{percent(row['accuracy'])}</b>{_std(row['std'])}", row["accuracy"]),
+            (str(row["n"]), row["n"]),
+            ("–" if row["best_val"] is None else percent(row["best_val"]), row["best_val"]),
+            (bytes_text(row["bytes_up"], up), row["bytes_up"]),
+            (bytes_text(row["bytes_down"], down), row["bytes_down"]),
+            (seconds_text(row["seconds"], time), row["seconds"]),
             escape(row["preset"]),
             escape(row["protocol"]),
             escape(row["select"]),
@@ -34,7 +35,7 @@ def numbers_table(rows: Sequence[ResultRow]) -> str:
         for row, tone in zip(rows, tones(rows), strict=True)
     ]
     caption = "Test accuracy in percent, mean ± sample standard deviation over n seeds; bytes and time per run."
-    return table("results-note", caption, _COLUMNS, set(_NUMBERS), body)
+    return table("results-note", caption, _COLUMNS, set(_NUMBERS), body, rows_csv(rows))
 
 
 def _std(std: float | None) -> str:

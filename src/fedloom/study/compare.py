@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import multiprocessing
 import os
 import queue
@@ -16,8 +17,9 @@ from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event as StopFlag
 from pathlib import Path
 
-from fedloom.core.errors import RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.interrupts import no_interrupts
+from fedloom.data import Scenario
 from fedloom.study import marker
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
@@ -50,17 +52,34 @@ def folder_name(config: RunConfig) -> str:
 def compare(
     configs: Sequence[RunConfig],
     *,
-    out: Path,
+    out: Path | None,
     existing: Existing = "resume",
     jobs: int | None = None,
     listener: Listener = lambda event: None,
+    scenario: Scenario | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> list[Result]:
-    """Run all configs into folders below `out`; results in the order of the configs.
+    """Run all configs into folders below `out` (None keeps nothing on disk); results in the order of the configs.
 
-    jobs: processes at a time (None: one per core, never more than runs). Numbers do not depend on it. Raises the
-    first error of any run; runs that were under way keep their checkpoints, the others are not started. Raises
+    jobs: processes at a time (None: one per core, never more than runs). Numbers do not depend on it. scenario: used
+    by all runs instead of the configs'. callbacks: every run gets copies of its own. Raises the first error of any run;
+    runs that were under way keep their checkpoints, the others are not started. Raises `ConfigError` for runs that are
+    the same, and for several processes without `out`, or with a scenario or model that came as an object;
     `RunFolderError` if `out` cannot be used, or if a process was ended from outside.
     """
+    names = [folder_name(config) for config in configs]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ConfigError(f"run {name} is there twice: compare each once")
+    workers = min(jobs or os.cpu_count() or 1, len(configs))
+    objects = scenario is not None or any(model.maker for config in configs for model in config.models())
+    if workers > 1 and (out is None or objects):
+        raise ConfigError(
+            f"jobs = {jobs}: several processes need out, and no scenario or model that is an object; use jobs=1"
+        )
+    if out is None:
+        return _one_by_one(configs, [None] * len(configs), existing, listener, scenario, callbacks)
+    folders = [out / name for name in names]
     try:
         marker.check(out, "comparison")
         out.mkdir(parents=True, exist_ok=True)
@@ -68,29 +87,44 @@ def compare(
     except OSError as error:
         raise RunFolderError(f"{out}: cannot be used as the folder of a comparison ({error.strerror})") from None
     try:
-        return _compared(configs, out, existing, jobs, listener)
+        if workers <= 1:
+            return _one_by_one(configs, folders, existing, listener, scenario, callbacks)
+        return _side_by_side(configs, folders, existing, workers, listener, callbacks)
     finally:
         marker.drop_if_bare(out)
 
 
-def _compared(
-    configs: Sequence[RunConfig], out: Path, existing: Existing, jobs: int | None, listener: Listener
+def _one_by_one(
+    configs: Sequence[RunConfig],
+    folders: Sequence[Path | None],
+    existing: Existing,
+    listener: Listener,
+    scenario: Scenario | None,
+    callbacks: Sequence[Callback],
 ) -> list[Result]:
-    folders = [out / folder_name(config) for config in configs]
-    workers = min(jobs or os.cpu_count() or 1, len(configs))
-    if workers <= 1:
-        results = []
-        for position, (config, folder) in enumerate(zip(configs, folders, strict=True)):
-            results.append(run(config, out=folder, existing=existing, callbacks=[Forward(position, listener)]))
-            listener(Event(position, config.rounds))  # also where it had been finished before
-        return results
+    results = []
+    for position, (config, folder) in enumerate(zip(configs, folders, strict=True)):
+        watching = [Forward(position, listener), *copy.deepcopy(callbacks)]
+        results.append(run(config, scenario=scenario, out=folder, existing=existing, callbacks=watching))
+        listener(Event(position, config.rounds))  # also where it had been finished before
+    return results
+
+
+def _side_by_side(
+    configs: Sequence[RunConfig],
+    folders: Sequence[Path],
+    existing: Existing,
+    workers: int,
+    listener: Listener,
+    callbacks: Sequence[Callback],
+) -> list[Result]:
     context = multiprocessing.get_context("spawn")
     events: Queue[Event] = context.Queue()
     stop, (read, held) = context.Event(), context.Pipe(duplex=False)
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(events, stop, read)) as pool:
         with no_interrupts():
             futures = [
-                pool.submit(_run_one, position, config, folder, existing)
+                pool.submit(_run_one, position, config, folder, existing, tuple(callbacks))
                 for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
             ]
         try:
@@ -99,8 +133,8 @@ def _compared(
                 future.result()
         except BrokenProcessPool:
             raise RunFolderError(
-                f"{out}: a process of the comparison was ended from outside (out of memory?); runs keep their "
-                "checkpoints: compare again to go on, with fewer --jobs if memory is short"
+                f"{folders[0].parent}: a process of the comparison was ended from outside (out of memory?); runs keep "
+                "their checkpoints: compare again to go on, with fewer --jobs if memory is short"
             ) from None
         except KeyboardInterrupt:
             held.close()
@@ -149,10 +183,10 @@ def _report(event: Event) -> None:
     _events.put(event)
 
 
-def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing) -> None:
+def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing, callbacks: Sequence[Callback]) -> None:
     if config.engine.name == "auto":  # the cores are taken by the other runs
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
-    run(config, out=folder, existing=existing, callbacks=[Forward(position, _report)])
+    run(config, out=folder, existing=existing, callbacks=[Forward(position, _report), *callbacks])
     _report(Event(position, config.rounds))  # also where it had been finished before
 
 

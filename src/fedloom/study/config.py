@@ -27,6 +27,7 @@ from fedloom.study.known import places
 from fedloom.study.models import ModelConfig, each_model
 from fedloom.study.sections import (
     CheckpointConfig,
+    EarlyStoppingConfig,
     EvaluationConfig,
     Section,
 )
@@ -159,6 +160,7 @@ class RunConfig(Section):
     augment: Augmentation = Augmentation()
     precision: Literal["float32", "bfloat16"] = "float32"
     evaluation: EvaluationConfig = EvaluationConfig()
+    early_stopping: EarlyStoppingConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     seed: int = Field(0, ge=0, lt=2**63)
     engine: EngineChoice = EngineChoice()
@@ -215,6 +217,8 @@ class RunConfig(Section):
     def resolved(self) -> dict[str, Any]:
         """Everything that defines the run, defaults and preset spelled out: plain YAML values."""
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
+        if self.early_stopping is None:  # a key that runs of earlier versions do not know
+            del plain["early_stopping"]
         named = [said if len(said := one.model_dump()) > 1 else one.name for one in self.models()]
         plain["model"] = named if len(named) > 1 else named[0]
         plain["scenario"] = self.scenario.resolved()

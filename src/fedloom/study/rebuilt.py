@@ -104,7 +104,9 @@ def _blueprint(card: Card, own: Source | None, **more: Any) -> Blueprint:
 
 
 def _plain(card: Card, own: Source | None) -> nn.Module:
-    return _blueprint(card, own).build(Streams(0)).plain
+    net = _blueprint(card, own).build(Streams(0))
+    give_back(net)
+    return net.plain
 
 
 def _of_method(card: Card, own: Source | None) -> nn.Module:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom.core.errors import RunFolderError
 from fedloom.study.folder import Row, RunFolder
+from fedloom.study.tabular import Tabular, frame
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
     from torch import nn
 
@@ -21,8 +23,8 @@ At = Literal["last", "best_val"]
 SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Tabular):
     """A finished run: `numbers` (what summary.json holds), all rows, and the folder if it was kept on disk.
 
     memory: what `model` needs beside the folder; the weights of the server and the clients if there is no folder.
@@ -70,6 +72,23 @@ class Result:
         from fedloom.study.trained import of_result
 
         return of_result(self, client, at).module
+
+    def __repr__(self) -> str:
+        n = self.numbers
+        return (
+            f"Result({n['method']} ({n['preset']}) on {n['source']}: {100 * n['accuracy']:.2f} % accuracy, "
+            f"{n['protocol']}, {n['select']}, {n['rounds']} rounds, seed {n['seed']})"
+        )
+
+    def _runs(self) -> list[Result]:
+        return [self]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All measures, one a row: round, client, split, protocol, name, value.
+
+        Raises `ConfigError` where pandas is not installed.
+        """
+        return frame(self.rows)
 
     def plot(self, name: str = "accuracy", split: str = "test") -> Axes:
         """The learning curve, as matplotlib Axes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
 from fedloom.study.difference import difference
+from fedloom.study.early_stopping import EarlyStopping
 from fedloom.study.environment import describe
 from fedloom.study.folder import RunFolder
 from fedloom.study.log import START, Row
@@ -35,6 +37,7 @@ from fedloom.study.rows import score_rows, system_row, training_rows
 from fedloom.study.setup import Setup, one_thread
 from fedloom.study.shortage import explained
 from fedloom.study.summary import degenerate, summarise
+from fedloom.study.weights import copied
 
 Existing = Literal["refuse", "resume", "fresh"]
 
@@ -111,7 +114,9 @@ class _Run:
         self, config: RunConfig, given: Scenario | None, folder: RunFolder | None, callbacks: Sequence[Callback]
     ) -> None:
         scenario = given or config.scenario.build(config.seed)
-        self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, callbacks
+        self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
+        if config.early_stopping is not None:
+            self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
         self.memory = Memory(config, given)
         data = scenario.train_set
         # the tasks' weights stay where the nets are now
@@ -139,8 +144,9 @@ class _Run:
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation accuracy, where they select the round
         self.saved: Path | None = None  # this run's last checkpoint,
-        self.digest = ""  # and the sha256 of what it holds
+        self.digest, self.saved_round = "", 0  # the sha256 of what it holds, and its round
         self.warning: str | None = None  # of the engine
+        self.stopped: str | None = None  # why a callback ended the run before its last round
 
     def _evaluator(self, streams: Streams) -> Evaluator | FewShotEvaluator:
         worker, scenario, evaluation = self.worker, self.scenario, self.config.evaluation
@@ -158,7 +164,7 @@ class _Run:
             federation.round, federation.server = start.round, start.server
             federation.states.update(start.states)
             federation.states.changed.clear()
-            self.saved, self.digest = start.path, start.sha256
+            self.saved, self.digest, self.saved_round = start.path, start.sha256, start.round
         if self.federation.round < self.config.rounds:
             chosen = choose(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.warning = chosen.engine, chosen.warning
@@ -174,12 +180,14 @@ class _Run:
             self.rows = self.folder.log.cut(start.metrics if start else START)
         self._improves(self.rows)
         for callback in self.callbacks:
+            if first > 1:
+                self.stopped = callback.on_resume(self.config, self.rows) or self.stopped
             callback.on_start(self.config, first)
             notes = [self.warning, *(finding.message for finding in self.findings.values())]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
-        written = time.monotonic()
-        while self.federation.round < self.config.rounds:
+        written, weights = time.monotonic(), functools.partial(copied, self.federation)
+        while self.federation.round < self.config.rounds and self.stopped is None:
             rows = self._round()
             self._keep(rows)
             kept = self._improves(rows) or self.federation.round == self.config.rounds
@@ -190,8 +198,28 @@ class _Run:
             elif not self.folder and kept and self.config.engine.state_budget() is None:
                 self._remember()
             for callback in self.callbacks:
-                callback.on_round(self.config, self.federation.round, rows)
+                callback.on_weights(self.config, self.federation.round, weights)
+                self.stopped = callback.on_round(self.config, self.federation.round, rows) or self.stopped
+        if self.federation.round < self.config.rounds:
+            self._stop()
         return self._finish()
+
+    def _stop(self) -> None:
+        """Make the present round the last one: it is tested and saved, as a last one always is."""
+        now = self.federation.round
+        if self.method.closing() is not None:
+            raise ConfigError(
+                f"stopped after round {now} ({self.stopped}), but {self.config.method} trains once more after its last "
+                "round: it cannot be stopped early"
+            )
+        if not any(row["round"] == now and row["split"] == "test" for row in self.rows):
+            rows = self._tests(now)
+            self._improves(rows)
+            self._keep(rows)
+        if self.folder and self.saved_round < now:
+            self._keep([self._save(self.folder)])
+        elif not self.folder and self.config.engine.state_budget() is None:
+            self._remember()
 
     def _keep(self, rows: list[Row]) -> None:
         self.rows += rows
@@ -207,14 +235,17 @@ class _Run:
         rows = training_rows(report)
         now, every = report.round, self.config.evaluation.every
         if now % every == 0 or now == self.config.rounds:
-            for split in self.evaluator.splits:
-                rows += self._tested(now, split)
+            rows += self._tests(now)
         ended = time.perf_counter()
         rows += [
             system_row(now, "seconds_evaluate", ended - trained),
             system_row(now, "seconds_total", ended - began),
         ]
         return rows
+
+    def _tests(self, now: int) -> list[Row]:
+        """The rows of the tests on all splits."""
+        return [row for split in self.evaluator.splits for row in self._tested(now, split)]
 
     def _tested(self, now: int, split: str) -> list[Row]:
         """The rows of one split's test: personal models on the engine, the server's here."""
@@ -282,12 +313,13 @@ class _Run:
             spare=None if self.best is None else self.best[0],
         )
         federation.states.changed.clear()
-        self.saved, self.digest = saved.path, saved.sha256
+        self.saved, self.digest, self.saved_round = saved.path, saved.sha256, federation.round
         return system_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
 
     def _finish(self) -> Result:
-        config = self.config
+        config, last = self.config, self.federation.round
         numbers = summarise(config, self.federation, self.worker, self.rows) | {
+            "stopped": {"round": last, "reason": self.stopped} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.findings),
             "fingerprint": config.fingerprint(),
             "checkpoint_sha256": self.digest or None,
@@ -309,3 +341,9 @@ class _Run:
         self.evaluator.check(offered)
         if self.config.evaluation.select == "best_val" and "val" not in self.evaluator.splits:
             raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
+        if self.config.early_stopping is not None and "val" not in self.evaluator.splits:
+            raise ConfigError("early_stopping: there is no validation data; set scenario.val above 0, or leave it out")
+        if self.config.early_stopping is not None and self.method.closing() is not None:
+            raise ConfigError(
+                f"early_stopping: {self.config.method} trains once more after its last round; leave it out"
+            )

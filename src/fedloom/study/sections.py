@@ -52,6 +52,14 @@ class EvaluationConfig(Section):
         return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)
 
 
+class EarlyStoppingConfig(Section):
+    """A run ends when its validation `measure` has not improved by more than `min_delta` for `patience` tests."""
+
+    patience: int = Field(10, ge=1)
+    min_delta: float = Field(0.0, ge=0, allow_inf_nan=False)
+    measure: Literal["accuracy", "loss"] = "accuracy"
+
+
 class CheckpointConfig(Section):
     """A checkpoint is written when `seconds` have passed since the last one, and at the end; the last `keep` are kept.
 

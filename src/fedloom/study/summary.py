@@ -41,7 +41,7 @@ def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:
         "model": config.model_name(),
         "source": federation.scenario.name,
         "seed": config.seed,
-        "rounds": config.rounds,
+        "rounds": federation.round,
         "clients": federation.scenario.clients,
         "protocol": config.evaluation.protocol,
         "select": config.evaluation.select,

@@ -24,7 +24,7 @@ from support import Tiny, TinyBN, TinyDropout, after, alike, configured, handmad
 
 # Unequal sizes, a class that nobody has in some clients, a client smaller than a batch, one of a single sample.
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
-METHOD_NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw"]
+METHOD_NAMES = [*(name for name, kind in METHODS if kind.spec.unstackable is None), "fedprox+dw", "fedsc+dw"]
 PROTOTYPES_IN_SINGLE = ("fedsc", "fedskc")
 
 

@@ -27,7 +27,7 @@ from fedloom.engine.stacked.members import (
     put_rows,
 )
 from fedloom.engine.stacked.schedule import Schedule
-from fedloom.engine.steps import moves, objective
+from fedloom.engine.steps import moving, objective
 from fedloom.engine.term_balance import gradient_norms
 from fedloom.methods.phases import Batch, Objective, Train
 
@@ -39,9 +39,9 @@ class Training:
         self.worker, self.net, self.phase, self.clients, self.tree = worker, net, phase, clients, dict(tree)
         ctx = clients[0].job.ctx
         self.classes, self.roles = ctx.task.num_classes, ctx.task.roles
-        self.moving = [name for name in self.net.parameters if moves(name, phase, ctx)]
+        self.moving = moving(self.net.parameters, phase, ctx)
         for name in tree:
-            if name in self.moving or name not in self.net.parameters:
+            if name in self.moving or name not in {*self.net.parameters, *ctx.task.frozen}:
                 self._own(name)
         specs = [phase.spec_of(name, worker.local.optimizer) for name in self.moving]
         self.optimizer = Optimizer(specs, [self.tree[name] for name in self.moving], ctx.round)

@@ -9,6 +9,14 @@ from fedloom.methods.facts import Task
 from fedloom.nets.roles import Role
 
 
+def require_trained_head(task: Task, method: str) -> None:
+    """Raise `ConfigError` unless the net has a head, and it is not frozen."""
+    if not task.names(frozenset({Role.HEAD})) - task.frozen:
+        raise ConfigError(
+            f"{method} treats the head apart from the rest; this model has none at its end, or a frozen one"
+        )
+
+
 def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
     """Raise `ConfigError` unless the head is one linear layer "head.weight" [C, d] that trains, with a bias only if
     allowed."""
@@ -31,4 +39,14 @@ def require_same_heads(tasks: Sequence[Task], method: str) -> None:
             raise ConfigError(
                 f"{method} shares the head: that of group {group} has the shapes {shapes}, that of group 0 {each[0]}; "
                 "choose models with the same feature width"
+            )
+
+
+def require_same_width(tasks: Sequence[Task], method: str) -> None:
+    """Raises `ConfigError` unless the features of all groups have one width."""
+    for group, task in enumerate(tasks):
+        if task.feature_dim != tasks[0].feature_dim:
+            raise ConfigError(
+                f"{method} compares features: those of group {group} have {task.feature_dim} entries, those of group 0 "
+                f"{tasks[0].feature_dim}; choose models with the same feature width"
             )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
+# Added to the logit of a class, it leaves the class out of a softmax. No infinity: 0 times it is no NaN.
+ABSENT = -1e9
+
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """logits [B, C], labels [B] -> -log softmax(logits)[label], [B]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.report.text import bytes_text, counted, listed, plus_minus, seconds_text
+from fedloom.study.text import bytes_text, counted, listed, plus_minus, seconds_text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fedloom.report import result_table
-from fedloom.report.table import grouped
+from fedloom.study.table import grouped
 
 
 def test_runs_that_differ_in_the_seed_only_are_one_row(make_result):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.report.table import ResultRow
-from fedloom.report.text import counted, listed, plus_minus
+from fedloom.study.table import ResultRow
+from fedloom.study.text import counted, listed, plus_minus
 
 BASELINE = "fedavg"
 _TIE = 0.0005  # a share; below it a difference reads 0.0 points

@@ -38,7 +38,8 @@ class ResultRow(TypedDict):
     seconds: float
     phases: dict[str, float]  # seconds of train, evaluate, aggregate, move, checkpoint
     peak_memory_mb: float  # MiB, the largest of the group
-    degenerate: list[str]
+    degenerate: list[str]  # without the method's name, which the row has
+    stopped: list[str]  # runs that a callback ended early: seed, round, reason
     repeats: int  # runs left out because their seed was already there
 
 
@@ -73,11 +74,11 @@ def grouped(results: Sequence[Result]) -> list[Group]:
 def _settings(result: Result) -> dict[str, str]:
     """What must be equal within a group, as flat key -> text."""
     config = {key: value for key, value in result.config.items() if key not in _NOT_COMPARED}
-    flat = dict(_flat(config))
-    if flat.get("scenario.seed") == str(result.numbers["seed"]):
-        flat["scenario.seed"] = "None"  # the run's own seed, only spelled out
+    settings = dict(flat(config))
+    if settings.get("scenario.seed") == str(result.numbers["seed"]):
+        settings["scenario.seed"] = "None"  # the run's own seed, only spelled out
     numbers = result.numbers
-    return flat | {
+    return settings | {
         "method": numbers["method"],
         "preset": numbers["preset"],
         "evaluation.protocol": numbers["protocol"],
@@ -87,10 +88,11 @@ def _settings(result: Result) -> dict[str, str]:
     }
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+def flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """The values of nested mappings as text, each with the path to it: scenario.alpha."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", str(value)
 
@@ -138,10 +140,16 @@ def _group(runs: Sequence[Result], label: str, setting: dict[str, str]) -> Group
         seconds=fmean(n["seconds"]["total"] for n in numbers),
         phases={phase: fmean(n["seconds"].get(phase, 0.0) for n in numbers) for phase in SECONDS if phase != "total"},
         peak_memory_mb=max(n["peak_memory_mb"] for n in numbers),
-        degenerate=_distinct(note for n in numbers for note in n["degenerate"]),
+        degenerate=_distinct(note.removeprefix(f"{n['method']}: ") for n in numbers for note in n["degenerate"]),
+        stopped=[_stopped(run) for run in kept if run.numbers.get("stopped")],
         repeats=len(runs) - len(kept),
     )
     return Group(row, kept)
+
+
+def _stopped(run: Result) -> str:
+    told, rounds = run.numbers["stopped"], run.config.get("rounds")
+    return f"seed {run.numbers['seed']} stopped after round {told['round']} of {rounds}: {told['reason']}"
 
 
 def _distinct(notes: Iterable[str]) -> list[str]:

@@ -1,0 +1,131 @@
+"""Commands about several runs: `compare`, `report`, `table`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedloom.commands.shared import (
+    AsJson,
+    Config,
+    Fresh,
+    Jobs,
+    Quiet,
+    Rounds,
+    Runs,
+    Seed,
+    console_of,
+    found,
+    in_folder,
+    in_words,
+    print_json,
+    say,
+)
+
+if TYPE_CHECKING:
+    from fedloom.study.config import RunConfig
+    from fedloom.study.run import Existing
+
+
+def compare(
+    config: Config,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="key=value on top of the config; a list compares its values: scenario.alpha=[0.1,1.0]."),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, separated by commas; fedavg and the config's (or fedsc) unless given.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="Seeds: the config's (or --seed), and the next ones; 3 unless given."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
+    fresh: Fresh = False,
+    seed: Seed = None,
+    rounds: Rounds = None,
+    jobs: Jobs = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Several methods, seeds and settings on equal terms; finished runs are reused, unfinished ones resumed."""
+    from fedloom.study.config import load
+    from fedloom.study.grid import variants
+
+    names = None if methods is None else [name.strip() for name in methods.split(",")]
+    configs = variants(load(found(config), in_words(overrides, seed=seed, rounds=rounds)), names, seeds)
+    folder = out or Path("runs") / f"compare-{config.stem}"
+    side_by_side(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
+
+
+def side_by_side(
+    configs: Sequence[RunConfig],
+    out: Path,
+    existing: Existing,
+    jobs: int | None,
+    as_json: bool,
+    quiet: bool,
+    console: Console,
+) -> None:
+    """Run all configs, show their table and write the report beside them."""
+    from fedloom.commands.progress import Live
+    from fedloom.report import write_report
+    from fedloom.study.compare import compare as compare_runs
+    from fedloom.study.comparison import Comparison
+    from fedloom.terminal import comparison
+
+    with in_folder(out), Live(configs, quiet=quiet or as_json) as live:
+        done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
+    page = write_report(done.results, out / "report.html")
+    if as_json:
+        print_json({"table": done.rows(), "verdict": done.verdict(), "report": str(page)})
+        return
+    comparison(console, done.rows())
+    console.print(done.verdict(), soft_wrap=True)
+    console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="The page; report.html in the first folder unless given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One self-contained report.html from finished runs."""
+    from fedloom.report import write_report
+    from fedloom.study.collect import collect
+    from fedloom.study.comparison import Comparison
+    from fedloom.study.text import counted
+
+    taken = collect(runs)
+    done = Comparison(taken.results)
+    page = write_report(done.results, out or runs[0] / "report.html")
+    if as_json:
+        left_out = [{"folder": str(path), "why": why} for path, why in taken.left_out]
+        print_json({"report": str(page), "table": done.rows(), "left_out": left_out})
+        return
+    say_left_out(taken.left_out)
+    console_of(as_json).print(f"{counted(len(done), 'run')}: {page}", markup=False, soft_wrap=True)
+
+
+def table(
+    runs: Runs,
+    format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
+) -> None:
+    """The table of finished runs as text for a paper or a program."""
+    from fedloom.study.collect import collect
+    from fedloom.study.comparison import Comparison
+
+    taken = collect(runs)
+    text = Comparison(taken.results).table(format)
+    say_left_out(taken.left_out)
+    print(text)
+
+
+def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:
+    """Which folders are not in, and why."""
+    for path, why in left_out:
+        say(f"left out: {path}: {why}")

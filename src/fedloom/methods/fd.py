@@ -1,0 +1,96 @@
+"""FD."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch.nn.functional import log_softmax
+
+from fedloom.core.records import Record, get_table, get_tensor
+from fedloom.core.tables import ClassTable
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.parts.measures import probabilities
+from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Train
+from fedloom.methods.spec import Sent, Spec
+from fedloom.nets.net import Net
+from fedloom.nets.roles import ALL_ROLES
+
+
+class Options(method.Options):
+    """gamma: weight of the distillation term; 0 is local training (no source states a value: 1 is our choice).
+    outputs_from: class means of outputs from a pass after training, or from the last epoch's own forward passes."""
+
+    gamma: float = Field(1.0, ge=0)
+    outputs_from: Literal["after_training", "last_epoch"] = "after_training"
+
+
+@register
+class FD(Method):
+    """FD, federated distillation: class means of outputs travel in place of weights. Jeong et al., NeurIPS workshop
+    2018, arXiv 1811.11479.
+
+    Down: for each class the mean row of the *other* holders of the last round, [C, C] and mask.
+    Up: class means of the own softmax outputs, [C, C] and mask (Algorithm 1; a "logit" there is normalised).
+    Local: CE + gamma CE(row_y, p), a batch mean; samples whose class nobody else held add 0.
+    Nets are private and may differ. The paper takes means while it trains: `outputs_from=last_epoch`.
+    """
+
+    spec = Spec(private=ALL_ROLES, architectures="any", sends={"outputs": Sent(each=True, labels=True)})
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {"outputs_from": "last_epoch"},
+        "authors": {"outputs_from": "last_epoch"},
+        "sound": {},
+    }
+    about = About(
+        "Jeong et al.",
+        "NeurIPS workshop",
+        2018,
+        "arXiv 1811.11479",
+        {"CC": 1, "mask": 1},
+        {"CC": 1, "mask": 1},
+        {"P": 1},
+        compared_in=("fedssa",),
+    )
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        classes = ctx.task.num_classes
+        nothing = ClassTable(torch.zeros(0, classes, classes), torch.zeros(0, classes, dtype=torch.bool))
+        return {"outputs": nothing, "senders": torch.zeros(0, dtype=torch.int64)}
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        tables, others = get_table(server, "outputs"), get_tensor(server, "senders") != client
+        theirs = ClassTable(tables.values[others].double(), tables.held[others])
+        return {"targets": theirs.mean_over_clients().to(torch.float32)}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        tables = [get_table(upload, "outputs") for upload in uploads.values()]
+        return {"outputs": ClassTable.stack(tables), "senders": torch.tensor(list(uploads))}
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        targets = get_table(payload, "targets")
+        return Start(super().begin(payload, state, ctx).tree, {"rows": targets.values, "known": targets.held})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        if self.options.outputs_from == "last_epoch":
+            return [Train(self.loss, ctx.task.local_epochs, collect={"outputs": ClassMeans("outputs")})]
+        return [Train(self.loss, ctx.task.local_epochs), Collect({"outputs": ClassMeans(probabilities)})]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        logits = net(batch.x)
+        ce = batch.mean(cross_entropy(logits, batch.y))
+        said = log_softmax(logits, dim=1)
+        distance = -(consts["rows"][batch.y] * said).sum(1)
+        taught = batch.mean(torch.where(consts["known"][batch.y], distance, 0.0))
+        return Objective.sum({"ce": ce, "distillation": self.options.gamma * taught}, {"outputs": said.exp()})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        return {"outputs": work.collected["outputs"]}, {"model": work.tree}

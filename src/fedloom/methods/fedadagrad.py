@@ -1,0 +1,34 @@
+"""FedAdagrad."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.methods.method import register
+from fedloom.methods.parts import adaptive
+
+
+class Options(adaptive.Options):
+    """As FedAdam's, without beta2; beta1 is 0 in the paper."""
+
+    server_lr: float = Field(0.1, gt=0)
+    beta1: float = Field(0.0, ge=0, lt=1)
+
+
+@register
+class FedAdagrad(adaptive.FedOpt):
+    """FedAdagrad: Adagrad at the server. Reddi et al., ICLR 2021, arXiv 2003.00295, Algorithm 2.
+
+    Down, up, local: as FedAvg.
+    Server: D = mean_k(w_k - w^t), weighted by samples; m <- beta1 m + (1 - beta1) D; v <- v + D^2;
+    w <- w + eta m / (sqrt(v) + tau). m starts at 0, v at tau^2. Buffers are averaged.
+
+    Our choice: eta 0.1; the paper searches it for each task. The authors' runs start v at 0 (preset `authors`).
+    """
+
+    Options = Options
+    presets = {"paper": {}, "authors": {"v0": 0.0}, "sound": {}}  # noqa: RUF012
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return v + square

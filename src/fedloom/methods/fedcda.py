@@ -1,0 +1,137 @@
+"""FedCDA."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.core.records import Record, get_number, get_tensor, get_tree
+from fedloom.core.trees import Tree
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
+from fedloom.methods.method import Uploads, register
+from fedloom.methods.parts.parameters import parameters
+from fedloom.methods.spec import Sent, Spec
+
+COMBINATIONS = 4096  # tried for one batch of clients at most
+
+
+class Options(method.Options):
+    """kept: K >= 1, models that the server keeps of each client. batches: B >= 1, groups of participants that choose
+    one after another. warmup: first rounds, >= 0, that are FedAvg. smoothness: L >= 0, weight of the distance between
+    the models against their losses."""
+
+    kept: int = Field(3, ge=1)
+    batches: int = Field(3, ge=1)
+    warmup: int = Field(50, ge=0)
+    smoothness: float = Field(1.0, ge=0)
+
+
+@register
+class FedCDA(method.Method):
+    """FedCDA: of each client's last models the server averages those that are close to each other. Wang et al., ICLR
+    2024, OpenReview nbPGqeH3lt.
+
+    Down: as FedAvg.   Up: weights, samples, F_k: mean training loss of the last epoch.   Local: CE.
+    Server: keeps the K last models of each client. Participants, in B random batches, choose one each, by the least
+    mean(F) + (L / 2) (mean |w|^2 - |mean w|^2) over the choices of the batch, of those before it, and of all absent
+    clients, which stay. w is the mean of all choices, absent clients included, all alike. The first rounds are FedAvg.
+
+    Norms are over parameters; buffers are averaged with the choices. No code was released: K, B, L and the warm-up are
+    those of re-implementations. Our choice: more batches where a batch would have more than 4096 combinations; F is
+    0 for a client that made no step. The server holds N K models.
+    """
+
+    spec = Spec(sends={"model": Sent(each=True), "loss": Sent(each=True)})
+    Options = Options
+    about = About(
+        "Wang et al.",
+        "ICLR",
+        2024,
+        "OpenReview nbPGqeH3lt",
+        {"P": 1},
+        {"P": 1},
+        compared_in=("fedsc",),
+    )
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        return super().server_init(ctx) | {"choice": torch.full((ctx.task.clients,), -1)}
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        return payload | {"loss": sum(work.terms.values(), 0.0)}, state
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        known: Record = {name: value for name, value in server.items() if name not in ("model", "choice")}
+        choice = get_tensor(server, "choice").clone()
+        for client, upload in uploads.items():
+            known |= self._pushed(known, client, upload)
+            choice[client] = 0
+        if ctx.round <= self.options.warmup:
+            return {"model": self.mean(uploads), "choice": choice} | known
+        centre = get_tree(server, "model")
+        chosen = [int(client) for client in (choice >= 0).nonzero() if int(client) not in uploads]
+        for group in self._groups(list(uploads), ctx):
+            fixed = [_flat(known, client, int(choice[client]), centre, ctx.task) for client in chosen]
+            options = [self._options(known, client, centre, ctx.task) for client in group]
+            for client, best in zip(group, closest(fixed, options, self.options.smoothness), strict=True):
+                choice[client] = best
+            chosen += group
+        trees = [get_tree(known, f"kept.{client}.{int(choice[client])}") for client in sorted(chosen)]
+        return {"model": self.reduce("model", trees, [1.0] * len(trees)), "choice": choice} | known
+
+    def _pushed(self, known: Record, client: int, upload: Record) -> Record:
+        """A client's models and losses with the newest in front, K at most."""
+        new: Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
+        for slot in range(1, self.options.kept):
+            for name in ("kept", "loss"):
+                if f"{name}.{client}.{slot - 1}" in known:
+                    new[f"{name}.{client}.{slot}"] = known[f"{name}.{client}.{slot - 1}"]
+        return new
+
+    def _options(self, known: Record, client: int, centre: Tree, task: Task) -> list[tuple[Tensor, float]]:
+        slots = [slot for slot in range(self.options.kept) if f"kept.{client}.{slot}" in known]
+        return [_flat(known, client, slot, centre, task) for slot in slots]
+
+    def _groups(self, clients: list[int], ctx: ServerContext) -> list[list[int]]:
+        """The participants in random order, in batches as even as can be."""
+        most = max(1, int(math.log(COMBINATIONS, self.options.kept))) if self.options.kept > 1 else len(clients)
+        count = min(len(clients), max(self.options.batches, math.ceil(len(clients) / most)))
+        order = ctx.task.streams.numpy("batches", ctx.round).permutation(clients).tolist()
+        return [order[first::count] for first in range(count)]
+
+
+def _flat(known: Record, client: int, slot: int, centre: Tree, task: Task) -> tuple[Tensor, float]:
+    """A kept model's parameters as one vector, float64, from the last global model on: distances stay, digits too."""
+    tree = parameters(get_tree(known, f"kept.{client}.{slot}"), task)
+    flat = torch.cat([(value.double() - centre[name].double()).flatten() for name, value in tree.items()])
+    return flat, get_number(known, f"loss.{client}.{slot}")
+
+
+def closest(
+    fixed: Sequence[tuple[Tensor, float]], options: Sequence[Sequence[tuple[Tensor, float]]], smoothness: float
+) -> list[int]:
+    """Of each client's options (weights [p], loss) the one with which mean(loss) + (smoothness / 2) (mean |w|^2 -
+    |mean w|^2) over them and `fixed` is least; of equals the first."""
+    rows = torch.stack([weights for client in options for weights, _ in client])
+    base = torch.stack([weights for weights, _ in fixed]).sum(0) if fixed else torch.zeros_like(rows[0])
+    base_square, base_loss = sum(float(w.square().sum()) for w, _ in fixed), sum(loss for _, loss in fixed)
+    gram, cross, own = (rows @ rows.T).numpy(), (rows @ base).numpy(), float(base @ base)
+    losses = [loss for client in options for _, loss in client]
+    starts = [0, *itertools.accumulate(len(client) for client in options)]
+    count = len(fixed) + len(options)
+
+    def cost(picked: Iterable[int]) -> float:
+        at = [start + pick for start, pick in zip(starts, picked, strict=False)]
+        squares = (base_square + gram[at, at].sum()) / count
+        square_of_mean = (own + 2 * cross[at].sum() + gram[at][:, at].sum()) / count**2
+        loss = (base_loss + sum(losses[row] for row in at)) / count
+        return loss + smoothness / 2 * float(squares - square_of_mean)
+
+    return list(min(itertools.product(*(range(len(client)) for client in options)), key=cost))

@@ -1,0 +1,106 @@
+"""FedClassAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedloom.core import trees
+from fedloom.core.records import Record, get_tree
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, Finding, Start, Task, Work
+from fedloom.methods.method import Method, register
+from fedloom.methods.parts.heads import require_same_heads
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import Batch, Consts, Objective, Phase, Train
+from fedloom.methods.spec import Spec
+from fedloom.nets.net import Net
+from fedloom.nets.roles import ALL_ROLES, Role
+
+_LEFT_OUT = -1e9  # the score of a row that does not count: finite, so that gradients are
+
+
+class Options(method.Options):
+    """tau: temperature of the contrast. base_tau: the contrast is multiplied by tau / base_tau, as in released code;
+    None: by 1. rho: strength of the pull of the head to the one received (0.1 is our choice). pretraining: epochs of
+    cross-entropy alone when a client takes part for the first time."""
+
+    tau: float = Field(0.07, gt=0)
+    base_tau: float | None = Field(None, gt=0)
+    rho: float = Field(0.1, ge=0)
+    pretraining: int = Field(1, ge=0)
+
+
+@register
+class FedClassAvg(Method):
+    """FedClassAvg: an averaged head over private bodies that learn features by contrast. Jang et al., ICPP 2022,
+    arXiv 2210.14226.
+
+    Down: the head.   Up: the head, number of samples.   Server: mean of heads by samples.
+    Local: CE of the first view + supervised contrast of both views + rho |head - received head|^2, all layers. The
+    contrast is that of unit features at temperature tau: a mean over the positives of a row, then over all rows of
+    both views. A client that takes part for the first time begins with `pretraining` epochs of plain CE.
+    Bodies are private and may differ, if the heads have one shape. Tested with the own body and the server's head.
+    """
+
+    spec = Spec(private=ALL_ROLES - {Role.HEAD}, architectures="any", views=2)
+    Options = Options
+    presets = {"paper": {}, "authors": {"tau": 100.0, "base_tau": 0.07, "rho": 0.0}, "sound": {}}  # noqa: RUF012
+    about = About(
+        "Jang et al.",
+        "ICPP",
+        2022,
+        "arXiv 2210.14226",
+        {"H": 1},
+        {"H": 1},
+        {"B": 1},
+        compared_in=("fedssa",),
+        code="hukla/FedClassAvg at 4ea500d",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        require_same_heads(tasks, self.name())
+        return super().examine(tasks, participants)
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        return Start(start.tree, {"received": get_tree(payload, "model"), "first": "met" not in state})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        first = [Train(super().loss, self.options.pretraining)] if start.consts["first"] else []
+        return [*first, Train(self.loss, ctx.task.local_epochs)]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        views = [net.features(x) for x in (batch.x, cast(Tensor, batch.second))]
+        ce = batch.mean(cross_entropy(net.head(views[0]), batch.y))
+        scale = 1.0 if self.options.base_tau is None else self.options.tau / self.options.base_tau
+        contrast = batch.mean(supervised_contrast(views, batch, self.options.tau))
+        head = trees.select(dict(net.named_parameters()), consts["received"])
+        proximal = trees.squared_distance(head, consts["received"])
+        return Objective.sum({"ce": ce, "contrast": scale * contrast, "proximal": self.options.rho * proximal})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, own = super().end(work, state, ctx)
+        return payload, own | {"met": True}
+
+
+def supervised_contrast(views: Sequence[Tensor], batch: Batch, tau: float) -> Tensor:
+    """Supervised contrastive loss of features, views of [B, d] each: [B], a sample's mean over its views.
+
+    Positives of a row are all other rows of its label, in any view (Khosla et al. 2020, Eq. 2).
+    """
+    z, size = normalize(torch.cat(list(views)), dim=1), len(batch.y)
+    labels = batch.y.repeat(len(views))
+    others = ~torch.eye(len(labels), dtype=torch.bool, device=z.device)
+    if batch.mask is not None:
+        others = others & batch.mask.repeat(len(views))
+    scores = torch.where(others, z @ z.T / tau, _LEFT_OUT)
+    positive = others & (labels.unsqueeze(0) == labels.unsqueeze(1))
+    shares = torch.where(positive, torch.log_softmax(scores, 1), 0.0).sum(1) / positive.sum(1).clamp(min=1)
+    return -shares.view(-1, size).mean(0)

@@ -1,0 +1,99 @@
+"""FedDyn."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+
+from fedloom.core import trees
+from fedloom.core.records import Record, get_tree
+from fedloom.core.trees import Tree, combine
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.method import Uploads, register
+from fedloom.methods.parts.gradients import clipped
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.parts.parameters import parameters, zeros
+from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.spec import Sent, Spec
+from fedloom.nets.net import Net
+
+
+class Options(method.Options):
+    """alpha: strength of the regulariser, > 0 (it is undefined at 0). clip: bound of the gradients' joint 2-norm, > 0;
+    None is no bound."""
+
+    alpha: float = Field(0.01, gt=0)
+    clip: float | None = Field(None, gt=0)
+
+
+@register
+class FedDyn(method.Method):
+    """FedDyn: a regulariser that makes the clients' optima agree with the global one. Acar et al., ICLR 2021,
+    arXiv 2111.04263, Algorithm 1.
+
+    Down, up: as FedAvg.   Client state: g_k, 0 at first.   Server state: h, 0 at first.
+    Local: CE - <g_k, w> + (alpha / 2) |w - w^t|^2. Then g_k <- g_k - alpha (w_k - w^t).
+    Server: h <- h - (alpha / N) sum_k (w_k - w^t), N all clients; w <- mean_k(w_k) - h / alpha, all participants alike.
+
+    g_k, h and both terms are over parameters; buffers are averaged. The predictor "average" is mean_k(w_k), of which
+    the paper reports, too. The authors' code clips gradients at 10 (preset `authors`) and divides alpha by the client's
+    share of all samples times N, which is not done here: no client knows the size of the others.
+    """
+
+    spec = Spec(sends={"model": Sent()})
+    Options = Options
+    presets = {"paper": {}, "authors": {"clip": 10.0}, "sound": {}}  # noqa: RUF012
+    about = About(
+        "Acar et al.",
+        "ICLR",
+        2021,
+        "arXiv 2111.04263",
+        {"P": 1},
+        {"P": 1},
+        {"W": 1},
+        code="alpemreacar/FedDyn at 48a19fa",
+    )
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        return super().server_init(ctx) | {"h": zeros(ctx.task)}
+
+    def client_init(self, ctx: ClientContext) -> Record:
+        return {"g": zeros(ctx.task)}
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, {}, ctx)
+        return Start(start.tree, {"received": start.tree, "g": get_tree(state, "g")})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        clip = self.options.clip
+        return [Train(self.loss, ctx.task.local_epochs, grad_map=clipped(clip) if clip else None)]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        ce = batch.mean(cross_entropy(net(batch.x), batch.y))
+        now: Tree = dict(net.named_parameters())
+        linear = torch.stack([(consts["g"][name] * value).sum() for name, value in now.items()]).sum()
+        proximal = trees.squared_distance(now, consts["received"])
+        return Objective.sum({"ce": ce, "linear": -linear, "proximal": 0.5 * self.options.alpha * proximal})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, _ = super().end(work, {}, ctx)
+        begun, ended = parameters(work.start.tree, ctx.task), parameters(work.tree, ctx.task)
+        alpha = self.options.alpha
+        return payload, {"g": combine([get_tree(state, "g"), begun, ended], [1, alpha, -alpha])}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        alpha, share = self.options.alpha, len(uploads) / ctx.task.clients
+        mean = self.mean(uploads, weights="uniform")
+        ours, old = parameters(mean, ctx.task), parameters(get_tree(server, "model"), ctx.task)
+        h = combine([get_tree(server, "h"), ours, old], [1, -alpha * share, alpha * share])
+        return {"model": mean | combine([ours, h], [1, -1 / alpha]), "h": h}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        found = super().predictors(server, state, ctx)
+        if state is None:
+            model = get_tree(server, "model")
+            shifted = combine([parameters(model, ctx.task), get_tree(server, "h")], [1, 1 / self.options.alpha])
+            found["average"] = Predictor(model | shifted)
+        return found

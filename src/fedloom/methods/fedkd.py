@@ -1,0 +1,156 @@
+"""FedKD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+from pydantic import BaseModel, Field
+from torch import nn
+
+from fedloom.core.records import Record, get_tensor, get_tree
+from fedloom.core.trees import Tree, combine
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.parts.losses import cross_entropy, kl_divergence
+from fedloom.methods.parts.lowrank import factored, restored
+from fedloom.methods.parts.pairs import pair_predictors, require_same_net
+from fedloom.methods.phases import Batch, Consts, Objective, Predictor
+from fedloom.methods.spec import Sent, Spec
+from fedloom.nets.bundle import Bundle
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+MENTOR, MENTEE = "mentor", "mentee"
+
+
+class Options(method.Options):
+    """mentee: the model of the shared net, None for the run's own; needed where clients have different nets.
+    compresses: what is decomposed: updates of the mentee, its weights (as in PFLlib), or nothing. energy_first,
+    energy_last: share of the squared singular values that is kept, from the first towards the last round."""
+
+    mentee: str | None = None
+    compresses: Literal["updates", "weights", "nothing"] = "updates"
+    energy_first: float = Field(0.95, gt=0, le=1)
+    energy_last: float = Field(0.98, gt=0, le=1)
+
+
+@register
+class FedKD(Method):
+    """FedKD: a private mentor and a small shared mentee teach each other; the mentee travels at low rank. Wu et al.,
+    Nature Communications 2022, arXiv 2108.13323.
+
+    Down: the server's last update of the mentee as u, s, v of each matrix, entries of one dimension whole; the whole
+    mentee for a client that was not drawn in the round before. Up: the client's update, in the same form.
+    Local, with D = CE_mentor + CE_mentee and a private W_h [d, d']: for the mentor CE + (KL(mentee || mentor) +
+    |z - W_h z'|^2 / d) / D; for the mentee the same with roles exchanged. Teachers and D get no gradient; W_h moves by
+    the feature term.
+    Server: mean of updates, all alike, decomposed again and added to the mentee. Ranks are the fewest that keep the
+    energy T0 + (T1 - T0) t / T in round t. A client is tested with its mentor.
+    """
+
+    Options = Options
+    presets = {"paper": {}, "authors": {}, "sound": {}, "fedssa": {"mentee": "fedssa-cnn5"}}  # noqa: RUF012
+    about = About(
+        "Wu et al.",
+        "Nature Communications",
+        2022,
+        "arXiv 2108.13323",
+        {"X": 1},
+        {"X": 1},
+        {"P": 1, "Q": 2},
+        compared_in=("fedssa",),
+    )
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.spec = Spec(
+            private=frozenset({Role.EXTRA}),
+            nets={MENTOR: None, MENTEE: self.options.mentee},
+            private_nets=frozenset({MENTOR}),
+            architectures="any",
+            sends={"model": Sent(each=self.options.compresses != "nothing")},
+        )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        require_same_net(tasks, MENTEE, f"{self.name()}.mentee")
+        return super().examine(tasks, participants)
+
+    def extra(self, net: Net) -> nn.Module:
+        """W_h, at first the identity."""
+        bundle = cast(Bundle, net)
+        align = nn.Linear(bundle[MENTEE].head.in_features, bundle[MENTOR].head.in_features, bias=False)
+        nn.init.eye_(align.weight)
+        return align
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        told: Record = {"told": torch.zeros(ctx.task.clients, dtype=torch.int64)}
+        return super().server_init(ctx) | (told if self.options.compresses == "updates" else {})
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        known = "told" not in server or get_tensor(server, "told")[client] == ctx.round - 1
+        return {"factors": server["factors"]} if "factors" in server and known else {"model": server["model"]}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        trees = (restored(get_tree(upload, "model")) for upload in uploads.values())
+        mean = cast(Tree, self.reduce("model", trees, [1.0] * len(uploads)))
+        if self.options.compresses == "nothing":
+            return {"model": mean}
+        factors = factored(mean, self.energy(ctx.task, ctx.round))
+        if self.options.compresses == "weights":
+            return {"model": restored(factors), "factors": factors}
+        told = get_tensor(server, "told").clone()
+        told[list(uploads)] = ctx.round
+        return {"model": updated(factors, get_tree(server, "model")), "factors": factors, "told": told}
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        if "factors" not in payload:
+            return super().begin(payload, state, ctx)
+        factors = get_tree(payload, "factors")
+        updates = self.options.compresses == "updates"
+        mentee = updated(factors, get_tree(state, "received")) if updates else restored(factors)
+        return super().begin({"model": mentee}, state, ctx)
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        nets = {name: cast(Bundle, net)[name] for name in (MENTOR, MENTEE)}
+        z = {name: one.features(batch.x) for name, one in nets.items()}
+        out = {name: one.head(z[name]) for name, one in nets.items()}
+        ce = {name: batch.mean(cross_entropy(logits, batch.y)) for name, logits in out.items()}
+        terms = {f"ce_{name}": value for name, value in ce.items()}
+        doubt = (ce[MENTOR] + ce[MENTEE]).detach()
+        aligned = net.extra(z[MENTEE])
+        for name, other in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
+            terms[f"kl_{name}"] = batch.mean(kl_divergence(out[other].detach(), out[name])) / doubt
+        terms["z_mentor"] = batch.mean((z[MENTOR] - aligned.detach()).square().mean(1)) / doubt
+        terms["z_mentee"] = batch.mean((z[MENTOR].detach() - aligned).square().mean(1)) / doubt
+        return Objective.sum(terms)
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, own = super().end(work, state, ctx)
+        if self.options.compresses == "nothing":
+            return payload, own
+        mentee = get_tree(payload, "model")
+        if self.options.compresses == "updates":
+            received = self._shared(work.start.tree, ctx.task)
+            mentee, own = combine([mentee, received], [1, -1]), own | {"received": received}
+        return payload | {"model": factored(mentee, self.energy(ctx.task, ctx.round))}, own
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        """ "personal" is the mentor; "global", or "mentee" beside it, the shared one."""
+        return pair_predictors(self, server, state, ctx, MENTEE)
+
+    def energy(self, task: Task, round_: int) -> float:
+        """The share of squared singular values that travels in a round: T0 + (T1 - T0) t / T."""
+        first, last = self.options.energy_first, self.options.energy_last
+        share: float = first + (last - first) * round_ / task.rounds
+        return min(1.0, share)
+
+
+def updated(factors: Tree, tree: Tree) -> Tree:
+    """`tree` with an update added; integers are the update's."""
+    return combine([restored(factors), tree], [1, 1])

@@ -1,0 +1,44 @@
+"""FedLC."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+
+from fedloom.core.records import Record
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, Start
+from fedloom.methods.method import register
+from fedloom.methods.parts.losses import ABSENT, cross_entropy
+from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.nets.net import Net
+
+
+class Options(method.Options):
+    """tau: strength of the calibration, >= 0; 0 leaves out classes that the client lacks, and no more."""
+
+    tau: float = Field(1.0, ge=0)
+
+
+@register
+class FedLC(method.Method):
+    """FedLC: logits calibrated by the client's own class counts. Zhang et al., ICML 2022, arXiv 2209.00189.
+
+    Down, up, server: as FedAvg.
+    Local: CE of o_c - tau n_c^(-1/4), n_c the client's number of samples of class c. A class that it lacks is left out
+    of the softmax. Another method of this name (Wang et al., ISPA 2022) is not this one.
+    """
+
+    Options = Options
+    about = About("Zhang et al.", "ICML", 2022, "arXiv 2209.00189", {"P": 1}, {"P": 1})
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()
+        offset = torch.where(counts > 0, -self.options.tau * counts.clamp(min=1) ** -0.25, ABSENT)
+        return Start(start.tree, {"offset": offset})
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        logits = net(batch.x)
+        calibrated = logits + consts["offset"].to(logits.dtype)
+        return Objective.sum({"ce": batch.mean(cross_entropy(calibrated, batch.y))})

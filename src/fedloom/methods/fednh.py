@@ -1,0 +1,160 @@
+"""FedNH."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record, get_tensor, get_tree
+from fedloom.core.tables import ClassTable
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.method import Uploads, register
+from fedloom.methods.parts.gradients import clipped
+from fedloom.methods.parts.heads import require_linear_head
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import TRAINABLE, Batch, ClassMeans, Collect, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.spec import Sent, Spec
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+W = "head.weight"
+
+
+class Options(method.Options):
+    """rho: share of the last prototypes in the next ones, in [0, 1]; 1 never moves them. scale: s > 0, what cosines are
+    multiplied by. learn_scale: whether s is trained and averaged like a weight, from `scale` on. clip: bound of the
+    gradients' joint 2-norm, > 0; None is no bound."""
+
+    rho: float = Field(0.9, ge=0, le=1)
+    scale: float = Field(30.0, gt=0)
+    learn_scale: bool = False
+    clip: float | None = Field(10.0, gt=0)
+
+
+@register
+class FedNH(method.Method):
+    """FedNH: a head of spread class prototypes that clients do not train. Dai et al., AAAI 2023, arXiv 2212.02758.
+
+    Down: body, prototypes W [C, d].   Up: body, own class means [C, d], class counts [C].   State: last own model.
+    Net: o = s unit(z) W^T, W with orthonormal rows at first (d >= C), no bias.
+    Local: CE, W fixed. Then a pass for the class means of unit(z), made unit.
+    Server: bodies averaged, all alike; a row of W <- unit(rho W + (1 - rho) unit(mean of the clients' rows, weighted by
+    class counts)). The row of a class that no participant holds stays.
+
+    Predictors: "global", and "personal" by the client's last own model. Our choice: s is fixed at 30, one of the code's
+    two ways; preset `authors` learns it from 20 on, as the code does for its ResNet (from 1 on for its CNN).
+    """
+
+    spec = Spec(
+        features=True,
+        head_bias=False,
+        sends={
+            "model": Sent(),
+            "prototypes": Sent(labels=True),
+            "class_counts": Sent(each=True, labels=True),
+        },
+    )
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {"learn_scale": True, "scale": 20.0},
+        "sound": {},
+    }
+    about = About(
+        "Dai et al.",
+        "AAAI",
+        2023,
+        "arXiv 2212.02758",
+        {"P": 1},
+        {"P": 1, "mask": 1, "counts": 1},
+        {"P": 1},
+        compared_in=("fedskc", "fedsc"),
+        code="Yutong-Dai/FedNH",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        task = tasks[0]
+        require_linear_head(task, self.name(), bias=False)
+        if task.feature_dim < task.num_classes:
+            raise ConfigError(
+                f"fednh: {task.num_classes} classes and {task.feature_dim} features: prototypes at right angles need "
+                "at least as many features as classes; choose a wider model"
+            )
+        return super().examine(tasks, participants)
+
+    def extra(self, net: Net) -> nn.Module | None:
+        if not self.options.learn_scale:
+            return None
+        module = nn.Module()
+        module.scale = nn.Parameter(torch.tensor(float(self.options.scale)))
+        return module
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        first = ctx.task.init[W]
+        return {"model": ctx.task.init | {W: self.first_prototypes(ctx.task).to(first.dtype)}}
+
+    def first_prototypes(self, task: Task) -> Tensor:
+        """Orthonormal rows [C, d], the same for every run of this seed, float64."""
+        normal = task.streams.numpy("prototypes").standard_normal((task.feature_dim, task.num_classes))
+        columns, triangle = torch.linalg.qr(torch.from_numpy(normal))
+        rows: Tensor = (columns * triangle.diagonal().sign()).T.contiguous()
+        return rows
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        rows = get_tree(server, "model")[W]
+        counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
+        fresh: ClassTable = self.mean(uploads, "prototypes", counts)
+        rho, mean = self.options.rho, normalize(fresh.values.double(), dim=1)
+        mixed = normalize(rho * rows.double() + (1 - rho) * mean, dim=1).to(rows.dtype)
+        kept = ~fresh.held | torch.tensor(rho == 1)
+        model = self.mean(uploads, weights="uniform") | {W: torch.where(kept.unsqueeze(1), rows, mixed)}
+        return {"model": {name: model[name] for name in ctx.task.init}}
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def client_init(self, ctx: ClientContext) -> Record:
+        return {}
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        return super().begin(payload, {}, ctx)
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        clip = None if self.options.clip is None else clipped(self.options.clip)
+        train = Train(self.loss, ctx.task.local_epochs, trains=TRAINABLE - {Role.HEAD}, grad_map=clip)
+        return [train, Collect({"prototypes": ClassMeans(_directions)})]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        return Objective.sum({"ce": batch.mean(cross_entropy(self.logits(net, batch.x), batch.y))})
+
+    def logits(self, net: Net, x: Tensor) -> Tensor:
+        """s cos(z, W) [B, C]."""
+        cosines = normalize(net.features(x), dim=1) @ normalize(net.head.weight, dim=1).T
+        scale: Any = net.extra.scale if self.options.learn_scale else self.options.scale
+        scores: Tensor = cosines * scale
+        return scores
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, _ = super().end(work, {}, ctx)
+        means: ClassTable = work.collected["prototypes"]
+        payload["model"] = {name: value for name, value in work.tree.items() if name != W}
+        payload |= {"prototypes": ClassTable(normalize(means.values, dim=1), means.held)}
+        return payload | {"class_counts": ctx.class_counts}, {"last": work.tree}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        model = get_tree(server, "model")
+        if state is None:
+            return {"global": Predictor(model, self.logits)}
+        return {"personal": Predictor(get_tree(state, "last") if state else model, self.logits)}
+
+
+def _directions(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """unit(z) [B, d]."""
+    return normalize(net.features(batch.x), dim=1)

@@ -1,0 +1,60 @@
+"""FedNova."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record, get_number, get_tree
+from fedloom.core.trees import combine
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Task, Work
+from fedloom.methods.method import Uploads, register
+from fedloom.methods.parts.parameters import parameters
+from fedloom.methods.spec import Sent, Spec
+
+
+@register
+class FedNova(method.Method):
+    """FedNova: clients' changes are divided by their numbers of steps before they are averaged. Wang et al., NeurIPS
+    2020, arXiv 2007.07481.
+
+    Down: as FedAvg.   Up: weights w_k, number of samples, |a_k|_1.   Local: CE; K_k steps.
+    Server: d_k = (w^t - w_k) / |a_k|_1, p_k = n_k / n; w <- w - (sum_k p_k |a_k|_1) sum_k p_k d_k.
+    |a_k|_1 is K_k with plain SGD, and sum_{i=1..K_k} (1 - rho^i) / (1 - rho) with local momentum rho.
+
+    Our choice: buffers are averaged by samples; a client that made no step changes nothing.
+    """
+
+    spec = Spec(sends={"model": Sent(), "norm": Sent(each=True)})
+    about = About("Wang et al.", "NeurIPS", 2020, "arXiv 2007.07481", {"P": 1}, {"P": 1})
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        if (name := tasks[0].optimizer.name) != "sgd":
+            raise ConfigError(
+                f"optimizer.name = {name}: fednova divides by how often a gradient counts in SGD, with or without "
+                "momentum; use sgd"
+            )
+        return super().examine(tasks, participants)
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        return payload | {"norm": gradient_weight(work.steps, ctx.task.optimizer.momentum)}, state
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        samples, norms = ([get_number(upload, key) for upload in uploads.values()] for key in ("samples", "norm"))
+        total = sum(samples)
+        weights = [n / max(a, 1.0) / total for n, a in zip(samples, norms, strict=True)]
+        effective = sum(n * a for n, a in zip(samples, norms, strict=True)) / total
+        model, step = self.mean(uploads, weights=weights), effective * sum(weights)
+        both = [parameters(tree, ctx.task) for tree in (get_tree(server, "model"), model)]
+        buffers = self.mean(uploads) if len(both[0]) < len(model) else model
+        return {"model": buffers | combine(both, [1 - step, step])}
+
+
+def gradient_weight(steps: int, momentum: float) -> float:
+    """|a|_1: how often the gradients of so many steps count in the way that they lead."""
+    if not momentum:
+        return float(steps)
+    return sum((1 - momentum**i) / (1 - momentum) for i in range(1, steps + 1))

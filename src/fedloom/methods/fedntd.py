@@ -1,0 +1,71 @@
+"""FedNTD."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.core.records import Record
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, Start
+from fedloom.methods.method import register
+from fedloom.methods.parts.losses import cross_entropy, kl_divergence
+from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.nets.net import Net
+
+
+class Options(method.Options):
+    """beta: weight of the distillation, >= 0; 0 is FedAvg. tau: its temperature, > 0."""
+
+    beta: float = Field(1.0, ge=0)
+    tau: float = Field(1.0, gt=0)
+
+
+@register
+class FedNTD(method.Method):
+    """FedNTD: the received model teaches the classes that are not the label. Lee et al., NeurIPS 2022,
+    arXiv 2106.03097.
+
+    Down, up, server: as FedAvg.
+    Local: CE + beta tau^2 KL(q^g || q), q = softmax(o / tau) over the C - 1 classes that are not the label, q^g that of
+    the weights received, in evaluation mode, without gradient.
+    """
+
+    Options = Options
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "decay": 0.99},
+            "local_epochs": 5,
+            "batch_size": 50,
+        }
+    }
+    about = About(
+        "Lee et al.",
+        "NeurIPS",
+        2022,
+        "arXiv 2106.03097",
+        {"P": 1},
+        {"P": 1},
+        compared_in=("fedsc",),
+        code="Lee-Gihun/FedNTD at be00ee5",
+    )
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        return Start(start.tree, {"received": start.tree})
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        tau, logits = self.options.tau, net(batch.x)
+        with torch.no_grad():
+            taught = net.frozen.logits(consts["received"], batch.x)
+        others = [not_true(o, batch.y) / tau for o in (taught, logits)]
+        distilled = self.options.beta * tau**2 * batch.mean(kl_divergence(*others))
+        return Objective.sum({"ce": batch.mean(cross_entropy(logits, batch.y)), "not_true": distilled})
+
+
+def not_true(logits: Tensor, labels: Tensor) -> Tensor:
+    """The logits [B, C - 1] of the classes that are not the label, in their order."""
+    classes = torch.arange(logits.shape[1] - 1, device=logits.device)
+    return logits.gather(1, classes + (classes >= labels.unsqueeze(1)).long())

@@ -1,0 +1,115 @@
+"""FedProto."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, Field
+
+from fedloom.core.records import Record, get_table, get_tensor
+from fedloom.core.tables import ClassTable
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.parts.prototype_pull import PrototypePull
+from fedloom.methods.phases import ClassMeans, Phase, Train
+from fedloom.methods.spec import Sent
+
+
+class Options(method.Options):
+    """weight: lambda, the strength of the pull; 0 is local training, or FedAvg with `average_model`. weights: holders
+    of a class weigh by their samples of it, or alike. prototypes_from: a pass after training, or the last epoch's own
+    forward passes. nearest_among: the classes that "nearest" may choose, all known ones or those of the client's data.
+    average_model: weights are averaged as in FedAvg, too; FedSKC and FedSC print a global accuracy, and do not say how
+    they get it: this is our reading."""
+
+    weight: float = Field(1.0, ge=0)
+    weights: Literal["counts", "uniform"] = "counts"
+    prototypes_from: Literal["after_training", "last_epoch"] = "after_training"
+    nearest_among: Literal["known", "own"] = "known"
+    average_model: bool = False
+
+
+@register
+class FedProto(PrototypePull):
+    """FedProto: class means of features travel in place of weights. Tan et al., AAAI 2022, arXiv 2105.00243.
+
+    Down: global prototypes [C, d] and mask.   Up: class means of z, the head's input, and mask; class counts.
+    Local: CE + lambda |z - row_y|^2 / d, a batch mean (Eq. 7; the distance is a mean over d, as in the code). Samples
+    whose class has no row add 0. Server: a row is the mean of its holders' by samples of the class (Eq. 6); where
+    nobody held it, the row stays. Nets are private and may differ, if their features have one width.
+    Tested with the own head, or the nearest prototype ("nearest" in `evaluation.also`).
+    """
+
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {"weights": "uniform", "prototypes_from": "last_epoch", "nearest_among": "own"},
+        "sound": {},
+        "feddw": {},
+        "fedskc": {"average_model": True},
+        "fedsc": {"average_model": True},
+    }
+    about = About(
+        "Tan et al.",
+        "AAAI",
+        2022,
+        "arXiv 2105.00243",
+        {"Cd": 1, "mask": 1},
+        {"Cd": 1, "mask": 1, "counts": 1},
+        {"P": 1},
+        compared_in=("fedskc", "fedsc", "feddw", "fedssa"),
+        code="yuetan031/FedProto at 97e42e2",
+    )
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        sends = dict(self.spec.sends)
+        if self.options.weights == "counts":
+            sends["class_counts"] = Sent(each=True, labels=True)
+        if self.options.average_model:
+            sends["model"] = Sent()
+            self.spec = replace(self.spec, private=frozenset(), architectures="one")
+        self.spec = replace(self.spec, sends=sends)
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        shared = Method.server_init(self, ctx) if self.options.average_model else {}
+        return shared | super().server_init(ctx)
+
+    def client_init(self, ctx: ClientContext) -> Record:
+        return super().client_init(ctx) | self._classes(ctx)
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return server
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        if self.options.prototypes_from == "after_training":
+            return super().phases(start, ctx)
+        return [Train(self.loss, ctx.task.local_epochs, collect={"prototypes": ClassMeans("features")})]
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, own = super().end(work, state, ctx)
+        if self.options.weights == "counts":
+            payload["class_counts"] = ctx.class_counts
+        if self.options.average_model:
+            shared, own = Method.end(self, work, state, ctx)
+            payload |= shared
+        return payload, own | self._classes(ctx)
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        counts: Any = "uniform"
+        if self.options.weights == "counts":
+            counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
+        fresh: ClassTable = self.mean(uploads, "prototypes", counts)
+        shared = super().aggregate(server, uploads, ctx) if self.options.average_model else {}
+        return shared | {"prototypes": fresh.to(torch.float32).or_else(get_table(server, "prototypes"))}
+
+    def tested_with(self, server: Record, state: Record | None) -> ClassTable:
+        table = super().tested_with(server, state)
+        return table.only(get_tensor(state, "classes")) if state and "classes" in state else table
+
+    def _classes(self, ctx: ClientContext) -> Record:
+        return {"classes": ctx.class_counts > 0} if self.options.nearest_among == "own" else {}

@@ -1,0 +1,98 @@
+"""FedRCL."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize, softplus
+
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.method import register
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.methods.spec import Spec
+from fedloom.nets.net import Net
+
+NONE = 2.0  # no cosine: stands where there is no partner
+FAR = -1e4  # below every cosine: stands where there is no negative
+NEGATIVES = 2
+
+
+class Options(method.Options):
+    """weight: of both terms beside CE, >= 0; 0 is FedAvg. tau: temperature of the cosines, > 0. beta: weight of the
+    penalty beside the contrast, >= 0. threshold: cosine, in [-1, 1], below which a pair is not penalised."""
+
+    weight: float = Field(1.0, ge=0)
+    tau: float = Field(0.05, gt=0)
+    beta: float = Field(1.0, ge=0)
+    threshold: float = Field(0.7, ge=-1, le=1)
+
+
+@register
+class FedRCL(method.Method):
+    """FedRCL: supervised contrast at several depths, without features of one class collapsing. Seo et al., CVPR 2024,
+    arXiv 2401.04928.
+
+    Down, up, server: as FedAvg.
+    Local: CE + mean over levels of (contrast + beta penalty). Of the cosines s between the levels' features in a batch,
+    averaged over positions: contrast = -log(e^(p / tau) / (e^(p / tau) + sum_n e^(n / tau))), p the least similar
+    sample of the class (itself allowed), n the two most similar samples of others.
+    Penalty = -log(e^(1 / tau) / (e^(1 / tau) + e^(q / tau))), q the least similar other sample of the class, -1 where
+    there is none or it is below the threshold.
+
+    These are the released code's samples, in all presets; the paper takes all positives and negatives, and all pairs
+    above the threshold. Levels are what `Net.levels` gives: stem and stages of a residual net before their last ReLUs,
+    the head's input of others.
+    """
+
+    spec = Spec(features=True)
+    Options = Options
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": 0.998},
+            "local_epochs": 5,
+            "batch_size": 50,
+        }
+    }
+    about = About(
+        "Seo et al.",
+        "CVPR",
+        2024,
+        "arXiv 2401.04928",
+        {"P": 1},
+        {"P": 1},
+        compared_in=("fedskc", "fedsc"),
+        code="skynbe/FedRCL at 378beb4",
+    )
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        options = self.options
+        levels, z = net.levels(batch.x)
+        found = [relaxed_contrast(level, batch, options.tau, options.threshold) for level in levels]
+        contrast, penalty = (
+            torch.stack([batch.mean(each) for each in kind]).mean() for kind in zip(*found, strict=True)
+        )
+        return Objective.sum(
+            {
+                "ce": batch.mean(cross_entropy(net.head(z), batch.y)),
+                "contrast": options.weight * contrast,
+                "penalty": options.weight * options.beta * penalty,
+            }
+        )
+
+
+def relaxed_contrast(level: Tensor, batch: Batch, tau: float, threshold: float) -> tuple[Tensor, Tensor]:
+    """Contrast and penalty of each sample [B] by the features of one level [B, c, ...]."""
+    directions = normalize(level.flatten(2).mean(2) if level.dim() > 2 else level, dim=1)
+    cosines = directions @ directions.T
+    counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
+    alike = batch.y.unsqueeze(1) == batch.y.unsqueeze(0)
+    positive = cosines.masked_fill(~(alike & counted), NONE).amin(1)
+    negatives = cosines.masked_fill(alike | ~counted, FAR).topk(min(NEGATIVES, len(batch.y)), 1).values
+    scores = torch.cat([positive.unsqueeze(1), negatives], 1) / tau
+    itself = torch.eye(len(batch.y), dtype=torch.bool, device=cosines.device)
+    partner = cosines.masked_fill(~(alike & counted & ~itself), NONE).amin(1)
+    partner = torch.where((partner < threshold) | (partner == NONE), -1.0, partner)
+    return -torch.log_softmax(scores, 1)[:, 0], softplus((partner - 1) / tau)

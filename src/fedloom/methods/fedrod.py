@@ -1,0 +1,88 @@
+"""FedRoD."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedloom.core.records import Record
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ClientContext, ServerContext, Start
+from fedloom.methods.method import register
+from fedloom.methods.parts.losses import ABSENT, cross_entropy
+from fedloom.methods.phases import Batch, Consts, Objective, Predictor
+from fedloom.methods.spec import Spec
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+
+class Options(method.Options):
+    """balanced: balanced softmax for the shared head, plain cross-entropy otherwise. gamma: strength of the balance,
+    >= 0; at 0 only classes that the client lacks are left out."""
+
+    balanced: bool = True
+    gamma: float = Field(1.0, ge=0)
+
+
+@register
+class FedRoD(method.Method):
+    """FedRoD: a shared head with a class-balanced loss, and a private one on top. Chen & Chao, ICLR 2022,
+    arXiv 2107.00778, the linear variant.
+
+    Down, up, server: as FedAvg.   Client state: private head.
+    Local: CE(o + gamma log n_c) + CE(sg[o] + private(sg[z])), o the shared head's logits, n_c the client's number of
+    samples of class c, sg without gradient. A class that it lacks is left out of the first softmax.
+
+    Predictors: "global" is the shared head, "personal" the sum of both. Our choice: the private head starts as the
+    shared one. Preset `fedco2` has plain cross-entropy for the shared head, as that paper's code.
+    """
+
+    spec = Spec(private=frozenset({Role.EXTRA}), features=True)
+    Options = Options
+    presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}  # noqa: RUF012
+    about = About(
+        "Chen & Chao",
+        "ICLR",
+        2022,
+        "arXiv 2107.00778",
+        {"P": 1},
+        {"P": 1},
+        {"H": 1},
+        compared_in=("fedco2",),
+    )
+
+    def extra(self, net: Net) -> nn.Module:
+        return copy.deepcopy(net.head)
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()
+        offset = torch.where(counts > 0, self.options.gamma * counts.clamp(min=1).log(), ABSENT)
+        return Start(start.tree, {"offset": offset})
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        z = net.features(batch.x)
+        logits = net.head(z)
+        balanced = logits + consts["offset"].to(logits.dtype) if self.options.balanced else logits
+        return Objective.sum(
+            {
+                "ce": batch.mean(cross_entropy(balanced, batch.y)),
+                "ce_private": batch.mean(cross_entropy(logits.detach() + net.extra(z.detach()), batch.y)),
+            }
+        )
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        if state is None:
+            first: Record = {"model": self._private(ctx.task.init, ctx.task)}
+            return {"global": Predictor(self._joined(server, first, ctx.task))}
+        return {"personal": Predictor(self._joined(server, state, ctx.task), both_heads)}
+
+
+def both_heads(net: Net, x: Tensor) -> Tensor:
+    """The sum of the shared and the private head's logits [B, C]."""
+    z = net.features(x)
+    logits: Tensor = net.head(z) + net.extra(z)
+    return logits

@@ -1,0 +1,99 @@
+"""FedTGP."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedloom.core.records import Record, get_table, get_tree
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.facts import ServerContext, Task
+from fedloom.methods.method import Uploads, register
+from fedloom.methods.parts.descent import descended
+from fedloom.methods.parts.prototype_pull import PrototypePull
+from fedloom.methods.spec import Sent, Spec
+from fedloom.nets.net import tree_of
+from fedloom.nets.roles import ALL_ROLES
+
+
+class Options(method.Options):
+    """weight: strength of the clients' pull. server_lr, server_epochs: rate (None: the run's) and number of the
+    server's steps, each over all rows of the round (our choice: released code takes batches). margin: its largest
+    value. All defaults are those of HtFLlib."""
+
+    weight: float = Field(10.0, ge=0)
+    server_lr: float | None = Field(None, gt=0)
+    server_epochs: int = Field(100, ge=0)
+    margin: float = Field(100.0, ge=0)
+
+
+@register
+class FedTGP(PrototypePull):
+    """FedTGP: the server trains the global prototypes to lie apart. Zhang et al., AAAI 2024, arXiv 2401.03230.
+
+    Down, up, local: as FedProto, without class counts. From round 2 on every class has a prototype, because they come
+    from a generator at the server: embedding [C, d] -> linear -> ReLU -> linear. It takes gradient steps on
+    CE(-(distance + margin on the row's own class)) over the round's rows, one for each client and class, with their
+    distances to the generated rows. margin is the largest distance of a class mean (all holders alike) to the nearest
+    other one, and `margin` at most. Tested with the own head, or the nearest prototype ("nearest").
+    """
+
+    spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(each=True, labels=True)})
+    Options = Options
+    about = About(
+        "Zhang et al.",
+        "AAAI",
+        2024,
+        "arXiv 2401.03230",
+        {"Cd": 1, "mask": 1},
+        {"Cd": 1, "mask": 1},
+        {"P": 1},
+        code="TsingZ0/FedTGP at c77cbbb",
+    )
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        return super().server_init(ctx) | {"generator": first_generator(ctx.task)}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])
+        generator, lr = get_tree(server, "generator"), self.options.server_lr
+        labels, rows = tables.held.nonzero()[:, 1], tables.values[tables.held].to(generator["embedding"].dtype)
+        margins = margin_of(tables, self.options.margin) * functional.one_hot(labels, ctx.task.num_classes)
+
+        def loss(tree: Tree) -> Tensor:
+            squared = (rows.unsqueeze(1) - generated(tree)).square().sum(2)
+            distances = squared.clamp(min=1e-12).sqrt()  # the root has no gradient at 0
+            return functional.cross_entropy(-(distances + margins), labels)
+
+        lr = ctx.task.optimizer.lr_in(ctx.round) if lr is None else lr
+        generator = descended(loss, generator, lr, self.options.server_epochs)
+        every = torch.ones(ctx.task.num_classes, dtype=torch.bool)
+        return {"prototypes": ClassTable(generated(generator).to(torch.float32), every), "generator": generator}
+
+
+def first_generator(task: Task) -> Tree:
+    """Weights of the generator, drawn from a stream of their own."""
+    with task.streams.isolated("generator"):
+        width = task.feature_dim
+        net = nn.ModuleDict({"middle": nn.Linear(width, width), "out": nn.Linear(width, width)})
+        return {"embedding": torch.randn(task.num_classes, width), **tree_of(net)}
+
+
+def generated(tree: Tree) -> Tensor:
+    """The prototypes [C, d] of a generator."""
+    hidden = functional.linear(tree["embedding"], tree["middle.weight"], tree["middle.bias"]).relu()
+    return functional.linear(hidden, tree["out.weight"], tree["out.bias"])
+
+
+def margin_of(tables: ClassTable, largest: float) -> float:
+    """min(largest, max over classes of the distance of the class mean to the nearest other), of tables [m, C, d]."""
+    means = tables.to(torch.float64).mean_over_clients()
+    rows = means.values[means.held]
+    gaps = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = gaps.masked_fill(torch.eye(len(rows), dtype=torch.bool), torch.inf).min(1).values
+    return min(float(nearest.max()), largest)

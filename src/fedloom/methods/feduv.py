@@ -1,0 +1,92 @@
+"""FedUV."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.methods import method
+from fedloom.methods.about import About
+from fedloom.methods.method import register
+from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.methods.spec import Spec
+from fedloom.nets.net import Net
+
+
+class Options(method.Options):
+    """variance: weight of the classifier's term, >= 0. uniformity: weight of the features' term, >= 0. With both 0 it
+    is FedAvg."""
+
+    variance: float = Field(2.5, ge=0)
+    uniformity: float = Field(0.5, ge=0)
+
+
+@register
+class FedUV(method.Method):
+    """FedUV: classifier and features as spread as IID data would leave them. Son et al., CVPR 2024, arXiv 2402.18372.
+
+    Down, up, server: as FedAvg.
+    Local: CE + variance mean_c max(0, C^(-1/2) - std_c) + uniformity mean_{i<j} exp(-|z_i - z_j|^2 / sigma), std_c the
+    unbiased standard deviation of the softmax output for class c over the batch, sigma the median (the lower of two) of
+    the batch's squared distances that are not 0, through which the gradient flows, as in the released code.
+
+    C^(-1/2) is std_c of one sample of each class, predicted with certainty. Batches of one are skipped. Our choice: z
+    is the head's input. The weights are the code's for every C; FedDW keeps them for 100 classes.
+    """
+
+    spec = Spec(batch_statistics=True, features=True)
+    Options = Options
+    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"variance": 2.5, "uniformity": 0.5}}  # noqa: RUF012
+    about = About(
+        "Son et al.",
+        "CVPR",
+        2024,
+        "arXiv 2402.18372",
+        {"P": 1},
+        {"P": 1},
+        compared_in=("feddw",),
+        code="sonhamin/FedUV at dd2e3c5",
+    )
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        z = net.features(batch.x)
+        logits = net.head(z)
+        variance = missing_spread(torch.softmax(logits, 1), batch)
+        return Objective.sum(
+            {
+                "ce": batch.mean(cross_entropy(logits, batch.y)),
+                "variance": self.options.variance * variance,
+                "uniformity": self.options.uniformity * nearness(z, batch)[0],
+            }
+        )
+
+
+def missing_spread(outputs: Tensor, batch: Batch) -> Tensor:
+    """mean_c max(0, C^(-1/2) - std_c) of softmax outputs [B, C]; 0 for fewer than two samples."""
+    samples = _counted(batch).sum()
+    squares = batch.mean((outputs - batch.mean(outputs)).square()) * samples / (samples - 1).clamp(min=1)
+    spread = torch.where(squares > 0, torch.where(squares > 0, squares, 1.0).sqrt(), 0.0)
+    missing = (outputs.shape[1] ** -0.5 - spread).relu().mean()
+    return torch.where(samples > 1, missing, 0.0)
+
+
+def nearness(z: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Mean of exp(-|z_i - z_j|^2 / sigma) over the pairs of features [B, d], 0 without a pair; and sigma."""
+    one, other = torch.triu_indices(len(z), len(z), 1, device=z.device)
+    counted = _counted(batch)
+    pairs = counted[one] & counted[other]
+    distances = (z[one] - z[other]).square().sum(1)
+    apart = pairs & (distances > 0)
+    middle = (apart.sum() - 1).clamp(min=0) // 2
+    ordered = torch.where(apart, distances, torch.inf).sort().values
+    median = ordered.gather(0, middle.view(1)).squeeze(0) if len(ordered) else distances.sum()
+    sigma = torch.where(apart.any(), median, 1.0)
+    near = torch.where(pairs, torch.exp(-distances / sigma), 0.0)
+    return near.sum() / pairs.sum().clamp(min=1), sigma
+
+
+def _counted(batch: Batch) -> Tensor:
+    """The rows [B] that count."""
+    return torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask

@@ -1,0 +1,37 @@
+"""FedYogi."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.methods.method import register
+from fedloom.methods.parts import adaptive
+
+
+class Options(adaptive.Options):
+    """server_lr: eta > 0, the server's step. beta1: share of the last m, beta2: how slowly v moves, in [0, 1). tau:
+    degree of adaptivity, > 0, added to sqrt(v). v0: first v, >= 0; None is tau^2."""
+
+    beta2: float = Field(0.99, ge=0, lt=1)
+
+
+@register
+class FedYogi(adaptive.FedOpt):
+    """FedYogi: Yogi at the server. Reddi et al., ICLR 2021, arXiv 2003.00295, Algorithm 2.
+
+    Down, up, local: as FedAvg.
+    Server: D = mean_k(w_k - w^t), weighted by samples; m <- beta1 m + (1 - beta1) D;
+    v <- v - (1 - beta2) D^2 sign(v - D^2); w <- w + eta m / (sqrt(v) + tau). m starts at 0, v at tau^2. Buffers are
+    averaged.
+
+    Our choice: eta 0.01; the paper searches it for each task. The authors' runs start v at 0, with beta2 0.999 (preset
+    `authors`).
+    """
+
+    Options = Options
+    presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0}, "sound": {}}  # noqa: RUF012
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        beta2: float = self.options.beta2
+        return v - (1 - beta2) * square * (v - square).sign()

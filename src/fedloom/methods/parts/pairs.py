@@ -1,0 +1,33 @@
+"""A private net and a shared one in one bundle: what FML and FedKD have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
+from fedloom.methods.facts import ServerContext, Task
+from fedloom.methods.method import Method
+from fedloom.methods.phases import Predictor
+from fedloom.nets.bundle import Bundle
+
+
+def require_same_net(tasks: Sequence[Task], net: str, option: str) -> None:
+    """Raises `ConfigError` unless the net `net` of the groups' bundles has entries of the same names and shapes."""
+    each = [[(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks]
+    for group, entries in enumerate(each):
+        if entries != each[0]:
+            raise ConfigError(
+                f"{option}: the {net} of group {group} is not that of group 0, and it is averaged; name one for all"
+            )
+
+
+def pair_predictors(
+    method: Method, server: Record, state: Record | None, ctx: ServerContext, shared: str
+) -> dict[str, Predictor]:
+    """ "personal" is the bundle's first net; the net `shared` is "global", or has its own name beside "personal"."""
+    own: Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
+    tree = method._joined(server, own, ctx.task)
+    other = Predictor(tree, lambda net, x: cast(Bundle, net)[shared](x))
+    return {"global": other} if state is None else {"personal": Predictor(tree), shared: other}

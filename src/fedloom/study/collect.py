@@ -1,0 +1,89 @@
+"""Finished runs out of folders: of runs, of comparisons, of anything that has such folders somewhere below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.study.folder import RunFolder
+from fedloom.study.results import Result
+
+_OF_A_RUN = ("config.yaml", "summary.json")
+_BELOW_A_RUN = ("checkpoint",)
+_OTHER = "no run in it"
+
+
+@dataclass(slots=True)
+class Found:
+    """Finished runs, and folders that are left out, each with the reason."""
+
+    results: list[Result] = field(default_factory=list)
+    left_out: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def collect(folders: Sequence[Path]) -> Found:
+    """All finished runs in and below `folders`, each once, in the order of their paths.
+
+    Left out are runs that have not finished or cannot be read, and folders without any run; links to folders are not
+    followed. Raises `ConfigError` for what is no folder, and if no run is left.
+    """
+    found, seen = Found(), set[Path]()
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder; give run folders such as runs/{'{name}'}")
+        if not _search(folder, found, seen):
+            found.left_out.append((folder, _OTHER))
+    if not found.results:
+        why = "; ".join(f"{path}: {reason}" for path, reason in found.left_out[:3])
+        more = f"; and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
+        raise ConfigError(f"no finished run there: {why}{more}")
+    return found
+
+
+def _search(folder: Path, found: Found, seen: set[Path]) -> bool:
+    """Look at a folder and below it, once; whether there is a run, of whatever kind."""
+    if folder.resolve() in seen:
+        return True
+    seen.add(folder.resolve())
+    is_run = any((folder / name).exists() for name in _OF_A_RUN)
+    try:
+        inner = sorted(path for path in folder.iterdir() if _is_searched(path, is_run))
+    except OSError as error:
+        found.left_out.append((folder, f"cannot be read ({error.strerror})"))
+        return True
+    if is_run:
+        _read(folder, found)
+    without = [path for path in inner if not _search(path, found, seen)]
+    anything = is_run or len(without) < len(inner)
+    if anything and not is_run:
+        found.left_out += [(path, _OTHER) for path in without]
+    return anything
+
+
+def _is_searched(path: Path, in_run: bool) -> bool:
+    hidden = path.name.startswith(".") or (in_run and path.name in _BELOW_A_RUN)
+    return path.is_dir() and not path.is_symlink() and not hidden
+
+
+def _read(folder: Path, found: Found) -> None:
+    """Take a run folder in, or say why not."""
+    try:
+        result = Result.read(folder)
+        if result is not None:
+            found.results.append(result)
+        else:
+            found.left_out.append((folder, _unfinished(RunFolder(folder))))
+    except RunFolderError as error:
+        found.left_out.append((folder, f"damaged: {error}"))
+
+
+def _unfinished(folder: RunFolder) -> str:
+    config = folder.read_config()
+    if config is None:
+        return "damaged: config.yaml is missing"
+    if "scenario" not in config:
+        return "its config.yaml is not of a run"
+    last = max((row["round"] for row in folder.log.rows()), default=0)
+    return f"unfinished, {last} of {config.get('rounds')} rounds"

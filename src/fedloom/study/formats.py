@@ -1,0 +1,76 @@
+"""The table of results as text: for papers and pages in percent and units, for programs in plain numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+from tabulate import tabulate
+
+from fedloom.core.errors import ConfigError, nearest
+from fedloom.study.results import Result
+from fedloom.study.table import ResultRow, result_table
+from fedloom.study.text import bytes_text, percent, plus_minus, seconds_text
+
+Format = Literal["markdown", "latex", "csv"]
+
+# Columns that people read: name, whether it is a number, and a row's text.
+COLUMNS: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
+    ("method", False, lambda row: row["label"]),
+    ("preset", False, lambda row: row["preset"]),
+    ("protocol", False, lambda row: row["protocol"]),
+    ("select", False, lambda row: row["select"]),
+    ("n", True, lambda row: str(row["n"])),
+    ("accuracy %", True, lambda row: plus_minus(row["accuracy"], row["std"])),
+    ("best val %", True, lambda row: "–" if row["best_val"] is None else percent(row["best_val"])),
+    ("up", True, lambda row: bytes_text(row["bytes_up"])),
+    ("down", True, lambda row: bytes_text(row["bytes_down"])),
+    ("time", True, lambda row: seconds_text(row["seconds"])),
+)
+# What a program reads beside the settings in which rows differ.
+_BEFORE = ("label", "method", "preset", "protocol", "select")
+_AFTER = ("n", "accuracy", "std", "best_val", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
+
+
+def formatted(results: Sequence[Result], format: str) -> str:
+    """The table of `results` in one of `Format`, or in "html", which notebooks show. Raises `ConfigError`."""
+    rows = result_table(results)
+    if format == "csv":
+        return rows_csv(rows)
+    names, numeric, texts = zip(*COLUMNS, strict=True)
+    cells = [[text(row) for text in texts] for row in rows]
+    align = ["right" if number else "left" for number in numeric]
+    how: dict[str, Any] = {"headers": names, "disable_numparse": True, "colalign": align if rows else None}
+    match format:
+        case "markdown":
+            cells = [[cell.replace("|", r"\|") for cell in line] for line in cells]
+            return tabulate(cells, tablefmt="pipe", **how)
+        case "latex":
+            return tabulate(cells, tablefmt="latex", **how).replace("±", r"$\pm$").replace("–", "--")
+        case "html":
+            return tabulate(cells, tablefmt="html", **how)
+    known = get_args(Format)
+    raise ConfigError(f"format = '{format}': {nearest(format, known)}; tables come as {', '.join(known)}")
+
+
+def rows_csv(rows: Sequence[ResultRow]) -> str:
+    """The plain numbers of the rows as CSV."""
+    return as_csv([_plain(row) for row in rows])
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV with a header: all keys in the order in which they come up; None is an empty cell."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, keys, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue().rstrip("\n")
+
+
+def _plain(row: ResultRow) -> dict[str, Any]:
+    every: dict[str, Any] = dict(row)
+    seeds = {"seeds": " ".join(map(str, row["seeds"]))}
+    return {key: every[key] for key in _BEFORE} | row["setting"] | seeds | {key: every[key] for key in _AFTER}

@@ -1,0 +1,106 @@
+"""Configs of several runs: methods, seeds, and every key that is given as a list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from fedloom.core.errors import ConfigError
+from fedloom.study.config import RunConfig, parse
+
+_SEEDS = 3
+
+
+def variants(
+    values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
+) -> list[RunConfig]:
+    """One config for each combination of listed values, method and seed, the seed changing fastest.
+
+    A list is one value where its key takes it (e.g. `scenario.skews`, or `model` for groups of clients), otherwise its
+    elements are compared; so a list of such lists compares them. methods: None takes those of the key `method`, if it
+    is a list; else fedavg, and the one that `method` names, or fedsc. seeds: the seeds, or how many from the config's
+    on; None takes those of the key `seed`, if it is a list, else three.
+
+    A run that would come twice, because its method does not know an option that is compared, comes once. Raises
+    `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list.
+    """
+    plain = _copied(values)
+    for key, named in (("method", methods), ("seed", seeds)):
+        if named is not None and isinstance(plain.get(key), list):
+            raise ConfigError(f"{key} is a list, and {key}s are named too: give one of them")
+    if not isinstance(plain.get("method"), list):
+        own = plain.get("method", "fedavg")
+        plain["method"] = ["fedavg", "fedsc" if own == "fedavg" else own] if methods is None else list(methods)
+    if not isinstance(plain.get("seed"), list):
+        plain["seed"] = _seeds(plain.get("seed", 0), _SEEDS if seeds is None else seeds)
+    axes = _axes(plain)
+    order = [key for key in axes if key not in ("method", "seed")] + ["method", "seed"]
+    configs: dict[str, RunConfig] = {}
+    for chosen in product(*(axes[key] for key in order)):
+        for key, value in zip(order, chosen, strict=True):
+            _put(plain, key, value)
+        config = parse(plain)
+        configs.setdefault(config.fingerprint(), config)
+    return list(configs.values())
+
+
+def _seeds(first: Any, wanted: int | Sequence[int]) -> list[int]:
+    if not isinstance(wanted, int):
+        return list(wanted)
+    if not isinstance(first, int):
+        raise ConfigError(f"seed = {first!r}: need a whole number")
+    return [first + n for n in range(wanted)]
+
+
+def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
+    """The lists that are compared element by element, by key with dots; in `values` their first elements stay."""
+    lists = dict(_lists(values))
+    axes: dict[str, list[Any]] = {}
+    for key in ("method", "seed"):
+        _open(values, axes, key, lists.pop(key))
+    while True:
+        try:
+            parse(values)
+            return axes
+        except ConfigError as error:
+            refused = next((key for key in lists if _refuses(str(error), key)), None)
+            if refused is None:
+                raise
+            _open(values, axes, refused, lists.pop(refused))
+
+
+def _open(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elements: list[Any]) -> None:
+    if not elements:
+        raise ConfigError(f"{key} = []: need at least one value to compare")
+    twice = next((one for place, one in enumerate(elements) if one in elements[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"{key} = {twice!r} stands twice in its list; name each value once")
+    axes[key] = elements
+    _put(values, key, elements[0])
+
+
+def _refuses(message: str, key: str) -> bool:
+    """Whether an error of `parse` says that this key takes no list, or no list of lists."""
+    return re.match(rf"{re.escape(key)}(\.\w+)? = \[", message) is not None
+
+
+def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections that may be written into; what they hold is shared."""
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in values.items()}
+
+
+def _lists(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
+    for key, value in values.items():
+        if isinstance(value, list):
+            yield f"{prefix}{key}", value
+        elif isinstance(value, dict):
+            yield from _lists(value, f"{prefix}{key}.")
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values[section]
+    values[last] = value

@@ -1,0 +1,21 @@
+"""Floor 7: callbacks that hand a run's measures to experiment trackers; each needs the extra of its name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedloom.trackers.mlflow import MLflow
+    from fedloom.trackers.tensorboard import TensorBoard
+    from fedloom.trackers.wandb import WandB
+
+_HOMES = {"MLflow": "mlflow", "TensorBoard": "tensorboard", "WandB": "wandb"}
+
+__all__ = ["MLflow", "TensorBoard", "WandB"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"fedloom.trackers.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'fedloom.trackers' has no attribute '{name}'")

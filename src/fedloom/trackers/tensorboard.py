@@ -1,0 +1,48 @@
+"""TensorBoard (extra `tensorboard`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedloom.study.compare import folder_name
+from fedloom.study.config import RunConfig
+from fedloom.study.folder import Row
+from fedloom.study.results import Result
+from fedloom.trackers.measures import Tracker, library, measures
+
+
+class TensorBoard(Tracker):
+    """Writes event files below `folder`, in one folder a run; `tensorboard --logdir FOLDER` shows them.
+
+    A run that goes on after a crash goes on there too. Raises `ConfigError` where tensorboard is not installed.
+    """
+
+    def __init__(self, folder: Path | str = "runs/tensorboard") -> None:
+        super().__init__()
+        library("tensorboard", "tensorboard")
+        self.folder = Path(folder)
+        self._writer: Any = None
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(self.folder / folder_name(config)), purge_step=1)  # written again, if at all
+        self._writer.add_text("config", f"```yaml\n{yaml.safe_dump(config.resolved(), sort_keys=False)}```")
+        for round_, rows in self.earlier(first_round).items():
+            self.on_round(config, round_, rows)
+
+    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
+        for name, value in measures(rows).items():
+            self._writer.add_scalar(name, value, round_)
+        self._writer.flush()
+
+    def on_note(self, config: RunConfig, note: str) -> None:
+        if self._writer is not None:
+            self._writer.add_text("notes", note)
+
+    def on_end(self, config: RunConfig, result: Result) -> None:
+        self._writer.close()

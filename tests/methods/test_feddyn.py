@@ -1,0 +1,92 @@
+"""FedDyn: golden numbers, and how h and the g_k hang together."""
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.trees import combine, weighted_mean
+from fedloom.methods.facts import ServerContext
+from fedloom.methods.feddyn import FedDyn
+from fedloom.methods.phases import Batch
+from golden_world import GOLDEN, golden_run, matches, probe, refuted
+from support import Recording, TinyBN, after, alike, configured, furthest, world
+
+GOLD = GOLDEN["feddyn"]
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+
+
+def test_golden():
+    federation, servers = golden_run(FedDyn, rounds=2, **GOLD["options"])
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], GOLD["out"][f"round{number}"]["server"])
+        assert abs(probe(server["model"]) - GOLD["out"][f"round{number}"]["probe"]) < 1e-7
+    assert matches(servers[1]["h"], GOLD["out"]["h"])
+    for client, own in GOLD["out"]["own"].items():
+        assert matches(federation.states[int(client)]["g"], own)
+    assert refuted(servers[1]["model"], GOLD)
+    for other in ("authors_alpha_by_size_probe", "size_weights_probe"):
+        assert abs(probe(servers[1]["model"]) - GOLD[other]) > 1e-6
+
+
+def test_h_is_the_mean_of_all_clients_g():
+    toy = world(configured("feddyn", alpha=0.3), LABELS, net=TinyBN, participation=0.5, epochs=2)
+    for _ in range(5):
+        toy.federation.step()
+        own = [toy.federation.state_of(toy.federation.client_context(k, 1))["g"] for k in range(len(LABELS))]
+        assert furthest(combine(own, [1 / len(own)] * len(own)), toy.federation.server["h"]) < 1e-6
+
+
+def test_after_the_first_round_g_is_minus_alpha_times_the_way():
+    toy = world(configured("feddyn", alpha=0.2), LABELS[:2], engine=Recording)
+    toy.federation.step()
+    for client, done in enumerate(toy.federation.engine.done):
+        wanted = combine([done.payload["model"], toy.task.init], [-0.2, 0.2])
+        assert furthest(toy.federation.states[client]["g"], wanted) < 1e-6
+
+
+def test_gradient_is_that_of_fedavg_minus_g_plus_the_pull():
+    """In float64, away from the received weights."""
+    plain, method = configured("fedavg"), configured("feddyn", alpha=0.7)
+    toy = world(method, LABELS[:2], net=TinyBN)
+    net = toy.net.double()
+    x, y = toy.samples(0)
+    batch, weights = Batch(x.double(), y), dict(net.named_parameters())
+    consts = {
+        "received": {n: v.detach() + 0.3 for n, v in weights.items()},
+        "g": {n: torch.full_like(v, 0.05).detach() for n, v in weights.items()},
+    }
+    losses = (plain.loss(net, batch, {}), method.loss(net, batch, consts).total)
+    bare, ours = (torch.autograd.grad(loss, list(weights.values())) for loss in losses)
+    for g, own in zip(bare, ours, strict=True):
+        assert torch.allclose(own, g - 0.05 - 0.7 * 0.3, rtol=0, atol=1e-12)
+
+
+def test_the_average_is_the_mean_of_what_was_sent():
+    toy = world(configured("feddyn", alpha=0.5), LABELS, net=TinyBN, participation=0.6, engine=Recording)
+    for _ in range(2):
+        toy.federation.engine.done.clear()
+        toy.federation.step()
+    sent = [done.payload["model"] for done in toy.federation.engine.done]
+    offered = toy.method.predictors(toy.federation.server, None, ServerContext(toy.task, 2))
+    assert set(offered) == {"global", "average"}
+    assert furthest(offered["average"].tree, weighted_mean(sent, [1.0] * len(sent))) < 1e-5
+    assert furthest(offered["average"].tree, offered["global"].tree) > 1e-3
+
+
+def test_clip_bounds_a_step():
+    toy = world(configured("feddyn", "authors", clip=0.01), LABELS[:2])
+    done = toy.worker.run(toy.job(1))
+    way = sum(float((done.payload["model"][n] - v).square().sum()) for n, v in toy.task.init.items()) ** 0.5
+    assert way <= 0.1 * 0.01 * done.steps * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("engine", ["processes", "stacked"])
+def test_engines_agree(engine):
+    toys = [world(configured("feddyn", alpha=0.1), LABELS, net=TinyBN, participation=0.8) for _ in range(2)]
+    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
+
+
+@pytest.mark.parametrize(("key", "value"), [("alpha", 0.0), ("alpha", -0.1), ("clip", 0.0)])
+def test_values_out_of_range(key, value):
+    with pytest.raises(ConfigError, match=rf"feddyn\.{key} = {value}"):
+        configured("feddyn", **{key: value})

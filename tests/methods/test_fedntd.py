@@ -1,0 +1,80 @@
+"""FedNTD: golden numbers, and what the distillation leaves alone."""
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.methods.fedntd import FedNTD, not_true
+from fedloom.methods.phases import Batch
+from golden_world import GOLDEN, golden_run, matches, probe, refuted
+from support import TinyBN, after, alike, configured, same_bits, world
+
+GOLD = GOLDEN["fedntd"]
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+
+
+def test_golden():
+    options = dict(GOLD["options"])
+    _, servers = golden_run(FedNTD, rounds=2, epochs=options.pop("steps"), **options)
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], GOLD["out"][f"round{number}"]["server"])
+        assert abs(probe(server["model"]) - GOLD["out"][f"round{number}"]["probe"]) < 1e-7
+    assert refuted(servers[1]["model"], GOLD)
+
+
+def test_classes_that_are_not_the_label():
+    logits = torch.arange(8.0).view(2, 4)
+    assert not_true(logits, torch.tensor([0, 2])).tolist() == [[1, 2, 3], [4, 5, 7]]
+
+
+def test_the_labels_logit_gets_no_gradient():
+    method = configured("fedntd", tau=2.0)
+    toy = world(method, LABELS)
+    x, y = toy.samples(1)
+    away = {
+        name: value + 0.3 * torch.arange(value.numel()).view(value.shape).cos() for name, value in toy.task.init.items()
+    }
+    taught = method.loss(toy.net, Batch(x, y), {"received": away}).terms["not_true"]
+    assert float(taught.detach()) > 1e-3
+    rows = torch.autograd.grad(taught, toy.net.head.bias)[0]
+    assert rows.abs().max() > 1e-4
+    one = y == 3  # samples of one class alone: its logit stays
+    taught = method.loss(toy.net, Batch(x[one], y[one]), {"received": away}).terms["not_true"]
+    assert float(torch.autograd.grad(taught, toy.net.head.bias)[0][3]) == 0.0
+
+
+def test_two_classes_leave_nothing_to_teach():
+    toy = world(configured("fedntd"), [[0, 1, 0], [1, 1]], net=lambda: TinyBN(2), classes=2)
+    plain = world(configured("fedavg"), [[0, 1, 0], [1, 1]], net=lambda: TinyBN(2), classes=2)
+    assert same_bits(*(after(one, 2).federation.server for one in (toy, plain)))
+
+
+def test_without_distillation_it_is_fedavg_bit_for_bit():
+    methods = (configured("fedavg"), configured("fedntd", beta=0.0))
+    toys = [after(world(m, LABELS, net=TinyBN, participation=0.6, epochs=2), 3) for m in methods]
+    assert same_bits(*(toy.federation.server for toy in toys))
+
+
+def test_the_teacher_is_in_evaluation_mode():
+    method = configured("fedntd")
+    toy = world(method, LABELS, net=TinyBN)
+    x, y = toy.samples(1)
+    tree = {n: v + 0.2 if v.is_floating_point() else v for n, v in toy.task.init.items()}
+    ours = method.loss(toy.net.train(), Batch(x, y), {"received": tree}).terms["not_true"]
+    teacher = TinyBN().eval()
+    teacher.load_state_dict(tree)
+    taught, learned = (not_true(o, y).log_softmax(1) for o in (teacher(x), toy.net(x)))
+    wanted = torch.nn.functional.kl_div(learned, taught, reduction="batchmean", log_target=True)
+    assert float(ours.detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["processes", "stacked"])
+def test_engines_agree(engine):
+    toys = [world(configured("fedntd"), LABELS, net=TinyBN, epochs=2) for _ in range(2)]
+    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
+
+
+@pytest.mark.parametrize(("key", "value"), [("beta", -1.0), ("tau", 0.0)])
+def test_values_out_of_range(key, value):
+    with pytest.raises(ConfigError, match=rf"fedntd\.{key} = {value}"):
+        configured("fedntd", **{key: value})

@@ -1,0 +1,109 @@
+"""FedUV: golden numbers, both terms by hand, padding."""
+
+import math
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.methods.feduv import FedUV, missing_spread, nearness
+from fedloom.methods.phases import Batch
+from golden_world import GOLDEN, WORLD, GoldenNet, golden_run, matches, probe, refuted
+from support import Recording, TinyBN, after, alike, configured, furthest, world
+
+GOLD = GOLDEN["feduv"]
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+
+
+def batch_of(rows):
+    return Batch(torch.zeros(rows, 1), torch.zeros(rows, dtype=torch.int64))
+
+
+def test_golden():
+    _, servers = golden_run(FedUV, rounds=2, **GOLD["options"])
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], GOLD["out"][f"round{number}"]["server"])
+        assert abs(probe(server["model"]) - GOLD["out"][f"round{number}"]["probe"]) < 1e-7
+    assert refuted(servers[1]["model"], GOLD)
+    assert abs(probe(servers[1]["model"]) - GOLD["detached_sigma_probe"]) > 1e-6
+
+
+def test_golden_terms():
+    net = GoldenNet()
+    for client, wanted in GOLD["first_terms"].items():
+        z = net.features(torch.tensor(WORLD["x"][int(client)])).detach()
+        batch = batch_of(len(z))
+        ours = [missing_spread(net.head(z).softmax(1).detach(), batch), *nearness(z, batch)]
+        assert [float(each) for each in ours] == pytest.approx(wanted, abs=1e-7)
+
+
+def test_one_sample_of_each_class_has_all_the_spread():
+    assert float(missing_spread(torch.eye(5, dtype=torch.float64), batch_of(5))) == pytest.approx(0, abs=1e-12)
+
+
+def test_nearness_by_hand():
+    """Two equal features: of the squared distances 1, 1, 4, 9, 9 the median is 4."""
+    z = torch.tensor([[0.0], [0.0], [1.0], [3.0]])
+    near, sigma = nearness(z, batch_of(4))
+    assert float(sigma) == 4.0
+    assert float(near) == pytest.approx(sum(math.exp(-d / 4) for d in (0, 1, 9, 1, 9, 4)) / 6)
+
+
+def test_the_median_is_the_lower_of_two():
+    """Squared distances 1, 4, 9, 16, 36, 49."""
+    assert float(nearness(torch.tensor([[0.0], [1.0], [3.0], [7.0]]), batch_of(4))[1]) == 9.0
+
+
+def test_equal_features_are_finite():
+    z = torch.zeros(3, 2, requires_grad=True)
+    near, _ = nearness(z, batch_of(3))
+    assert float(near.detach()) == 1.0
+    assert torch.equal(torch.autograd.grad(near, z)[0], torch.zeros(3, 2))
+
+
+def test_padding_changes_nothing():
+    method, net = configured("feduv"), TinyBN().eval().double()
+    rng = torch.Generator().manual_seed(2)
+    x, y = torch.randn(5, 5, generator=rng).double(), torch.tensor([0, 1, 2, 0, 3])
+    junk = 100 * torch.randn(3, 5, generator=rng).double()
+    padded = Batch(
+        torch.cat([junk[:1], x, junk[1:]]), torch.cat([y[:1], y, y[:2]]), torch.tensor([0, *[1] * 5, 0, 0]) > 0
+    )
+    gradients = []
+    for batch in (Batch(x, y), padded):
+        out = method.loss(net, batch, {})
+        gradients.append([out.total.detach(), *torch.autograd.grad(out.total, list(net.parameters()))])
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-10) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("counting", [0, 1])
+def test_fewer_than_two_samples_have_neither_term(counting):
+    toy = world(configured("feduv"), LABELS)
+    x, y = toy.samples(1)
+    terms = toy.method.loss(toy.net, Batch(x, y, torch.arange(len(y)) < counting), {}).terms
+    assert float(terms["variance"].detach()) == float(terms["uniformity"].detach()) == 0.0
+
+
+def test_a_client_with_one_sample_makes_no_step():
+    toy = world(configured("feduv"), LABELS, engine=Recording)
+    toy.federation.step()
+    assert {done.client: done.steps for done in toy.federation.engine.done}[2] == 0
+
+
+def test_without_both_weights_it_is_fedavg():
+    even = [labels for labels in LABELS if len(labels) > 1]
+    methods = (configured("fedavg"), configured("feduv", variance=0.0, uniformity=0.0))
+    toys = [after(world(m, even, net=TinyBN), 2) for m in methods]
+    assert furthest(*(toy.federation.server["model"] for toy in toys)) < 1e-6
+
+
+@pytest.mark.parametrize("engine", ["processes", "stacked"])
+def test_engines_agree(engine):
+    toys = [world(configured("feduv"), LABELS, net=TinyBN) for _ in range(2)]
+    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
+
+
+@pytest.mark.parametrize("key", ["variance", "uniformity"])
+def test_values_out_of_range(key):
+    with pytest.raises(ConfigError, match=rf"feduv\.{key} = -1"):
+        configured("feduv", **{key: -1.0})

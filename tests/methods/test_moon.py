@@ -1,0 +1,102 @@
+"""MOON: golden numbers, the first participation, and the contrast where both anchors agree."""
+
+import math
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.methods.moon import MOON
+from fedloom.methods.phases import Batch
+from golden_world import GOLDEN, golden_run, matches, noting, probe, refuted
+from support import TinyBN, after, alike, configured, same_bits, same_tree, world
+
+GOLD = GOLDEN["moon"]
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+
+
+def test_golden():
+    kind, firsts = noting(MOON)
+    _, servers = golden_run(kind, **GOLD["options"])
+    for number, server in enumerate(servers, 1):
+        wanted = GOLD["out"][f"round{number}"]
+        assert matches(server["model"], wanted["server"])
+        assert abs(probe(server["model"]) - wanted["probe"]) < 1e-7
+    assert refuted(servers[2]["model"], GOLD)
+    assert {k: float(out.total.detach()) for k, out in firsts.items()} == pytest.approx(
+        GOLD["out"]["first_losses"], abs=1e-7
+    )
+
+
+def test_a_new_client_has_no_contrast_whatever_the_round():
+    toy = world(configured("moon"), LABELS)
+    after(toy, 2)
+    ctx = toy.federation.client_context(0, 3)
+    payload = {"model": toy.federation.server["model"]}
+    assert "previous" not in toy.method.begin(payload, {}, ctx).consts
+    x, y = toy.samples(0)
+    consts = toy.method.begin(payload, toy.federation.states[0], ctx).consts
+    assert list(toy.method.loss(toy.net, Batch(x, y), consts).terms) == ["ce", "contrast"]
+
+
+def test_the_last_model_is_the_clients_own_before_aggregation():
+    toy = world(configured("moon"), LABELS[:2], epochs=2)
+    job = toy.job(0)
+    done = toy.worker.run(job)
+    assert same_tree(done.state["previous"], done.payload["model"])
+
+
+def test_equal_anchors_give_log_2_without_gradient():
+    method = configured("moon", mu=1.0)
+    toy = world(method, LABELS[:2])
+    x, y = toy.samples(0)
+    moved = {name: value + 0.1 for name, value in toy.task.init.items()}
+    consts = {"received": moved, "previous": moved}
+    contrast = method.loss(toy.net, Batch(x, y), consts).terms["contrast"]
+    assert float(contrast.detach()) == pytest.approx(math.log(2), abs=1e-6)
+    gradients = torch.autograd.grad(contrast, list(toy.net.parameters()), materialize_grads=True)
+    assert max(float(g.abs().max()) for g in gradients) < 1e-6
+
+
+def test_anchors_are_in_evaluation_mode():
+    method = configured("moon")
+    toy = world(method, LABELS[:2], net=TinyBN)
+    x, y = toy.samples(0)
+    tree = {n: v + 0.2 if v.is_floating_point() else v for n, v in toy.task.init.items()}
+    consts, net = {"received": toy.task.init, "previous": tree}, toy.net.train()
+    before = {n: v.clone() for n, v in net.state_dict().items()}
+    contrast = method.loss(net, Batch(x, y), consts).terms["contrast"]
+    net.load_state_dict(before)
+    anchors = []
+    for weights in (toy.task.init, tree):
+        teacher = TinyBN().eval()
+        teacher.load_state_dict(weights)
+        anchors.append(teacher.features(x).detach())
+    z = net.features(x)
+    scores = torch.stack([torch.cosine_similarity(z, a) for a in anchors], 1) / 0.5
+    assert float(contrast.detach()) == pytest.approx(5 * float(-scores.log_softmax(1)[:, 0].mean().detach()), rel=1e-5)
+
+
+def test_without_contrast_it_is_fedavg_bit_for_bit():
+    toys = [world(m, LABELS, participation=0.6, epochs=2) for m in (configured("fedavg"), configured("moon", mu=0.0))]
+    for toy in toys:
+        after(toy, 3)
+    assert same_bits(*(toy.federation.server for toy in toys))
+
+
+@pytest.mark.parametrize("engine", ["processes", "stacked"])
+def test_engines_agree(engine):
+    toys = [world(configured("moon"), LABELS, net=TinyBN, participation=0.8) for _ in range(2)]
+    assert alike(after(toys[0], 3), after(toys[1], 3, engine), engine)
+
+
+@pytest.mark.parametrize(("preset", "mu"), [("paper", 5), ("authors", 1), ("sound", 5), ("feddw", 5), ("fedco2", 1)])
+def test_presets(preset, mu):
+    options = configured("moon", preset).options
+    assert (options.mu, options.tau) == (mu, 0.5)
+
+
+@pytest.mark.parametrize(("key", "value"), [("mu", -1.0), ("tau", 0.0)])
+def test_values_out_of_range(key, value):
+    with pytest.raises(ConfigError, match=rf"moon\.{key} = {value}"):
+        configured("moon", **{key: value})
