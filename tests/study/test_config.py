@@ -135,7 +135,7 @@ def test_sections_given_as_words_take_keys() -> None:
     )
     config = parse(load(None, ["scenario.source=digits", "scenario.alpha=1", *words]))
     assert (config.engine.name, config.engine.workers) == ("processes", 2)
-    assert config.models() == [("mlp", {"hidden": [9]})]
+    assert config.models() == [ModelConfig(name="mlp", hidden=[9])]
     assert (config.optimizer.name, config.optimizer.lr) == ("adam", 1.0)
     assert parse(changed("engine.workers=2")).engine.name == "auto"  # the file says it as a word
 
@@ -146,7 +146,7 @@ def test_places_in_lists_take_keys() -> None:
         changed(*words, "scenario.skews.1.rho=7")
     config = parse(changed(*words, "scenario.skews.0.rho=7", "model.0.hidden=[9]"))
     assert config.scenario.resolved()["skews"][0]["rho"] == 7
-    assert config.models() == [("mlp", {"hidden": [9]}), ("digits-cnn", {})]
+    assert config.models() == [ModelConfig(name="mlp", hidden=[9]), ModelConfig(name="digits-cnn")]
 
 
 def test_a_model_may_take_options_of_types_that_pydantic_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
