@@ -105,7 +105,7 @@ OTHERS = {
 @pytest.mark.parametrize("case", OTHERS)
 def test_a_folder_with_another_model_is_refused_in_one_line(case, scenario, tmp_path):
     fl.run(scenario=scenario, model=frozen(), out=tmp_path, **QUICK)
-    with pytest.raises(RunFolderError, match=r"holds a run of another config \(model[.:].*digest: ") as caught:
+    with pytest.raises(RunFolderError, match=r"holds a run of another config \(model[.:]") as caught:
         fl.run(scenario=scenario, model=OTHERS[case](), out=tmp_path, existing="resume", **QUICK)
     assert "\n" not in str(caught.value)
 

@@ -14,15 +14,14 @@ from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched
 from fedloom.engine.steps import Block, Steps, Taken
-from fedloom.methods import METHODS
 from fedloom.methods.facts import Start
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.phases import Objective, OptimizerSpec, Train
-from support import PLAIN_SGD, Tiny, TinyBN, TinyDropout, configured, handmade, same_bits, same_tree, world
+from support import PLAIN_SGD, ROW_METHODS, Tiny, TinyBN, TinyDropout, configured, handmade, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
-NAMES = [*METHODS.names(), "fedprox+dw", "fedsc+dw"]
+NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw"]
 LONG = 1e9
 
 

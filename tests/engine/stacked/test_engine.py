@@ -20,11 +20,18 @@ from fedloom.methods.phases import OptimizerSpec
 from fedloom.methods.spec import Spec
 from fedloom.study.config import parse
 from fedloom.study.run import run
-from support import Tiny, TinyBN, TinyDropout, after, alike, configured, handmade, near, world
+from support import ROW_METHODS, Tiny, TinyBN, TinyDropout, after, alike, configured, handmade, near, world
 
 # Unequal sizes, a class that nobody has in some clients, a client smaller than a batch, one of a single sample.
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
-METHOD_NAMES = [*(name for name, kind in METHODS if kind.spec.unstackable is None), "fedprox+dw", "fedsc+dw"]
+# FedCDA chooses between models, and FedKD cuts ranks, at thresholds that roundings may cross: tests of their own.
+METHOD_NAMES = [
+    *(n for n in ROW_METHODS if METHODS.get(n).spec.unstackable is None and n not in ("fedcda", "fedkd")),
+    "fedprox+dw",
+    "fedsc+dw",
+]
+# Batch norm over two samples multiplies roundings: clients that keep their bodies show it, in single precision alone.
+OWN_BODIES = {name for name in METHOD_NAMES if METHODS.get(name).spec.architectures == "any"} - {"fedssa", "local"}
 PROTOTYPES_IN_SINGLE = ("fedsc", "fedskc")
 
 
@@ -63,7 +70,8 @@ def agree(method, *, labels=LABELS, rounds=2, tolerance=1e-5, engine=stacked, **
 @pytest.mark.parametrize("preset", ["sound", "paper", "authors"])
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_every_method_agrees_with_the_serial_engine(name, preset, net):
-    agree(handmade(name, preset), net=net)
+    labels = LABELS[:-1] if net is TinyBN and name in OWN_BODIES else LABELS
+    agree(handmade(name, preset), net=net, labels=labels)
 
 
 @pytest.mark.parametrize("name", [name for name in METHOD_NAMES if not name.startswith(PROTOTYPES_IN_SINGLE)])
@@ -110,7 +118,7 @@ class Swaps(FedAvg):
 
 def test_clients_of_one_size_with_momentum():
     alike = [[0, 1, 2, 0, 1, 1, 0, 3], [1, 1, 2, 3, 3, 0, 1, 2], [0, 1, 2, 3, 0, 1, 2, 3]]
-    for name in METHOD_NAMES:
+    for name in sorted({*METHOD_NAMES} - {"scaffold"}):  # which refuses momentum
         momentum = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=1e-3)
         agree(configured(name), labels=alike, optimizer=momentum, epochs=2, rounds=3)
 
