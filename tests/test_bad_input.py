@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 
 from fedloom.cli import main
 
-Maker: TypeAlias = "str | bytes | Callable[[Path], object]"
+# What a file holds, or makes it; for a folder, what is damaged in a copy of a finished run.
+Maker: TypeAlias = "str | bytes | Callable[[Path], object] | dict[str, str | bytes]"
 
 CONFIG = """
 method: fedavg
@@ -28,6 +30,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join(10 * [f'*{old}'])}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 NPZ = ("run", "c.yaml", "scenario.source=npz", "scenario.path=d.npz", "model=mlp")
+CSV = ("run", "c.yaml", "scenario.source=csv", "scenario.path=d.csv", "scenario.label=y")
 SOON = 20.0  # seconds; on an idle processor each takes a tenth of one
 
 
@@ -37,6 +40,12 @@ def npz(**changed: Any) -> bytes:
     stream = io.BytesIO()
     np.savez(stream, **{"x_train": x, "y_train": y, "x_test": x, "y_test": y, **changed})
     return stream.getvalue()
+
+
+def own(folder: Path) -> None:
+    """Something that fedloom did not write."""
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint" / "thesis.tex").write_text("years of work")
 
 
 def case(name: str, words: str | tuple[str, ...], says: str, **files: Maker) -> Any:
@@ -58,6 +67,7 @@ CASES = [
     case("said-twice", "run c.yaml seed=2 --seed 1", "--seed 1 and seed=2: give one of them"),
     case("methods-none", ("compare", "c.yaml", "--methods", ""), "unknown method ''"),
     case("methods-near-miss", "compare c.yaml --methods fedavg,fedcs", "did you mean 'fedsc'?"),
+    case("methods-twice", "compare c.yaml --methods fedavg,fedavg", "stands twice"),
     case("methods-name", "methods fedprx", "did you mean 'fedprox'?"),
     case("models-name", ("models", "🦊"), "unknown model '🦊': known: "),
     case("datasets-name", "datasets digit", "did you mean 'digits'?"),
@@ -92,6 +102,7 @@ CASES = [
     case("model-does-not-fit", "run c.yaml model=lenet5", "images of at least 16x16 pixels"),
     case("value-is-no-yaml", "run c.yaml rounds=[", "the value is not YAML"),
     case("value-nested", ("run", "c.yaml", "rounds=" + 3000 * "[" + 3000 * "]"), "nested more than 30 deep"),
+    case("nothing-to-select-by", "run c.yaml evaluation.select=best_val scenario.val=0", "there is no validation data"),
     case("no-model-to-test", "run c.yaml method=local", "the method has no global model"),
     # files
     case("no-config", "run nowhere.yaml", "no such config file"),
@@ -114,14 +125,35 @@ CASES = [
     case("out-at-a-file", "run c.yaml --out d.npz", "d.npz: cannot be written (a file is in the way)", d=b""),
     case("out-below-a-file", "compare c.yaml --out c.yaml/x", "c.yaml/x: cannot be written"),
     case("out-in-a-loop", "demo --out l/x", "l/x: cannot be written", l=lambda path: path.symlink_to("l")),
-    case("picture-below-a-file", "inspect c.yaml --out c.yaml/x.png", "c.yaml/x.png: cannot be written"),
+    case("picture-below-a-file", "inspect c.yaml --out c.yaml/x.png", "the picture cannot be written there"),
     case("picture-format", "inspect c.yaml --out who.txt", "pictures end in one of .png"),
     case("report-of-nothing", "report .", "no finished run there"),
+    case("report-as-csv", "report k --out t.csv", "a report is an .html page", k={}),
+    case("table-of-nothing", "table . --format latex", "no finished run there"),
     case("report-of-a-file", "report c.yaml", "no such folder"),
+    case("summary-of-nothing", "report k", "k/summary.json: damaged (it lacks method", k={"summary.json": "{}"}),
+    case("summary-cut", "run c.yaml --out k", "k/summary.json: damaged", k={"summary.json": '{"method'}),
+    case("json-nested", "report k", "damaged (it nests too deep)", k={"scenario.json": 100_000 * "["}),
+    case("metrics-gone", "report k", "k/metrics.jsonl: damaged", k={"metrics.jsonl": ""}),
+    case("config-nested", "run c.yaml --out k", "k/config.yaml: damaged", k={"config.yaml": "x: " + 3000 * "["}),
+    case("config-bomb", "report k", "k/config.yaml: damaged", k={"config.yaml": BOMB}),
+    case("out-of-another-config", "run c.yaml seed=1 --out k", "holds a run of another config", k={}),
+    case("fresh-in-a-folder-of-mine", "run c.yaml --out m --fresh", "m", m=own),
+    case("export-of-nothing", "export .", "no run there"),
+    case("export-client", "export k --client 99", "client = 99: the run has 4 clients", k={}),
+    case("export-below-a-file", "export k --out c.yaml/x.safetensors", "c.yaml/x.safetensors: cannot be", k={}),
+    case("export-name", "export k --out .", "take a name such as model.safetensors", k={}),
+    case("predict-nothing", "predict k none.png", "none.png: no such file", k={}),
+    case("predict-shape", "predict k d.npz", "the model takes (1, 8, 8)", k={}, d=npz(x=np.zeros((3, 4, 4), np.uint8))),
+    case("predict-damaged", "predict k s.png", "s.png: cannot be decoded", k={}, **{"s.png": b"\x89PNG cut"}),
     # data
     case("no-data", "run c.yaml scenario.source=npz scenario.path=none.npz", "none.npz: no such file"),
     case("no-path", "run c.yaml scenario.source=npz", "scenario.path is missing"),
     case("damaged", NPZ, "damaged or truncated", d=b"PK\x03\x04 cut"),
+    case("csv-label", CSV, "d.csv: ", **{"d.csv": "a,b\n1,2\n"}),
+    case("csv-ragged", CSV, "d.csv: ", **{"d.csv": "a,y\n1,2\n1\n"}),
+    case("csv-binary", CSV, "d.csv: ", **{"d.csv": bytes(range(128, 256))}),
+    case("label-absurd", NPZ, "4611686018427387904", d=npz(y_train=np.arange(60) % 2 * 2**62)),
     case("label-missing", NPZ, "lacks y_test", d=lambda path: np.savez(path, x_train=0, y_train=0, x_test=0)),
     case("label-count", NPZ, "need one label per sample", d=npz(y_train=np.zeros(5, int))),
     case("label-negative", NPZ, "label -1 is outside", d=npz(y_train=np.arange(60) % 2 - 1)),
@@ -141,6 +173,17 @@ def everything(folder: Path) -> dict[str, str | bytes | None]:
     }
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of `CONFIG`."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "c.yaml").write_text(CONFIG)
+    with pytest.raises(SystemExit):
+        main(["run", str(folder / "c.yaml"), "--out", str(folder / "k"), "--quiet"])
+    assert (folder / "k" / "summary.json").is_file()
+    return folder / "k"
+
+
 @pytest.mark.parametrize(("words", "says", "files"), CASES)
 def test_one_clear_line(
     words: list[str],
@@ -148,13 +191,18 @@ def test_one_clear_line(
     files: dict[str, Maker],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    finished: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text(CONFIG)
     for name, made in files.items():
         path = Path({"bad": "bad.yaml", "d": "d.npz"}.get(name, name))
-        if callable(made):
+        if isinstance(made, dict):
+            shutil.copytree(finished, path)
+            for inside, content in made.items():
+                (path / inside).write_bytes(content.encode() if isinstance(content, str) else content)
+        elif callable(made):
             made(path)
         else:
             path.write_bytes(made.encode() if isinstance(made, str) else made)

@@ -34,7 +34,6 @@ from fedloom.commands.shared import (
     print_json,
     say,
     spoken,
-    writing,
 )
 from fedloom.core.errors import ClientError, ConfigError, FedloomError
 from fedloom.core.interrupts import one_at_a_time
@@ -51,7 +50,6 @@ app = typer.Typer(
 )
 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same config.")]
-Seeds = Annotated[int, typer.Option(min=1, max=10_000, help="Seeds: the config's (or --seed), and the next ones.")]
 
 
 def _version(wanted: bool) -> None:
@@ -76,7 +74,7 @@ def fedloom(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    seeds: Seeds = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Seeds: 0 (or --seed), and the next ones.")] = 3,
     seed: Seed = None,
     rounds: Rounds = None,
     jobs: Jobs = None,
@@ -157,8 +155,7 @@ def inspect(
     if out is not None:
         from fedloom.report import save_holdings
 
-        with writing(out):
-            save_holdings(picture, out)
+        save_holdings(picture, out)
     if as_json:
         print_json(picture | {"picture": None if out is None else str(out)})
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.commands.shared import console_of, in_folder, in_words, spoken, writing
+from fedloom.commands.shared import console_of, in_folder, in_words, spoken
 from fedloom.core.errors import ConfigError, RunFolderError
 
 
@@ -36,9 +36,6 @@ def test_why_something_cannot_be_written(tmp_path: Path) -> None:
     below, why = tmp_path / "file" / "x", r"file/x: cannot be written \(a file is in the way\)"
     with pytest.raises(RunFolderError, match=why), in_folder(below):
         pass
-    why = r"page: cannot be written \(no\); choose another place"
-    with pytest.raises(RunFolderError, match=why), writing(Path("page")):
-        raise PermissionError(13, "no")
 
 
 def test_a_stream_without_unicode_loses_nothing() -> None:

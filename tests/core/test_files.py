@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core import files
-from fedloom.core.files import cache_dir, json_text, write_atomic
+from fedloom.core.files import cache_dir, json_text, parse_json, write_atomic
 
 
 def test_writes_bytes_and_text_and_makes_missing_folders(tmp_path):
@@ -85,3 +85,10 @@ def test_the_cache_is_the_users_own_or_the_platforms(monkeypatch):
 def test_json_has_no_numbers_that_are_not_finite():
     value = {"a": math.nan, "b": [math.inf, (1.5, -math.inf)], "c": {"d": None, "e": True, "f": "NaN"}}
     assert json_text(value) == '{"a": null, "b": [null, [1.5, null]], "c": {"d": null, "e": true, "f": "NaN"}}'
+
+
+def test_json_that_nests_too_deep_is_a_value_error_like_any_other():
+    assert parse_json('{"a": [1, null]}') == {"a": [1, None]}
+    for text in ("{", 100_000 * "[", b"\xff"):
+        with pytest.raises(ValueError):
+            parse_json(text)

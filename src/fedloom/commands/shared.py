@@ -87,22 +87,18 @@ def found(config: Path) -> Path:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say in one line why `path` cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        why = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        raise RunFolderError(f"{path}: cannot be written ({why}); choose another place with --out") from None
-
-
-@contextlib.contextmanager
 def in_folder(folder: Path) -> Iterator[None]:
-    """Make a folder for what comes; it goes again, with those above that were made for it, if nothing came into it."""
+    """Make a folder for what comes; it goes again, with those above that were made for it, if nothing came into it.
+
+    Raises `RunFolderError` if it cannot be made.
+    """
     new = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:
-        with writing(folder):
+        try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+            raise RunFolderError(f"{folder}: cannot be written ({why}); choose another place with --out") from None
         yield
     finally:
         for path in new:

@@ -23,6 +23,14 @@ def json_text(value: Any, **how: Any) -> str:
     return json.dumps(_finite(value), allow_nan=False, **how)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text holds. Raises `ValueError` for what is none, or nests too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None

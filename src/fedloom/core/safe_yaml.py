@@ -36,13 +36,13 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def parse_yaml(text: str) -> Any:
-    """Plain values from one YAML document; what stands behind aliases is copied.
+def parse_yaml(text: str, longest: int = _LETTERS) -> Any:
+    """Plain values from one YAML document of at most `longest` characters; what stands behind aliases is copied.
 
     Raises `yaml.YAMLError` for what is no YAML, holds a key twice, or is larger or deeper than any config.
     """
-    if len(text) > _LETTERS:
-        raise _Refused(f"more than {_LETTERS:,} characters; no config is that long")
+    if len(text) > longest:
+        raise _Refused(f"more than {longest:,} characters; no config is that long")
     try:
         _check(text)
         return _apart(yaml.load(text, _Loader))  # a safe loader

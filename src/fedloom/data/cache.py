@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 
 from fedloom._version import __version__
 from fedloom.core.errors import DataError
-from fedloom.core.files import cache_dir
+from fedloom.core.files import cache_dir, parse_json
 
 _FORMAT = 2
 _WAIT_SECONDS = 1800.0
@@ -113,7 +113,7 @@ def checksum(array: np.ndarray) -> int:
 def _opened(folder: Path, stamp: str, *, fresh: bool = False) -> Entry | None:
     """The entry if it is whole, of this version and of these files; one that is `fresh` is not summed again."""
     try:
-        described = json.loads((folder / "entry.json").read_text(encoding="utf-8"))
+        described = parse_json((folder / "entry.json").read_text(encoding="utf-8"))
         if described["made_by"] != _made_by() or described["stamp"] != stamp:
             return None
         arrays = {}

@@ -18,7 +18,7 @@ _FORMATS = (".png", ".svg", ".pdf")
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     """Draw who holds what (`scenario` is what scenario.json holds) to a .png, .svg or .pdf; returns `path`.
 
-    Raises `ConfigError` for another ending, `OSError` if the file cannot be written.
+    Raises `ConfigError` for another ending, or if the file cannot be written.
     """
     if path.suffix.lower() not in _FORMATS:
         raise ConfigError(f"{path}: pictures end in one of {', '.join(_FORMATS)}")
@@ -26,5 +26,8 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     with in_light_theme() as page:
         figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))
         figure.savefig(stream, format=path.suffix.lower()[1:], dpi=160, facecolor=page)
-    write_atomic(path, stream.getvalue())
+    try:
+        write_atomic(path, stream.getvalue())
+    except OSError as error:
+        raise ConfigError(f"{path}: the picture cannot be written there ({error.strerror})") from None
     return path

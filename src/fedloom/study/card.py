@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from safetensors.torch import load, save
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import parse_json, write_atomic
 from fedloom.core.trees import Tree
 from fedloom.study.results import At
 
@@ -83,7 +82,9 @@ def write(card: Card, tree: Tree, path: Path) -> Path:
     Raises `ConfigError` for another suffix, and for files there that fedloom did not export.
     """
     if path.suffix != SUFFIX:
-        raise ConfigError(f"{path}: weights are written as {SUFFIX}; take a name such as {path.with_suffix(SUFFIX)}")
+        raise ConfigError(
+            f"{path}: weights are written as {SUFFIX}; take a name such as {path.stem or 'model'}{SUFFIX}"
+        )
     beside = path.with_suffix(".json")
     for file in (path, beside):
         if file.exists() and not _exported(beside, path.name):
@@ -124,7 +125,7 @@ def read(path: Path) -> tuple[Card, Tree]:
 def _exported(beside: Path, name: str) -> bool:
     """Whether there is a card that belongs to the weights `name`."""
     try:
-        known = json.loads(beside.read_text(encoding="utf-8"))
+        known = parse_json(beside.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(known, dict) and "fedloom" in known and known.get("weights") == name

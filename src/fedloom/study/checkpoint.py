@@ -7,7 +7,6 @@ states (`packs.py`). Equal federations have the same sha256, whenever checkpoint
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +16,7 @@ from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError
-from fedloom.core.files import json_text, write_atomic
+from fedloom.core.files import json_text, parse_json, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.study import packs
 from fedloom.study.log import START, Log, Position
@@ -167,7 +166,7 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
 
 
 def _meta(path: Path) -> dict[str, Any]:
-    meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    meta = parse_json((path / "meta.json").read_text(encoding="utf-8"))
     if not isinstance(meta, dict):
         raise ValueError("meta.json holds no object")
     return meta

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,15 @@ import yaml
 from filelock import FileLock, Timeout
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text, write_atomic
+from fedloom.core.files import json_text, parse_json, write_atomic
+from fedloom.core.safe_yaml import parse_yaml
 from fedloom.study import marker
 from fedloom.study.log import Log, Row
 
 __all__ = ["Row", "RunFolder"]
 
 _SUMS = "checksums"
+_LONGEST = 1 << 20  # characters of a resolved config
 # What every summary has, those of earlier versions included.
 _NEEDED = (
     *("method", "preset", "source", "seed", "rounds", "clients", "protocol", "select", "degenerate"),
@@ -79,7 +80,7 @@ class RunFolder:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the folder, or None where there is none. Raises `RunFolderError` if it is damaged."""
         try:
-            content = json.loads(self._text(name) or "null")
+            content = parse_json(self._text(name) or "null")
         except ValueError as error:
             raise RunFolderError(
                 f"{self.path / name}: damaged ({error}); delete the run folder and run again"
@@ -100,7 +101,7 @@ class RunFolder:
         """config.yaml as plain values, or None where there is none."""
         try:
             text = self._text("config.yaml")
-            values = None if text is None else yaml.safe_load(text)
+            values = None if text is None else parse_yaml(text, _LONGEST)
         except (UnicodeDecodeError, yaml.YAMLError):
             values = text = ""
         if text is not None and not isinstance(values, dict):

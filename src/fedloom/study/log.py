@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text
+from fedloom.core.files import json_text, parse_json
 
 
 class Row(TypedDict):
@@ -82,7 +81,7 @@ class Log:
 
     def _row(self, number: int, line: bytes) -> Row:
         try:
-            row: Row = json.loads(line)
+            row: Row = parse_json(line)
             if row.keys() != _KEYS:
                 raise ValueError
         except (ValueError, AttributeError):

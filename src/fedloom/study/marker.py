@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
 from fedloom._version import __version__
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text, write_atomic
+from fedloom.core.files import json_text, parse_json, write_atomic
 
 MARKER, LOCK = ".fedloom", ".lock"
 Kind = Literal["run", "comparison"]
@@ -50,7 +49,7 @@ def _names(path: Path) -> set[str]:
 
 def _kind(path: Path) -> str | None:
     try:
-        told = json.loads((path / MARKER).read_text(encoding="utf-8"))
+        told = parse_json((path / MARKER).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return _earlier(path)
     except ValueError:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import parse_json, write_atomic
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.partition import Dealt, Partition, partition, require_clients
 from fedloom.data.scenario import Scenario
@@ -86,7 +86,7 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file of index lists") from None
     except (OSError, ValueError) as error:
