@@ -69,7 +69,8 @@ def test_ctrl_c_is_one_line_and_ends_everything(tmp_path: Path, words: list[str]
 
 @linux
 @pytest.mark.slow
-def test_a_killed_process_of_a_comparison_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
+def test_a_killed_process_of_a_comparison_is_one_line(tmp_path: Path, which: int) -> None:
     config = parse({"scenario": {"source": "digits", "clients": 4, "partition": "iid"}, "rounds": 100_000})
     children = {*Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
     killed: list[int] = []
@@ -77,9 +78,9 @@ def test_a_killed_process_of_a_comparison_is_one_line(tmp_path: Path) -> None:
     def kill(event: Event) -> None:
         if event.round and not killed:
             now = {*Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
-            workers = [p for p in map(int, now - children) if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
-            killed.append(workers[0])
-            os.kill(workers[0], signal.SIGKILL)
+            new = sorted(map(int, now - children))
+            killed.append([p for p in new if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()][which])
+            os.kill(killed[0], signal.SIGKILL)
 
     with pytest.raises(RunFolderError, match=r"was ended from outside \(out of memory\?\).*compare again") as caught:
         compare([config, config.model_copy(update={"seed": 1})], out=tmp_path, jobs=2, listener=kill)

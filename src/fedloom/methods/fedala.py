@@ -108,7 +108,7 @@ class FedALA(Method):
 
     def mixing_loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor:
         """CE of the net whose head is mixed by A."""
-        mixing: Tree = {name: net.get_parameter(f"{EXTRA}.{_flat(name)}") for name in consts["pairs"]}
+        mixing: Tree = {name: getattr(net.extra, _flat(name)) for name in consts["pairs"]}
         tree = _mixed(consts["pairs"], mixing)
         logits: Tensor = functional_call(net, tree, (batch.x,))
         return batch.mean(cross_entropy(logits, batch.y))
