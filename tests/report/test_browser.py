@@ -39,6 +39,13 @@ addEventListener("load", function () {
     said.push(heads.map(head => head.getAttribute("aria-sort")));
   }
   heads[0].querySelector("button").click();
+  var field = document.querySelector(".filter input"), shown = [];
+  ["FEDSC", "no such row", ""].forEach(function (words) {
+    field.value = words;
+    field.dispatchEvent(new Event("input"));
+    var rows = [...field.closest("section").querySelector("tbody").rows].filter(row => !row.hidden);
+    shown.push([rows.length, document.querySelector(".filter [role=status]").textContent]);
+  });
   var names = [...table.tBodies[0].rows].map(row => row.cells[0].textContent);
   document.getElementById("theme").click();
   var after = root.dataset.theme;
@@ -49,7 +56,7 @@ addEventListener("load", function () {
     text: Math.min(...texts.map(t => t.getBoundingClientRect().height)),
     right: Math.max(...texts.map(t => t.getBoundingClientRect().right)),
     scroll: root.scrollWidth, inner: innerWidth, page: getComputedStyle(document.body).backgroundColor, after: after,
-    orders: orders.map(order => order.map(Number)), said: said, names: names,
+    orders: orders.map(order => order.map(Number)), said: said, names: names, shown: shown,
   }) + "END");
 });
 </script>"""
@@ -112,6 +119,7 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
     assert [said[1] for said in seen["said"]] == ["ascending", "descending"]
     assert not any(said[0] or any(said[2:]) for said in seen["said"])
     assert seen["names"] == sorted(seen["names"])
+    assert seen["shown"] == [[3, "3 of 10 rows"], [0, "0 of 10 rows"], [10, ""]]
 
     pixels = np.asarray(imread(shot))[:, :width, :3]
     assert pixels.shape[:2] == (height, width)

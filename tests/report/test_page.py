@@ -99,10 +99,13 @@ def test_nothing_is_loaded_from_elsewhere(page_of, two_methods):
     assert "@import" not in text
 
 
-def test_tables_are_there_as_csv_and_whole_without_a_script(page_of, make_result):
+def test_tables_can_be_saved_and_are_whole_without_a_script(page_of, make_result):
     text = page_of([make_result("fedsc", best_val=None), make_result("fedavg, mine")])
-    links = [unquote(a["href"]).partition(",")[2] for a in Elements(text).all("a")]
-    results, runs = ([*csv.DictReader(link.splitlines())] for link in links)
+    links = {a["download"]: unquote(a["href"]).partition(",")[2] for a in Elements(text).all("a")}
+    assert list(links) == ["results.csv", "results.md", "results.tex", "runs.csv"]
+    assert [line.split("|")[1].strip() for line in links["results.md"].splitlines()][::2] == ["method", "fedsc"]
+    assert r"\begin{tabular}" in links["results.tex"]
+    results, runs = ([*csv.DictReader(links[name].splitlines())] for name in ("results.csv", "runs.csv"))
     assert [(row["method"], row["accuracy"], row["best_val"]) for row in results] == [
         ("fedsc", "0.9", ""),
         ("fedavg, mine", "0.9", "0.8"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
 from typing import TypeAlias
 from urllib.parse import quote
@@ -37,14 +37,20 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{''.join(f'<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>' for k, v in pairs)}</dl>"
 
 
+_KINDS = {"csv": ("CSV", "text/csv"), "md": ("Markdown", "text/markdown"), "tex": ("LaTeX", "text/x-tex")}
 Cell: TypeAlias = str | tuple[str, float | None]
 
 
 def table(
-    anchor: str, caption: str, columns: Sequence[str], numeric: Set[str], rows_html: Sequence[Sequence[Cell]], csv: str
+    anchor: str,
+    caption: str,
+    columns: Sequence[str],
+    numeric: Set[str],
+    rows_html: Sequence[Sequence[Cell]],
+    saved: Mapping[str, str],
 ) -> str:
-    """A table that scrolls inside its own box, with its caption and a link to it as CSV below. `anchor`: its id;
-    `numeric`: columns of numbers; `csv`: the same as CSV.
+    """A table that scrolls inside its own box, with its caption and links that save it below. `anchor`: its id;
+    `numeric`: columns of numbers; `saved`: the same as text, by the ends of file names: csv, md, tex.
 
     Cells are HTML, those of numbers with the number to sort by. The first cell of each row names it.
     """
@@ -54,8 +60,11 @@ def table(
     for row in rows_html:
         cells = "".join(_cell(cell, a) for cell, a in zip(row[1:], align[1:], strict=True))
         body.append(f'<tr><th scope="row">{row[0]}</th>{cells}</tr>')
-    name, data = f"{anchor.removesuffix('-note')}.csv", f"data:text/csv;charset=utf-8,{quote(csv)}"
-    link = f'<a download="{name}" href="{data}">Save as CSV</a>'
+    name = anchor.removesuffix("-note")
+    links = " ".join(
+        f'<a download="{name}.{end}" href="data:{_KINDS[end][1]};charset=utf-8,{quote(text)}">{_KINDS[end][0]}</a>'
+        for end, text in saved.items()
+    )
     rows = "\n".join(body)
     return f"""<div class="scroll" tabindex="0" role="region" aria-labelledby="{anchor}">
 <table class="sorts" aria-labelledby="{anchor}">
@@ -65,7 +74,7 @@ def table(
 </tbody>
 </table>
 </div>
-<p class="note"><span id="{anchor}">{escape(caption)}</span> {link}</p>"""
+<p class="note"><span id="{anchor}">{escape(caption)}</span> <span class="save">Save as {links}</span></p>"""
 
 
 def _cell(cell: Cell, attributes: str) -> str:

@@ -16,6 +16,7 @@ from fedloom.report.markup import facts, heading, notes
 from fedloom.report.measures import diverged
 from fedloom.report.provenance import configs, environments, run_list
 from fedloom.report.table_html import numbers_table
+from fedloom.study.formats import Format, formatted
 from fedloom.study.paired import all_paired
 from fedloom.study.results import Result
 from fedloom.study.studies.records import tuned_notes
@@ -26,6 +27,8 @@ from fedloom.study.verdict import BASELINE, scenario_words, verdict
 # Keys of a scenario that every scenario has, or that say little about it.
 _PLAIN_SCENARIO = {"source", "partition", "clients", "val", "seed", "min_samples", "max_draws", "path"}
 
+_SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
+
 
 def page(results: Sequence[Result], title: str | None = None) -> str:
     """The whole page as HTML."""
@@ -34,13 +37,13 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     sources = list(dict.fromkeys(str(r.numbers["source"]) for r in results))
     name = title or f"{listed(methods)} on {listed(sources)}"
-    script = _asset("page.js")
+    script = _asset("tables.js") + _asset("page.js")
     return Template(_asset("page.html")).substitute(
         title=escape(name),
         verdict=escape(_unbroken(verdict(rows))),
         facts=facts(_facts(groups)),
         notes=notes(_notes(groups)),
-        table=numbers_table(rows),
+        table=numbers_table(rows, {end: formatted(results, form) for end, form in _SAVED.items()}),
         body="\n".join(filter(None, _sections(groups))),
         version=escape(__version__),
         style=_asset("style.css"),

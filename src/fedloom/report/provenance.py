@@ -51,7 +51,7 @@ def run_list(groups: Sequence[Group]) -> str:
     numeric = {"Seed", "Accuracy %", "Memory MiB"}
     columns = ("Run", "Seed", "Accuracy %", "Memory MiB", "Engine", "Folder", "Checkpoint sha256")
     caption = "Every run: peak memory, engine, folder, and the hash of its last checkpoint."
-    return table("runs-note", caption, columns, numeric, body, as_csv(plain))
+    return table("runs-note", caption, columns, numeric, body, {"csv": as_csv(plain)})
 
 
 def _plain(result: Result) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from fedloom.report.markup import Cell, swatch, table
 from fedloom.report.measures import tone_name, tones
-from fedloom.study.formats import ATTACK_NOTE, ATTACKED, rows_csv
+from fedloom.study.formats import ATTACK_NOTE, ATTACKED
 from fedloom.study.table import ResultRow, figure_names, figure_text
 from fedloom.study.text import bytes_text, percent, seconds_text
 
@@ -15,8 +15,8 @@ _NUMBERS = ("Accuracy %", "n", "At best val %", "Up", "Down", "Time")
 _WORDS = ("Preset", "Protocol", "Select")
 
 
-def numbers_table(rows: Sequence[ResultRow]) -> str:
-    """One row per group: n, mean ± sample std, protocol, select, bytes and seconds per run."""
+def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> str:
+    """One row per group: n, mean ± sample std, protocol, select, bytes and seconds per run. `saved`: as `table`'s."""
     up, down = max(row["bytes_up"] for row in rows), max(row["bytes_down"] for row in rows)
     time, figures = max(row["seconds"] for row in rows), figure_names(rows)
     attacked = ATTACKED if any(row["attack"] for row in rows) else ()
@@ -47,7 +47,7 @@ def numbers_table(rows: Sequence[ResultRow]) -> str:
     numbers |= {name.capitalize() for name, number, _ in attacked if number}
     if attacked:
         caption += f" {ATTACK_NOTE[0].upper()}{ATTACK_NOTE[1:]}."
-    return table("results-note", caption, columns, numbers, body, rows_csv(rows))
+    return table("results-note", caption, columns, numbers, body, saved)
 
 
 def _std(std: float | None) -> str:

@@ -41,6 +41,8 @@ def test_every_method_has_the_same_trials_with_the_seed_of_the_trials() -> None:
         assert [trial.tried for trial in trials] == [{"optimizer.lr": 1.0e-5}, {"optimizer.lr": 0.1}]
         assert {trial.config.seed for trial in trials} == {100}
         assert {trial.config.optimizer.momentum for trial in trials} == {0.9}
+    methods = [job.config.method for job in jobs]
+    assert methods == sorted(methods, key=methods.index)  # a method's cells follow its trials: rows are whole early
 
 
 def test_cells_run_with_what_validation_chose_and_the_table_says_so(tmp_path: Path) -> None:

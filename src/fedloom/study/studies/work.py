@@ -41,11 +41,11 @@ class Outcome:
 
 
 def jobs_of(study: Study, cells: Sequence[Cell]) -> list[Job]:
-    """Every run once: the trials that `cells` need, then the cells."""
+    """Every run once, in the order of `cells`, each after the trials that it needs: a row is whole early."""
     found: dict[str, Job] = {}
-    trials: list[Job] = [trial for cell in cells for trial in trials_of(study, cell)]
-    for job in [*trials, *cells]:
-        found.setdefault(job.folder, job)
+    for cell in cells:
+        for job in (*trials_of(study, cell), cell):
+            found.setdefault(job.folder, job)
     return list(found.values())
 
 
