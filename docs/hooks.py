@@ -1,4 +1,4 @@
-"""What the site needs beyond Markdown: equations as MathML, which browsers draw without any script or network.
+"""What the site needs beyond Markdown: tables that sort, and equations as MathML.
 
 Pages write LaTeX between dollars. `pymdownx.arithmatex` finds it, `latex2mathml` turns it into MathML here.
 """
@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
+from mkdocs.structure.files import File
 
+_TABLES = Path(__file__).parents[1] / "src" / "fedloom" / "report" / "assets" / "tables.js"
 _MATH = re.compile(r'<(?P<tag>span|div) class="arithmatex">(?P<text>.*?)</(?P=tag)>', re.DOTALL)
 
 
 def on_page_content(text: str, **_: Any) -> str:
     """Every equation of a page as MathML; a long one scrolls in its own box."""
     return _MATH.sub(_drawn, text)
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Tables of measurements sort as those of a report do, with the same script."""
+    files.append(File.generated(config, "assets/tables.js", abs_src_path=str(_TABLES)))
+    return files
 
 
 def on_config(config: Any, **_: Any) -> Any:

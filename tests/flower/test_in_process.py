@@ -105,11 +105,11 @@ def test_a_server_killed_before_its_checkpoint_repeats_the_round_from_the_states
 # -- clients that are lost ---------------------------------------------------------------------------------------------
 def test_a_round_closes_without_a_client_that_does_not_answer(nodes_of):
     """Its private state stays the one from before, and the others' sums are as if it had not been drawn."""
-    config = config_of("scaffold", flower={"round_timeout": 0.3})
+    config = config_of("scaffold", flower={"round_timeout": 2.0})  # others may be slow on a busy machine
     link = Faulty(nodes_of(config), lambda order, answer: None if (order.client, order.round) == (2, 2) else answer)
     notes = Notes()
     serve(config, link, callbacks=[notes])
-    assert "goes on without clients 2: no answer within 0.3 s" in notes.texts
+    assert "goes on without clients 2: no answer within 2 s" in notes.texts
     third = next(order for order in link.orders if (order.do, order.client, order.round) == ("train", 2, 3))
     assert third.kept == 1
 

@@ -44,8 +44,8 @@ def jobs_of(study: Study, cells: Sequence[Cell]) -> list[Job]:
     """Every run once, in the order of `cells`, each after the trials that it needs: a row is whole early."""
     found: dict[str, Job] = {}
     for cell in cells:
-        for job in (*trials_of(study, cell), cell):
-            found.setdefault(job.folder, job)
+        found |= {trial.folder: trial for trial in trials_of(study, cell)}
+        found.setdefault(cell.folder, cell)
     return list(found.values())
 
 

@@ -1,0 +1,76 @@
+"""The finished cells of a study as plain numbers, one block for each setting and method: what results/studies holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedloom.core.files import write_atomic
+from fedloom.study.clients import worst_of_group
+from fedloom.study.environment import describe
+from fedloom.study.results import Result
+from fedloom.study.studies.place import Place, read
+from fedloom.study.studies.plan import Study
+from fedloom.study.studies.work import done_of
+
+FOLDER = Path(__file__).parent / "results" / "studies"
+
+
+def keep(out: Path) -> Path:
+    """Write what has been measured in a study's folder to results/studies/NAME.json, NAME being the folder's name.
+
+    Blocks of earlier runs stay until their method is measured again, so a study may be run in parts. Ends the program
+    where there is no study.
+    """
+    study = read(out)
+    if study is None:
+        raise SystemExit(f"{out}: no study there")
+    path = FOLDER / f"{out.resolve().name}.json"
+    there = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
+    cells = {**there, **measured(study, Place(out))}
+    names = dict.fromkeys(f"{cell.setting}/{cell.method}" for cell in study.cells)
+    text = {"environment": describe(), "cells": {name: cells[name] for name in names if name in cells}}
+    write_atomic(path, (json.dumps(text, indent=1) + "\n").encode())
+    return path
+
+
+def measured(study: Study, place: Place) -> dict[str, dict[str, Any]]:
+    """By "setting/label", all methods whose seeds have all finished."""
+    wanted: dict[tuple[str, str], int] = {}
+    for cell in study.cells:
+        wanted[cell.setting, cell.method] = wanted.get((cell.setting, cell.method), 0) + 1
+    done = done_of(study, place)
+    return {
+        f"{setting}/{label}": block_of(done[setting, label], study.tune)
+        for (setting, label), count in wanted.items()
+        if len(done.get((setting, label), [])) == count
+    }
+
+
+def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
+    """One method in one setting. Accuracies in [0, 1], bytes and seconds of a whole run, means over seeds."""
+    numbers = [result.numbers for result in results]
+    success = [one["attack"]["success"] for one in numbers if one.get("attack")]
+    return {
+        "method": numbers[0]["method"],
+        "preset": numbers[0]["preset"],
+        "protocol": numbers[0]["protocol"],
+        "seeds": [one["seed"] for one in numbers],
+        "accuracies": [one["accuracy"] for one in numbers],
+        "worst": worst_of_group(results),
+        "tuned": {key: _at(results[0].config, key) for key in tuned},
+        "bytes_up": fmean(one["bytes_up"] for one in numbers),
+        "bytes_down": fmean(one["bytes_down"] for one in numbers),
+        "train_seconds": round(fmean(one["seconds"]["train"] for one in numbers), 1),
+        "attack_success": fmean(success) if success and None not in success else None,
+        "warnings": sorted({message for one in numbers for message in one["degenerate"]}),
+    }
+
+
+def _at(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        config = config[part]
+    return config

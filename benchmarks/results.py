@@ -1,0 +1,129 @@
+"""Tables of measured accuracies in docs/results.md, docs/leaderboard.md and docs/methods/robust.md.
+
+fedloom study benchmarks/studies/NAME.yaml --out runs/NAME --workers 2
+python benchmarks/results.py runs/NAME     # its finished methods into results/studies/NAME.json, and the pages
+python benchmarks/results.py               # the pages again, from these files
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cells import FOLDER, keep
+from fedloom.core.files import write_atomic
+from fedloom.methods.catalogue import entries
+from fedloom.study.results import mean_std
+
+DOCS = Path(__file__).parents[1] / "docs"
+ATTACKS = "attacks"
+Cells = Mapping[str, dict[str, Any]]
+
+
+def kept() -> dict[str, Cells]:
+    """What was measured, by study."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8"))["cells"] for path in sorted(FOLDER.glob("*.json"))}
+
+
+def setting_table(cells: Cells, setting: str) -> str:
+    """All methods of one setting, those of a protocol together, best first."""
+    rows = [(label, cell) for name, cell in cells.items() for at, _, label in [name.partition("/")] if at == setting]
+    lines = [
+        "| method | protocol | accuracy % | worst 10 % | learning rate | MB up | MB down | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for label, cell in sorted(rows, key=lambda row: (row[1]["protocol"], -_mean(row[1]))):
+        rate = cell["tuned"].get("optimizer.lr", "–")
+        lines.append(
+            f"| {_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} | {_worst(cell)} | {rate} |"
+            f" {cell['bytes_up'] / 1e6:,.1f} | {cell['bytes_down'] / 1e6:,.1f} | {cell['train_seconds']:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def leaderboard(studies: Mapping[str, Cells]) -> str:
+    """All methods in all settings without attacks, one row each."""
+    lines = [
+        "| scenario | method | protocol | accuracy % | worst 10 % | MB | seconds | n |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for study, cells in studies.items():
+        for name, cell in cells.items() if study != ATTACKS else ():
+            setting, _, label = name.partition("/")
+            traffic = f"{(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f}"
+            lines.append(
+                f"| {setting or study} | {_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
+                f" {_worst(cell)} | {traffic} | {cell['train_seconds']:.0f} | {len(cell['seeds'])} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def attack_table(cells: Cells) -> str:
+    """Means by attacks: accuracy in percent, mean ± sample standard deviation."""
+    attacks = list(dict.fromkeys(name.partition("/")[0] for name in cells))
+    means = list(dict.fromkeys(name.partition("/")[2] for name in cells))
+    lines = [f"| mean | {' | '.join(attacks)} | taken for the flipped class |", "|---" * (len(attacks) + 2) + "|"]
+    for mean in means:
+        taken = 100 * cells[f"label-flip/{mean}"]["attack_success"]
+        each = " | ".join(_accuracy(cells[f"{attack}/{mean}"]) for attack in attacks)
+        lines.append(f"| {mean} | {each} | {taken:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def tables() -> dict[Path, dict[str, str]]:
+    """By page, its tables by the name between their marks."""
+    studies = kept()
+    settings = {
+        f"{study}/{setting}" if setting else study: setting_table(cells, setting)
+        for study, cells in studies.items()
+        if study != ATTACKS
+        for setting in dict.fromkeys(name.partition("/")[0] for name in cells)
+    }
+    found = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
+    return found | ({DOCS / "methods" / "robust.md": {ATTACKS: attack_table(studies[ATTACKS])}})
+
+
+def with_tables(page: str, tables: Mapping[str, str]) -> str:
+    """`page` with every table between its marks. Raises `ValueError` where a page has no place for one."""
+    for name, table in tables.items():
+        begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"
+        before, there, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not there or not closed:
+            raise ValueError(f"no lines '{begin.strip()}' and '{end}'")
+        page = f"{before}{begin}{table}{end}{after}"
+    return page
+
+
+def _name(label: str, cell: Mapping[str, Any]) -> str:
+    titles = {one.name: one.title for one in entries()}
+    title = titles.get(cell["method"], cell["method"])
+    own = label.removeprefix(cell["method"]).strip("-")
+    return f"{title} ({own})" if own else title
+
+
+def _mean(cell: Mapping[str, Any]) -> float:
+    return mean_std(cell["accuracies"])[0]
+
+
+def _accuracy(cell: Mapping[str, Any]) -> str:
+    mean, std = mean_std(cell["accuracies"])
+    return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
+
+
+def _worst(cell: Mapping[str, Any]) -> str:
+    return "–" if cell["worst"] is None else f"{100 * cell['worst']:.1f}"
+
+
+def main(words: list[str]) -> None:
+    for word in words:
+        print(keep(Path(word)))
+    for page, own in tables().items():
+        write_atomic(page, with_tables(page.read_text(encoding="utf-8"), own).encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
