@@ -16,6 +16,7 @@ TESTS = Path(__file__).parent
 SURROUNDINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # its servers listen on the loopback address alone
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # as `connected` has it: Ray is imported before it is called
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning
     "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "src")]),
 }

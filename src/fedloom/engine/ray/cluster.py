@@ -95,6 +95,7 @@ def connected(asks: str) -> Iterator[Cluster]:
 
     asks: what needs it, for messages. Raises `ConfigError` where Ray is not installed, and where no cluster is there.
     """
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # stdout is ours: Ray would tell there of lost workers
     try:
         import ray
     except ImportError:
