@@ -26,16 +26,18 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# Tests over Flower, in an environment of its own: Flower pins other versions of packages that this one has. It also
-# sees this one's packages. The bits of every method over Flower's Grid, and three real nodes with TLS and node keys.
+# Tests over Flower and over Ray, in an environment of their own: Flower pins other versions of packages that this one
+# has, and Ray is large. It also sees this one's packages. The bits of every method over Flower's Grid, and three real
+# nodes with TLS and node keys; the bits of every method and of a study on Ray, with workers that are killed.
 test-flower: $(FLOWER)/.ready
 	FEDLOOM_REAL=1 $(FLOWER)/bin/python -m pytest tests/flower/test_grid.py tests/flower/test_up.py \
 		-k "test_grid or three_nodes and fedsc"
+	$(FLOWER)/bin/python -m pytest tests/engine/ray tests/study/studies/test_on_ray.py
 
 $(FLOWER)/.ready: pyproject.toml | $(READY)
 	$(PYTHON) -m venv $(FLOWER)
 	echo '*' > $(FLOWER)/.gitignore
-	$(FLOWER)/bin/python $(PIP) 'flwr==1.41.*'
+	$(FLOWER)/bin/python $(PIP) 'flwr==1.41.*' 'ray==2.55.*' 'click<8.4'
 	$(FLOWER)/bin/python -c '$(SEE)' $(PACKAGES)
 	touch $@
 

@@ -78,6 +78,7 @@ ENGINE_FLOORS: dict[str, int] = {
     "processes": 6,
     "flops": 6,
     "auto": 7,
+    "ray": 7,
     "choose": 8,
     "__init__": 9,
 }

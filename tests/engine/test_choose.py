@@ -97,6 +97,11 @@ def test_more_workers_than_cores_are_warned_of(monkeypatch):
     assert set(warnings.values()) == {None}
 
 
+def test_ray_knows_no_longest_time_for_a_client():
+    with pytest.raises(ConfigError, match=r"engine\.client_seconds = 5: on Ray a client may wait"):
+        EngineChoice(name="ray", client_seconds=5)
+
+
 def test_stacks_have_the_size_asked_for():
     toy = world(configured("fedavg"), LABELS)
     assert chosen(toy, EngineChoice(name="batched", workers=1, stack=3)).stacks.stack == 3

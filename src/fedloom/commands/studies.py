@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedloom.commands.several import show
 from fedloom.commands.shared import AsJson, Quiet, console_of, in_folder, print_json, say
+from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedloom.study.studies.place import Place
@@ -20,6 +21,9 @@ Plan = Annotated[bool, typer.Option("--plan", help="Show the cells, done and lef
 Only = Annotated[
     list[str] | None,
     typer.Option(help="Cells whose names fit, e.g. 'hard/*', fedavg or 'fedavg/seed0'; may be given several times."),
+]
+On = Annotated[
+    Literal["here", "ray"], typer.Option(help="ray: the cells are tasks of the Ray cluster that RAY_ADDRESS names.")
 ]
 Workers = Annotated[int, typer.Option(min=1, help="Processes of this call; others may share the folder.")]
 
@@ -31,18 +35,30 @@ def study(
     plan: Plan = False,
     only: Only = None,
     workers: Workers = 1,
+    on: On = "here",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """A grid of cells (settings, methods, seeds): resumable, in any order, by several processes or machines."""
     from fedloom.study.studies.plan import read_study
 
+    if on == "ray" and workers > 1:
+        raise ConfigError(
+            f"--on ray and --workers {workers}: the cluster says how many cells run; leave one of them out"
+        )
     planned = read_study(file, overrides or ())
-    carry_out(planned, out or Path("runs") / f"study-{file.stem}", only or (), plan, workers, quiet, as_json)
+    carry_out(planned, out or Path("runs") / f"study-{file.stem}", only or (), plan, workers, quiet, as_json, on)
 
 
 def carry_out(
-    study: Study, out: Path, only: Sequence[str], plan: bool, workers: int, quiet: bool, as_json: bool
+    study: Study,
+    out: Path,
+    only: Sequence[str],
+    plan: bool,
+    workers: int,
+    quiet: bool,
+    as_json: bool,
+    on: Literal["here", "ray"] = "here",
 ) -> None:
     """Show the plan of a study, or run it and write its report. Exits with 1 if a cell failed or is left."""
     from fedloom.commands.progress import Live
@@ -58,7 +74,7 @@ def carry_out(
         show_plan(study, place, cells, len(jobs), as_json)
         return
     with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
-        ended = run_study(study, place, cells, workers=workers, listener=live)
+        ended = run_study(study, place, cells, workers=workers, on=on, listener=live)
     done = Comparison(results_of(place, ended))
     page = write_report(done.results, out / "report.html") if done.results else None
     if as_json:

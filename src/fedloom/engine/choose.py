@@ -18,31 +18,38 @@ from fedloom.engine.loop import Federation
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes import Processes
 from fedloom.engine.processes.shared_memory import SharedMemory
+from fedloom.engine.ray import OnRay
 from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched, obstacle
 
 STACK = 32  # clients in a stack, unless told otherwise
+_ON_CPU = {
+    "processes": "processes do not help clients that share a device",
+    "ray": "workers of Ray train on the CPU",
+}
 
 
 class EngineChoice(BaseModel):
     """What runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`.
 
-    name: serial; processes, with the same bits; batched, stacks of up to `stack` clients in each process (32), whose
-    numbers agree to about 1e-5; or auto, which compares whole rounds and takes the fastest of those that it may.
+    name: serial; processes, with the same bits; ray, tasks on all nodes of a Ray cluster, with the same bits; batched,
+    stacks of up to `stack` clients in each process (32), whose numbers agree to about 1e-5; or auto, which compares
+    whole rounds and takes the fastest of those that it may, on this machine.
     same_bits: auto leaves out batched and own kernels, so that numbers do not depend on the machine's speed.
     kernels: torch; own, the project's own for convolutions of few channels, with which a LeNet trains up to twice as
     fast: they need a C++ compiler, and their numbers agree to about 1e-5 a few steps on; auto, torch unless `auto`
-    chooses the engine without `same_bits`. workers: processes (one per core). client_seconds: longest time for one
-    client, with more than one process (no limit). state_budget_mb: MiB of client states that stay in memory, the others
-    go to disk (no limit). device: where clients are trained and tested: cpu, cuda or cuda:1. On cuda there are no
-    processes, and auto without `same_bits: false` is serial: ask for batched. fast: false takes every step in plain
-    Python (the numbers are the same), for losses that print or are stepped through.
+    chooses the engine without `same_bits`. workers: processes (one per core), or clients at a time on Ray (all cores).
+    client_seconds: longest time for one client, with more than one process (no limit; not on Ray). state_budget_mb: MiB
+    of client states that stay in memory, the others go to disk (no limit). device: where clients are trained and
+    tested: cpu, cuda or cuda:1. On cuda there are no processes and no Ray, and auto without `same_bits: false` is
+    serial: ask for batched. fast: false takes every step in plain Python (the numbers are the same), for losses that
+    print or are stepped through.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["auto", "serial", "processes", "batched"] = "auto"
+    name: Literal["auto", "serial", "processes", "batched", "ray"] = "auto"
     same_bits: bool = True
     kernels: Literal["auto", "torch", "own"] = "auto"
     workers: int | None = Field(None, ge=1)
@@ -57,8 +64,17 @@ class EngineChoice(BaseModel):
     def _by_name(cls, given: Any) -> Any:
         return {"name": given} if isinstance(given, str) else given
 
+    @model_validator(mode="after")
+    def _seconds_are_ours(self) -> EngineChoice:
+        if self.name == "ray" and self.client_seconds is not None:
+            raise ConfigError(
+                f"engine.client_seconds = {self.client_seconds:g}: on Ray a client may wait for a free core, so its "
+                "seconds are not known; leave it out"
+            )
+        return self
+
     def torch_device(self) -> torch.device:
-        """The device. Raises `ConfigError` if it is not there, or if processes are to share it."""
+        """The device. Raises `ConfigError` if it is not there, or if the engine cannot use it."""
         device = torch.device(self.device)
         if device.type == "cuda":
             found = torch.cuda.device_count()
@@ -67,10 +83,9 @@ class EngineChoice(BaseModel):
                     f"engine.device = '{self.device}': torch {torch.__version__} finds {found} CUDA devices here; use "
                     "cpu" + (f", or cuda:0 to cuda:{found - 1}" if found else "")
                 )
-            if self.name == "processes":
+            if self.name in _ON_CPU:
                 raise ConfigError(
-                    f"engine = processes on '{self.device}': processes do not help clients that share a device; use "
-                    "serial, batched or auto"
+                    f"engine = {self.name} on '{self.device}': {_ON_CPU[self.name]}; use serial, batched or auto"
                 )
         return device
 
@@ -97,21 +112,23 @@ def choose(
 ) -> Chosen:
     """The engine for a federation. note: is told, while rounds run, which clients take long.
 
-    Raises `ConfigError` for the batched engine if it cannot run this, and for own kernels if they cannot.
+    Raises `ConfigError` for the batched engine if it cannot run this, for own kernels if they cannot, and for Ray where
+    there is no cluster.
     """
     keep_freed()
     if choice.kernels == "own":
         worker = _with_kernels(worker, choice)
     wanted = 1 if worker.device.type != "cpu" else min(choice.workers or cores(), federation.sampled)
     start = functools.partial(_made, federation=federation, choice=choice, workers=wanted, note=note)
-    pipes = None if choice.name == "serial" or wanted < 2 else _pipes()
+    here = choice.name not in ("serial", "ray")  # on several processes of this machine
+    pipes = _pipes() if here and wanted > 1 else None
     if choice.name == "auto":
         left = federation.tasks[0].rounds - federation.round
         return Chosen(Auto(list(_candidates(worker, choice, wanted, start)), left), pipes)
     if choice.name == "batched" and (why := obstacle(worker)):
         raise ConfigError(f"engine: batched cannot run this: {why}; take processes, serial or auto")
     crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"
-    warnings = [crowded if choice.name != "serial" and wanted > cores() else None, pipes]
+    warnings = [crowded if here and wanted > cores() else None, pipes]
     return Chosen(start(choice.name, worker), "; ".join(filter(None, warnings)) or None)
 
 
@@ -141,6 +158,8 @@ def _made(
 ) -> Engine:
     if name == "serial":
         return Serial(worker, note)
+    if name == "ray":
+        return OnRay(worker, federation.tasks, workers=choice.workers, note=note)
     stack = (choice.stack or STACK) if name == "batched" else 1
     if stack > 1 and workers < 2:
         return Batched(worker, stack)

@@ -50,12 +50,12 @@ def serve(
                 results.clear()
             if given:
                 view = functools.cache(orders.view)  # of what clients have in common, once
-                pipe.send(_answer([asked_of(order, tasks, view) for order in given], engine, results))
+                pipe.send(answer([asked_of(order, tasks, view) for order in given], engine, results))
     except (EOFError, OSError, KeyboardInterrupt):
         _leave()
 
 
-def _answer(asked: Sequence[Asked], engine: Engine, results: SharedMemory) -> Any:
+def answer(asked: Sequence[Asked], engine: Engine, results: SharedMemory) -> Any:
     """What the clients left, and how much of the memory is used; or the error that ended them."""
     jobs, tests = [one for one in asked if isinstance(one, Job)], [one for one in asked if isinstance(one, Test)]
     try:

@@ -11,11 +11,12 @@ import multiprocessing
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Literal
 
 from fedloom.core.interrupts import no_interrupts
 from fedloom.study.callbacks import Callback
@@ -29,6 +30,7 @@ from fedloom.study.studies.tuning import Choices, Trial, trials_of
 
 _PAUSE = 0.25  # seconds between two looks at cells that others hold
 Job = Cell | Trial
+On = Literal["here", "ray"]
 
 
 @dataclass(slots=True)
@@ -55,10 +57,12 @@ def run_study(
     cells: Sequence[Cell],
     *,
     workers: int = 1,
+    on: On = "here",
     listener: Listener = lambda event: None,
     callbacks: Sequence[Callback] = (),
 ) -> Outcome:
-    """Run those of `cells` that are left, after the trials that they need. workers: processes of this call.
+    """Run those of `cells` that are left, after the trials that they need. workers: processes of this call. on: "ray"
+    takes a Ray cluster instead.
 
     listener: hears of the runs by their place in `jobs_of`. callbacks: every run gets copies of its own. Raises
     `ConfigError` and `RunFolderError` before any cell runs; what fails in a cell is kept beside its folder, and the
@@ -66,8 +70,13 @@ def run_study(
     """
     jobs = jobs_of(study, cells)
     place.claim(study)
-    shift = _Shift(study, place, jobs, place.errors(), tuple(callbacks), alone=min(workers, len(jobs)) < 2)
-    if shift.alone:
+    alone = min(workers, len(jobs)) < 2 and on == "here"
+    shift = Shift(study, place, jobs, place.errors(), tuple(callbacks), alone)
+    if on == "ray":
+        from fedloom.study.studies.on_ray import on_ray
+
+        on_ray(shift, listener)
+    elif alone:
         shift.work(listener)
     else:
         _side_by_side(shift, min(workers, len(jobs)), listener)
@@ -117,7 +126,7 @@ def fingerprints(folder: Path) -> set[str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shift:
+class Shift:
     """What every process of one call works through. earlier: errors, by folder, from before this call."""
 
     study: Study
@@ -127,9 +136,10 @@ class _Shift:
     callbacks: tuple[Callback, ...]
     alone: bool
 
-    def work(self, send: Listener) -> None:
-        """One process's share: every job that is free, until all have ended somewhere."""
-        pending, choices = list(enumerate(self.jobs)), Choices(self.study, self.place)
+    def work(self, send: Listener, positions: Collection[int] | None = None) -> None:
+        """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere."""
+        chosen = range(len(self.jobs)) if positions is None else positions
+        pending, choices = [(one, self.jobs[one]) for one in chosen], Choices(self.study, self.place)
         while pending:
             left = [(position, job) for position, job in pending if not self._ended(position, job, choices, send)]
             if len(left) == len(pending):
@@ -167,7 +177,7 @@ class _Shift:
             self.place.clear_error(folder)
 
 
-def _side_by_side(shift: _Shift, workers: int, listener: Listener) -> None:
+def _side_by_side(shift: Shift, workers: int, listener: Listener) -> None:
     context = multiprocessing.get_context("spawn")
     read, held = context.Pipe(duplex=False)
     processes, news = list[BaseProcess](), list[Connection]()
@@ -186,7 +196,7 @@ def _side_by_side(shift: _Shift, workers: int, listener: Listener) -> None:
             process.join()
 
 
-def _begin(shift: _Shift, news: Connection, held: Connection) -> None:
+def _begin(shift: Shift, news: Connection, held: Connection) -> None:
     """In a process of its own: end with the parent, however that ends."""
     threading.Thread(target=follow, args=(held,), daemon=True).start()
     one_at_a_time = threading.Lock()  # notes may come from another thread

@@ -1,0 +1,120 @@
+"""The driver's side: clients of a round as tasks of Ray. It owns all states, as the serial engine does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fedloom.core.errors import ClientError
+from fedloom.core.records import Record, Value
+from fedloom.engine.client import Worker
+from fedloom.engine.jobs import Done, Test, TestDone
+from fedloom.engine.patience import PATIENCE
+from fedloom.engine.processes import WorkerLost
+from fedloom.engine.processes.messages import Asked, packed, unpacked
+from fedloom.engine.processes.shared_memory import Packed, Packer, SharedMemory
+from fedloom.engine.ray.cluster import Cluster, Lost, Ref, connected
+from fedloom.engine.ray.task import work
+from fedloom.engine.serial import Jobs
+from fedloom.methods.facts import ClientContext, Finding, Task
+
+_AHEAD = 2  # clients for each core that are under way at once: no core waits for this process
+
+
+class OnRay:
+    """Runs clients as tasks of the Ray cluster that is there, with the bits of the serial engine.
+
+    Nets and data lie in the object store once a run, what clients have in common once a round. A client whose process
+    or node is lost is run again: its round is a pure function of its job. workers: clients at a time at most; None for
+    all cores. note: is told, where nothing comes for long, whom the round waits for.
+
+    Raises `ConfigError` where Ray is not installed, and where no cluster is there.
+    """
+
+    name = "ray"
+    reason = None
+    loses = False
+
+    def __init__(
+        self,
+        worker: Worker,
+        tasks: Iterable[Task],
+        *,
+        workers: int | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._connection = contextlib.ExitStack()
+        self._cluster = self._connection.enter_context(connected("engine: ray"))
+        self._run = [self._cluster.put((worker, list(tasks)))]
+        self._store = _Store(self._cluster)
+        self._workers, self._note = workers, note
+
+    def run(self, jobs: Jobs) -> Iterator[Done]:
+        """Yields one `Done` per job as they finish. Raises `ClientError` at the first failure."""
+        return self._executed(jobs)
+
+    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
+        """Yields one `TestDone` per test as they finish. Raises `ClientError` if adapting fails."""
+        return self._executed(tests)
+
+    def _executed(self, asked: Iterable[Asked]) -> Iterator[Any]:
+        self._store.clear()
+        most = self._workers or max(1, _AHEAD * self._cluster.cores())  # of the nodes that are there now
+        calls = ((one.ctx, self._sent(one)) for one in asked)
+        view = SharedMemory(reserve=False).view
+        for ctx, left in self._cluster.ended(calls, most, patience=PATIENCE, late=self._tell):
+            if isinstance(left, ClientError):
+                raise left
+            if isinstance(left, Lost):
+                lost = WorkerLost(left.why)
+                lost.add_note(left.told)
+                raise ClientError(ctx.client, ctx.round, "on Ray", lost)
+            yield unpacked(left, view)
+
+    def keep(self, record: Record) -> Record:
+        return record
+
+    def notes(self) -> list[Finding]:
+        return []
+
+    def close(self) -> None:
+        """Leave the cluster, unless this process was connected before."""
+        self._connection.close()
+
+    def _sent(self, asked: Asked) -> Ref:
+        """What the client will leave."""
+        order = packed(asked, self._store)
+        shared = order.payload
+        return self._cluster.call(work, self._run, order._replace(payload={}), list(shared), *shared.values())
+
+    def _tell(self, waiting: list[ClientContext]) -> None:
+        who = ", ".join(str(ctx.client) for ctx in waiting)
+        self._note(
+            f"round {waiting[0].round} has waited {PATIENCE:.0f} s for clients {who}; `ray status` shows what the "
+            "cluster does"
+        )
+
+
+class _Store(Packer):
+    """Packs records for messages; what clients of a round share goes into the object store, each value once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(SharedMemory(reserve=False))
+        self._cluster = cluster
+        self._refs: dict[int, tuple[Value, Ref]] = {}  # by id; holding the value keeps its id its own
+
+    def clear(self) -> None:
+        """Start a new round."""
+        super().clear()
+        self._refs.clear()
+
+    def pack(self, record: Record, *, shared: bool = True) -> Packed:
+        """A record as plain values and bytes, or, if others may repeat it, as references to such."""
+        if not shared:
+            return super().pack(record, shared=False)
+        for value in record.values():
+            if id(value) not in self._refs:
+                (plain,) = super().pack({"": value}, shared=False).values()
+                self._refs[id(value)] = value, self._cluster.put(plain)
+        return {name: self._refs[id(value)][1] for name, value in record.items()}

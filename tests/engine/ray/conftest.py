@@ -1,0 +1,5 @@
+"""Fixtures of a cluster."""
+
+from ray_cluster import cluster, ray
+
+__all__ = ["cluster", "ray"]
