@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-# Before torch is imported. Several test processes share the cores: threads on nets this small would wait for each other.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# One thread, as in a run, set before torch is imported: more change the order of sums, and wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -66,7 +66,7 @@ def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) ->
 
 
 def _traced(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> GraphModule:
-    """The operators of `function`, with one mode for all shapes: without it every operator makes one, and a traceback."""
+    """The operators of `function`. One mode serves all shapes: else every operator makes one, and its traceback."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second: most runs never come here
