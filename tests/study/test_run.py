@@ -36,9 +36,9 @@ def small(**changes: Any) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def whole() -> Result:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A run that nothing has interrupted."""
-    return run(small())
+    return run(small(), out=tmp_path_factory.mktemp("whole"))
 
 
 class Notes(Callback):
