@@ -3,6 +3,8 @@
 No test reads or writes the cache of whoever runs it.
 """
 
+import gc
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,19 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+# One thread, as in a run, set before torch is imported: more change the order of sums, and wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays until the end: the garbage collector need not look for it, now or during a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

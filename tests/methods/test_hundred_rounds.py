@@ -20,7 +20,6 @@ def test_a_hundred_rounds_stay_finite(name, preset, options):
         LABELS,
         net=TinyBN,
         rounds=100,
-        epochs=2,
         optimizer=OptimizerSpec(lr=0.01),
         participation=0.75,
     )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.study.callbacks import Callback
+from fedloom.core.errors import ConfigError
 from fedloom.study.compare import compare
 from fedloom.study.config import parse
 from fedloom.study.early_stopping import EarlyStopping
@@ -20,13 +17,6 @@ def configs(**changes: Any) -> list[Any]:
     scenario = {"source": "digits", "partition": "iid", "clients": 2}
     values = {"scenario": scenario, "rounds": 3, "local_epochs": 1, "engine": "serial"} | changes
     return [parse(values | {"seed": seed}) for seed in (0, 1)]
-
-
-class Die(Callback):
-    """As a process that the system kills for its memory."""
-
-    def on_round(self, config: Any, round_: int, rows: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_runs_that_are_the_same_are_refused(tmp_path: Path) -> None:
@@ -48,11 +38,3 @@ def test_without_a_folder_runs_go_one_by_one() -> None:
     assert [result.folder for result in compare(configs(rounds=1), out=None, jobs=1)] == [None, None]
     with pytest.raises(ConfigError, match="several processes need out"):
         compare(configs(), out=None, jobs=2)
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="a process of the comparison was ended from outside") as failed:
-        compare(configs(), out=tmp_path, jobs=2, callbacks=[Die()])
-    assert "\n" not in str(failed.value)
-    assert failed.value.exit_code == 2

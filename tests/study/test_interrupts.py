@@ -86,3 +86,4 @@ def test_a_killed_process_of_a_comparison_is_one_line(tmp_path: Path, which: int
         compare([config, config.model_copy(update={"seed": 1})], out=tmp_path, jobs=2, listener=kill)
     assert killed
     assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from command_line import call
 from fedloom.study.config import parse
 from fedloom.study.run import run
 
@@ -46,15 +47,17 @@ def command(out: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "fedloom", "run", str(DEMO), *WORDS, "--out", str(out), *more]
 
 
-def finished(out: Path, *more: str) -> dict[str, Any]:
-    done = subprocess.run(command(out, "--json", *more), capture_output=True, text=True, timeout=120, check=True)
-    numbers: dict[str, Any] = json.loads(done.stdout)
+def finished(capsys: pytest.CaptureFixture[str], out: Path, *more: str) -> dict[str, Any]:
+    """The numbers of the same command, called in this process."""
+    code, said, errors = call(capsys, *command(out, "--json", *more)[3:])
+    assert code == 0, errors
+    numbers: dict[str, Any] = json.loads(said)
     return numbers
 
 
 @pytest.mark.slow
-def test_killed_at_three_random_moments(tmp_path: Path) -> None:
-    whole = finished(tmp_path / "whole")
+def test_killed_at_three_random_moments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = finished(capsys, tmp_path / "whole")
     seed = random.SystemRandom().randrange(10**6)
     rng = random.Random(seed)
     cut = tmp_path / "cut"
@@ -75,7 +78,7 @@ def test_killed_at_three_random_moments(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
         assert not (cut / "summary.json").exists(), f"finished before the kill (seed {seed})"
-    resumed = finished(cut, "--resume")
+    resumed = finished(capsys, cut, "--resume")
     assert resumed["checkpoint_sha256"] == whole["checkpoint_sha256"], f"seed {seed}"
     for key in ("accuracy", "best_val_accuracy", "bytes_up", "bytes_down", "samples", "rounds"):
         assert resumed[key] == whole[key], f"{key}, seed {seed}"
@@ -83,10 +86,10 @@ def test_killed_at_three_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_workers_end_with_a_killed_parent_and_leave_nothing(tmp_path: Path) -> None:
+def test_workers_end_with_a_killed_parent_and_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["engine={name: processes, workers: 2}", "rounds=15"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    expected = finished(whole, "engine=serial", "rounds=15")["checkpoint_sha256"]
+    expected = finished(capsys, whole, "engine=serial", "rounds=15")["checkpoint_sha256"]
     memory = set(Path("/dev/shm").iterdir())
     process = subprocess.Popen(command(cut, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     log, deadline = cut / "metrics.jsonl", time.monotonic() + 90
@@ -103,7 +106,7 @@ def test_workers_end_with_a_killed_parent_and_leave_nothing(tmp_path: Path) -> N
         time.sleep(0.05)
     assert not any(alive(worker) for worker in workers)
     assert set(Path("/dev/shm").iterdir()) <= memory
-    assert finished(cut, "--resume", *words)["checkpoint_sha256"] == expected
+    assert finished(capsys, cut, "--resume", *words)["checkpoint_sha256"] == expected
 
 
 ROUNDS_OF_MANY = 24

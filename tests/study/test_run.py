@@ -30,8 +30,15 @@ def small(**changes: Any) -> RunConfig:
         "local_epochs": 1,
         "participation": 0.5,
         "checkpoint": {"seconds": 0},
+        "engine": "serial",
     }
     return parse(values | changes)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A run that nothing has interrupted."""
+    return run(small(), out=tmp_path_factory.mktemp("whole"))
 
 
 class Notes(Callback):
@@ -80,7 +87,8 @@ def test_the_same_config_gives_the_same_bits(tmp_path: Path, method: str) -> Non
 @pytest.mark.parametrize("method", ["fedsc", "local"])
 @pytest.mark.parametrize("after", [1, 3])
 def test_resuming_gives_the_bits_of_an_uninterrupted_run(tmp_path: Path, method: str, after: int) -> None:
-    config = small(method=method, evaluation={"protocol": "personal/local" if method == "local" else "global/global"})
+    protocol = "personal/local" if method == "local" else "global/global"
+    config = small(method=method, engine="auto", evaluation={"protocol": protocol})
     whole = run(config, out=tmp_path / "whole")
     interrupted(config, tmp_path / "cut", after)
     watch = Notes()
@@ -158,8 +166,9 @@ def newest(folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["server.safetensors", "meta.json"])
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, name: str, damage: str) -> None:
-    whole = run(small(), out=tmp_path / "whole")
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    tmp_path: Path, whole: Result, name: str, damage: str
+) -> None:
     interrupted(small(), tmp_path / "cut", 3)
     file = newest(tmp_path / "cut") / name
     content = file.read_bytes()
@@ -195,8 +204,7 @@ def test_a_checkpoint_of_another_version_or_config_is_refused(tmp_path: Path, ke
         run(small(), out=tmp_path, existing="resume")
 
 
-def test_a_full_disk_is_explained_and_costs_nothing(tmp_path: Path, monkeypatch: Any) -> None:
-    whole = run(small(), out=tmp_path / "whole")
+def test_a_full_disk_is_explained_and_costs_nothing(tmp_path: Path, whole: Result, monkeypatch: Any) -> None:
     real, calls = os.fsync, 0
 
     def full(handle: int) -> None:
@@ -365,8 +373,7 @@ def test_rows_that_were_changed_are_noticed_on_resume(tmp_path: Path, how: str) 
     assert "\n" not in str(caught.value)
 
 
-def test_last_rows_that_were_lost_cost_rounds_and_no_number(tmp_path: Path) -> None:
-    whole = run(small(), out=tmp_path / "whole")
+def test_last_rows_that_were_lost_cost_rounds_and_no_number(tmp_path: Path, whole: Result) -> None:
     interrupted(small(), tmp_path / "cut", 3)
     edited(tmp_path / "cut" / "metrics.jsonl", lambda lines: lines[:-4])
     watch = Notes()

@@ -7,6 +7,7 @@ the last of two equal keys.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,7 @@ def parse_yaml(text: str, longest: int = _LETTERS) -> Any:
     if len(text) > longest:
         raise _Refused(f"more than {longest:,} characters; no config is that long")
     try:
-        _check(text)
-        return _apart(yaml.load(text, _Loader))  # a safe loader
+        return _apart(_loaded(text))
     except (ValueError, OverflowError) as error:  # a date such as 2024-99-99, a number of 5,000 digits
         raise _Refused(str(error)) from None
 
@@ -67,6 +67,12 @@ def read_yaml(path: Path) -> Any:
 def one_line(error: BaseException) -> str:
     """The message of an error without its line breaks."""
     return " ".join(str(error).split())
+
+
+@lru_cache(64)  # the settings of a study share their files
+def _loaded(text: str) -> Any:
+    _check(text)
+    return yaml.load(text, _Loader)  # a safe loader
 
 
 def _apart(value: Any) -> Any:

@@ -27,11 +27,7 @@ class Ready:
 
 def ready_configs() -> list[Ready]:
     """All of them, by name."""
-    folder = _folder()
-    return [
-        Ready(str(path.relative_to(folder).with_suffix("")), path, path.read_text(encoding="utf-8"))
-        for path in sorted(folder.rglob("*.yaml"))
-    ]
+    return [Ready(name, path, path.read_text(encoding="utf-8")) for name, path in _paths().items()]
 
 
 def find_ready(name: str) -> Ready:
@@ -51,7 +47,7 @@ def find_config(path: Path) -> Path:
     `.yaml`, where there is no such file. Raises `ConfigError` that says where configs are."""
     if path.is_file() or (path.exists() and not path.is_dir()):
         return path
-    ready = {r.name: r.path for r in ready_configs()}
+    ready = _paths()
     name = path.as_posix().removeprefix("configs/").removesuffix(".yaml")
     if name in ready:
         return ready[name]
@@ -60,6 +56,11 @@ def find_config(path: Path) -> Path:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give a YAML file, or a name that `fedloom scenarios` lists")
     raise ConfigError(f"{shown(path.as_posix())[1:-1]}: no such config file; {_hint(name, ready)}")
+
+
+def _paths() -> dict[str, Path]:
+    folder = _folder()
+    return {str(path.relative_to(folder).with_suffix("")): path for path in sorted(folder.rglob("*.yaml"))}
 
 
 def _hint(name: str, ready: Mapping[str, object]) -> str:

@@ -40,9 +40,7 @@ def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) ->
     `RandomNumbersError` for functions that draw random numbers, and whatever tracing raises, for those that look at
     values.
     """
-    from torch.fx.experimental.proxy_tensor import make_fx  # takes a second: most runs never come here
-
-    graph = make_fx(function)(*inputs)
+    graph = _traced(function, inputs)
     for node in graph.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise RandomNumbersError(f"the loss or the net draws random numbers ({node.target})")
@@ -65,6 +63,16 @@ def compiled(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) ->
             return script(*tensors)
 
     return run
+
+
+def _traced(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> GraphModule:
+    """The operators of `function`. One mode serves all shapes: else every operator makes one, and its traceback."""
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes a second: most runs never come here
+
+    with tracing(TracingContext(FakeTensorMode())):
+        return make_fx(function)(*inputs)
 
 
 def simplified(graph: GraphModule) -> None:
