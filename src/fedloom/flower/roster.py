@@ -11,6 +11,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import FedloomError, shown
 from fedloom.flower.letters import Failed, Joined, Letter, LetterError, Order, read_answer
 from fedloom.flower.links import Link
+from fedloom.flower.moments import Scale, Told
 
 _EVERY = 10.0  # seconds between two words on whom is waited for
 _JOIN = 60.0  # seconds that a question to a new node is worth
@@ -24,24 +25,33 @@ class FederationError(FedloomError):
 
 @dataclass(frozen=True, slots=True)
 class RunName:
-    """A run as nodes know it: its name, and the fingerprint of its config."""
+    """A run as nodes know it: its name, the fingerprint of its config, and the scale that nodes have pooled, if any."""
 
     name: str
     fingerprint: str
+    scale: Scale | None = None
 
     def order(self, do: Literal["join", "train", "test"], **facts: Any) -> Order:
         """An order of this run."""
-        order = Order(do=do, run=self.name, fingerprint=self.fingerprint, version=__version__)
+        order = Order(do=do, run=self.name, fingerprint=self.fingerprint, version=__version__, scale=self.scale)
         return order.model_copy(update=facts)
 
 
 class Roster:
-    """The clients that have joined. clients: how many the run has; classes: the names that all must have."""
+    """The clients that have joined. clients: how many the run has; classes: the names that all must have; measured: of
+    how many features they must tell the moments."""
 
     def __init__(
-        self, link: Link, run: RunName, clients: int, classes: Sequence[str], note: Callable[[str], None]
+        self,
+        link: Link,
+        run: RunName,
+        clients: int,
+        classes: Sequence[str],
+        note: Callable[[str], None],
+        measured: int = 0,
     ) -> None:
         self._link, self._run, self._clients, self._classes, self._note = link, run, clients, tuple(classes), note
+        self._measured = measured
         self._asked: dict[str, int] = {}  # names of letters, by node
         self._seen: set[int] = set()
         self._node: dict[int, int] = {}
@@ -70,6 +80,15 @@ class Roster:
     def samples(self, client: int) -> int:
         """Training samples that a client joined with."""
         return self._joined[client].samples
+
+    def sizes(self) -> dict[int, int]:
+        """Training samples of all clients that have ever joined."""
+        return {client: told.samples for client, told in self._joined.items()}
+
+    def moments(self) -> list[Told]:
+        """What clients told of their measured features, in the order of their ids."""
+        joined = (self._joined[client] for client in sorted(self._joined))
+        return [Told(told.samples, told.moments) for told in joined if told.moments is not None]
 
     def missing(self, clients: Sequence[int]) -> list[int]:
         """Those of some clients that are not there."""
@@ -107,7 +126,8 @@ class Roster:
                 raise LetterError(answer)
             told = read_answer(answer, Joined)
             if isinstance(told, Failed):
-                raise LetterError(told.error)
+                named = f"client {told.client}"
+                raise LetterError(told.error if told.client < 0 or named in told.error else f"{named}: {told.error}")
             self._check(told)
         except LetterError as error:
             self._note(f"node {node} is left out: {error}")
@@ -131,6 +151,13 @@ class Roster:
                 f"client {told.client} has the classes {shown(list(told.classes))}, the server "
                 f"{shown(list(self._classes))}; use the same labels on all nodes"
             )
+        if self._measured:
+            told_of = 0 if told.moments is None else min(len(told.moments.mean), len(told.moments.squares))
+            if told_of != self._measured or not told.samples:
+                raise LetterError(
+                    f"client {told.client} tells moments of {told_of} features of {told.samples} samples; need "
+                    f"{self._measured} features"
+                )
 
 
 def listed(clients: Sequence[int], most: int = 20) -> str:
