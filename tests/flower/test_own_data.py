@@ -1,14 +1,16 @@
 """Nodes that read data of their own: the bits of the simulation of the same parts, and data that cannot be used."""
 
 import json
-import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
-from fedloom.core.errors import ConfigError, DataError
+from command_line import call
+from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.records import from_bytes
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node import Node
@@ -16,6 +18,7 @@ from fedloom.flower.own_data import node_file, own_client, server_file
 from fedloom.flower.roster import FederationError
 from fedloom.flower.server import serve
 from fedloom.study.run import run
+from fedloom.study.sections import EvaluationConfig
 from flower_world import Faulty, Notes, config_of
 from own_world import (
     agreed_on_digits,
@@ -34,6 +37,13 @@ def same(here, there):
     """Whether two results have the same numbers."""
     counts = ("accuracy", "bytes_up", "bytes_down", "samples", "flops", "degenerate")
     return [here.numbers[key] for key in counts] == [there.numbers[key] for key in counts]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder of four nodes' files, and the config of their run; not to be changed."""
+    folder = tmp_path_factory.mktemp("written")
+    return folder, digits_of_nodes("fedavg", folder)[1]
 
 
 @pytest.mark.parametrize("method", ["fedsc", "fedssa", "scaffold", "ccvr"])
@@ -151,9 +161,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_tested_is_refused_before_anything_is_asked(case, tmp_path):
+def test_what_cannot_be_tested_is_refused_before_anything_is_asked(case, written):
     protocol, said = REFUSED[case]
-    _, own = digits_of_nodes("fedavg", tmp_path, evaluation={"protocol": protocol})
+    own = written[1].model_copy(update={"evaluation": EvaluationConfig(protocol=protocol)})
     with pytest.raises(ConfigError, match=said):
         serve(own, Faulty({}, None))
 
@@ -165,10 +175,9 @@ def test_a_config_that_describes_its_data_takes_no_files(tmp_path):
         _ = Node(config_of(), 0, tmp_path, data=tmp_path / "node.yaml").scenario
 
 
-def test_a_plain_run_says_that_only_nodes_can_read(tmp_path):
-    _, own = digits_of_nodes("fedavg", tmp_path)
+def test_a_plain_run_says_that_only_nodes_can_read(written):
     with pytest.raises(DataError, match="run the config over nodes"):
-        run(own)
+        run(written[1])
 
 
 # -- data that cannot be used ------------------------------------------------------------------------------------------
@@ -211,17 +220,26 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_data_are_one_line_named_on_the_server_and_the_others_go_on(bad, tmp_path):
+def test_data_that_cannot_be_used_are_one_line(bad, written, tmp_path):
     spoil, said = BAD[bad]
+    folder, own = written
+    for file in folder.glob("node-000001.*"):
+        shutil.copy(file, tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(FedloomError, match=said) as caught:
+        own_client(own, tmp_path / "node-000001.yaml", 1)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_node_whose_data_cannot_be_used_is_named_on_the_server_and_the_others_go_on(tmp_path):
     wait = {"join_timeout": 0.1, "min_clients": 2}
     _, own = digits_of_nodes("fedavg", tmp_path, rounds=1, participation=1.0, flower=wait)
-    spoil(tmp_path)
+    (tmp_path / "node-000001.npz").unlink()
     notes = Notes()
     result = run_in_process(own, data=tmp_path, callbacks=[notes])
     (line,) = [text for text in notes.texts if "left out" in text]
-    assert line.startswith("node 1 is left out: client 1: ")
-    assert "\n" not in line
-    assert re.search(said, line)
+    assert line.startswith(f"node 1 is left out: client 1: {tmp_path / 'node-000001.npz'}: no such file")
     assert "goes on without clients 1: not there after 0.1 s" in notes.texts
     assert result.numbers["rounds"] == 1
 
@@ -262,7 +280,16 @@ def test_a_table_without_an_agreed_column_is_named(tmp_path):
     assert any("client 2" in text and "presure" in text for text in notes.texts)
 
 
-def test_a_node_without_a_file_is_told_how_to_name_one(tmp_path):
-    _, own = digits_of_nodes("fedavg", tmp_path)
+def test_a_node_without_a_file_is_told_how_to_name_one(written, tmp_path):
     with pytest.raises(ConfigError, match="start it with --node-config"):
-        _ = Node(own, 0, tmp_path).scenario
+        _ = Node(written[1], 0, tmp_path).scenario
+
+
+def test_the_command_takes_a_folder_of_files(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, own = patients_of_nodes(tmp_path / "data", rounds=1)
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(own.resolved()))
+    words = ("flower", "up", "own.yaml", "--in-process", "--data", "data", "--out", "run", "--json")
+    code, out, _ = call(capsys, *words)
+    assert code == 0
+    assert json.loads(out)["accuracy"] == run(config).numbers["accuracy"]

@@ -106,7 +106,8 @@ class Spoken(Callback):
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
         wanted = {"bytes_up", "bytes_down", "accuracy"}
-        told = {row["name"]: row["value"] for row in rows if row["name"] in wanted and row["split"] != "val"}
+        of_all = (row for row in rows if row["client"] is None and row["split"] != "val")
+        told = {row["name"]: row["value"] for row in of_all if row["name"] in wanted}
         self._say(event="round", round=round_, rounds=config.rounds, **told)
 
     @staticmethod

@@ -118,11 +118,12 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
     try:
         described = parse({"scenario": {**split, **told, "partition": "iid", "clients": 1}}).scenario
         source, _ = described.parts()
-        places = {name: file.parent / value for name, value in source if isinstance(value, Path)}
+        places = {name: file.absolute().parent / value for name, value in source if isinstance(value, Path)}
         splits = source.model_copy(update=places).load()
         return described, Splits(nodes.fitted(splits.train, str(file)), nodes.fitted(splits.test, str(file)))
     except FedloomError as error:
-        raise DataError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
+        named = str(file.absolute().parent) in str(error)
+        raise DataError(str(error) if named else f"{file}: {error}") from None
 
 
 def _alone(views: Views, client: int, clients: int) -> Views:
