@@ -244,6 +244,19 @@ def test_a_node_whose_data_cannot_be_used_is_named_on_the_server_and_the_others_
     assert result.numbers["rounds"] == 1
 
 
+def test_a_node_joins_once_its_data_are_mended(tmp_path, monkeypatch):
+    """It is asked again, and what is wrong is told once."""
+    monkeypatch.setattr("fedloom.flower.roster._AGAIN", 0.0)
+    _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.3})
+    file = node_file(tmp_path, 1)
+    moved = file.rename(file.with_suffix(".moved"))
+    notes, mends = Notes(), Notes(lambda round_: moved.exists() and moved.rename(file))
+    result = run_in_process(own, data=tmp_path, callbacks=[notes, mends])
+    trained = [row["value"] for row in result.rows if row["name"] == "participants"]
+    assert trained == [3, 4, 4]
+    assert len([text for text in notes.texts if "left out" in text]) == 1
+
+
 def test_fewer_nodes_with_data_than_min_clients_end_the_run(tmp_path):
     _, own = digits_of_nodes("fedavg", tmp_path, flower={"join_timeout": 0.1, "min_clients": 4})
     node_file(tmp_path, 3).unlink()

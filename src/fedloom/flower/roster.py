@@ -15,6 +15,7 @@ from fedloom.flower.moments import Scale, Told
 
 _EVERY = 10.0  # seconds between two words on whom is waited for
 _JOIN = 60.0  # seconds that a question to a new node is worth
+_AGAIN = 30.0  # seconds after which a node that was left out is asked again
 
 
 class FederationError(FedloomError):
@@ -56,17 +57,22 @@ class Roster:
         self._seen: set[int] = set()
         self._node: dict[int, int] = {}
         self._joined: dict[int, Joined] = {}
+        self._since: dict[int, float] = {}  # when a node was asked last
+        self._left_out: dict[int, str] = {}  # nodes that do not fit, and why
         self._online: set[int] = set()
 
     def look(self) -> None:
-        """Take in who has joined, and ask nodes that are new. Never waits.
+        """Take in who has joined; ask nodes that are new, and those that may have mended their data. Never waits.
 
         Raises `FederationError` if two nodes are one client.
         """
         self._online = self._link.nodes()
         self._seen &= self._online  # one that comes back may have another client
+        now, waiting = time.monotonic(), set(self._asked.values())
+        self._seen -= {node for node in self._left_out.keys() - waiting if now - self._since[node] >= _AGAIN}
         for node in sorted(self._online - self._seen):
             self._seen.add(node)
+            self._since[node] = now
             self._asked[self._link.send(node, self._run.order("join").letter_with(), _JOIN)] = node
         while self._asked and (found := self._link.take(self._asked)):
             for name, answer in found:
@@ -130,8 +136,11 @@ class Roster:
                 raise LetterError(told.error if told.client < 0 or named in told.error else f"{named}: {told.error}")
             self._check(told)
         except LetterError as error:
-            self._note(f"node {node} is left out: {error}")
+            if self._left_out.get(node) != str(error):
+                self._note(f"node {node} is left out: {error}")
+            self._left_out[node] = str(error)
             return
+        self._left_out.pop(node, None)
         before, old = self._joined.get(told.client), self._node.get(told.client)
         if before is not None and before.token != told.token and old in self._online:
             raise FederationError(
