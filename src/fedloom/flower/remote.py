@@ -40,8 +40,8 @@ class RemoteError(Exception):
 class Remote:
     """Runs clients on the nodes of a link.
 
-    worker: the server's own, which rehearses what clients send. note: is told who is missing, refused or late. Raises
-    `FederationError` if too few clients join.
+    worker: the server's own, which rehearses what clients send. note: is told who is missing, refused or late. roster:
+    of clients that have joined before. Raises `FederationError` if too few clients join.
     """
 
     name = "flower"
@@ -56,11 +56,12 @@ class Remote:
         worker: Worker,
         config: FlowerConfig,
         note: Callable[[str], None] = lambda text: None,
+        roster: Roster | None = None,
     ) -> None:
         self._link, self._run, self._config, self._note = link, run, config, note
         self._uploads = Uploads(federation, worker, config.max_norm)
         scenario = federation.scenario
-        self._roster = Roster(link, run, scenario.clients, scenario.class_names, note)
+        self._roster = roster or Roster(link, run, scenario.clients, scenario.class_names, note)
         self._sent: tuple[Record, bytes] = ({}, b"")
         everyone = [client for client in range(scenario.clients) if len(scenario.train[client])]
         self._federation = federation

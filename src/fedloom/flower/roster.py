@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedloom._version import __version__
@@ -95,6 +95,10 @@ class Roster:
         """What clients told of their measured features, in the order of their ids."""
         joined = (self._joined[client] for client in sorted(self._joined))
         return [Told(told.samples, told.moments) for told in joined if told.moments is not None]
+
+    def settle(self, scale: Scale) -> None:
+        """From now on orders bring the scale, and nodes that join tell no moments."""
+        self._run, self._measured = replace(self._run, scale=scale), 0
 
     def missing(self, clients: Sequence[int]) -> list[int]:
         """Those of some clients that are not there."""

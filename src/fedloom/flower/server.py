@@ -10,7 +10,6 @@ from pathlib import Path
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
 from fedloom.data import Scenario
-from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
 from fedloom.flower.links import Link
 from fedloom.flower.moments import Scale, keep_scale, pooled, read_scale
@@ -48,11 +47,14 @@ def serve(
         for callback in callbacks:
             callback.on_note(config, text)
 
+    roster = None
     if nodes is not None:
         scenario = without_samples(config, None if tests is None else server_data(config, tests))
-        if nodes.measured:
-            name = replace(name, scale=read_scale(out) or _pooled(config, link, name, nodes, say))
-            scenario = name.scale.on_all(scenario, nodes) if name.scale else scenario
+        name = replace(name, scale=read_scale(out))
+        if nodes.measured and name.scale is None:
+            roster = Roster(link, name, scenario.clients, nodes.classes, say, measured=len(nodes.measured))
+            name = replace(name, scale=_pooled(roster, config, say))
+        scenario = scenario if name.scale is None else name.scale.on_all(scenario, nodes)
     elif tests is not None:
         raise ConfigError(f"{tests}: only with `source: nodes` the server has test data of its own; leave it out")
 
@@ -61,20 +63,21 @@ def serve(
             write_atomic(out / _NAME, name.name)
         if out is not None and name.scale is not None:
             keep_scale(out, name.scale)
-        return Remote(link, name, federation, worker, config.flower, note)
+        return Remote(link, name, federation, worker, config.flower, note, roster)
 
     return run(config, scenario=scenario, out=out, existing="resume", callbacks=callbacks, elsewhere=engine)
 
 
-def _pooled(config: RunConfig, link: Link, name: RunName, nodes: Nodes, say: Callable[[str], None]) -> Scale:
+def _pooled(roster: Roster, config: RunConfig, say: Callable[[str], None]) -> Scale:
     """How measured features are standardised, by the training samples of all clients that are there."""
-    clients, wait = config.scenario.clients, config.flower
-    roster = Roster(link, name, clients, nodes.classes, say, measured=len(nodes.measured))
-    roster.wait(range(clients), wait.min_clients, wait.join_timeout, "join_timeout")
+    wait = config.flower
+    roster.wait(range(config.scenario.clients), wait.min_clients, wait.join_timeout, "join_timeout")
     told = roster.moments()
     size = sum(len(one.moments.model_dump_json()) for one in told)
-    say(f"{len(nodes.measured)} features are standardised by what {len(told)} clients told of them, in {size:,} bytes")
-    return pooled(told)
+    scale = pooled(told)
+    roster.settle(scale)
+    say(f"{len(scale.mean)} features are standardised by what {len(told)} clients told of them, in {size:,} bytes")
+    return scale
 
 
 def _name(out: Path | None) -> str:
