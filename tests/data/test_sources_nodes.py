@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import fedloom as fl
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Dataset
 from fedloom.data.sources.nodes import Nodes
@@ -77,6 +78,10 @@ def test_a_missing_column_and_an_unknown_class_are_named():
     data = table_of(["age", "sex=x"], [[1.0, 1.0]], [0], ["dead"])
     with pytest.raises(DataError, match="class 'dead' is none of the federation's: ill, well"):
         Nodes(**TABLE).fitted(data, "here")
+
+
+def test_owners_deal_unless_something_else_is_said():
+    assert fl.scenario("nodes", clients=2, **TABLE).partition == "natural"
 
 
 WRONG = {
