@@ -41,7 +41,7 @@ class Remote:
     """Runs clients on the nodes of a link.
 
     worker: the server's own, which rehearses what clients send. note: is told who is missing, refused or late. roster:
-    of clients that have joined before. Raises `FederationError` if too few clients join.
+    of clients that were waited for before. Raises `FederationError` if too few clients join.
     """
 
     name = "flower"
@@ -65,7 +65,8 @@ class Remote:
         self._sent: tuple[Record, bytes] = ({}, b"")
         everyone = [client for client in range(scenario.clients) if len(scenario.train[client])]
         self._federation = federation
-        self._roster.wait(everyone, config.min_clients, config.join_timeout, "join_timeout")
+        if roster is None:
+            self._roster.wait(everyone, config.min_clients, config.join_timeout, "join_timeout")
         self._learn_sizes()
 
     def run(self, jobs: Jobs) -> Iterator[Done]:
