@@ -49,6 +49,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
     """One that cannot says so itself, and the server's line names it."""
     from flwr.app import Context, RecordDict
 
+    from fedloom.flower.apps import _node
     from fedloom.flower.grid import GridLink, local_grid
 
     wait = {"join_timeout": 0.1}
@@ -67,7 +68,8 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
     assert same_bits(run(config).memory.weights[3].server, served(Notes()).memory.weights[3].server)
     file = node_file(tmp_path / "data", 3)
     file.rename(file.with_suffix(".moved"))
-    app, notes = app_of(own), Notes()  # a new process
+    _node.cache_clear()  # a new process
+    notes = Notes()
     served(notes)
     assert f"node 4 is left out: client 3: {file}: no such config file" in notes.texts
     assert f"{file}: no such config file" in capfd.readouterr().err

@@ -35,10 +35,6 @@ def client_app(config: Path) -> Any:
     from flwr.app import Message
     from flwr.clientapp import ClientApp
 
-    @functools.lru_cache(maxsize=64)
-    def node(client: int, folder: Path, data: Path | None) -> Node:
-        return Node(parse(load(config)), client, folder, data=data)
-
     def answer(message: Any, context: Any) -> Any:
         letter = _answered(message, context)
         with contextlib.suppress(LetterError):
@@ -51,7 +47,7 @@ def client_app(config: Path) -> Any:
             if not isinstance(client, int):
                 raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
             folder = Path(str(state)) if state else state_dir()
-            there = node(client, folder, Path(str(data)) if data else None)
+            there = _node(config, client, folder, Path(str(data)) if data else None)
             return there.answer(from_content(message.content))
         except (FedloomError, LetterError) as error:
             return Failed(run="", error=str(error)).letter_with()
@@ -60,6 +56,12 @@ def client_app(config: Path) -> Any:
     for kind in (app.query, app.train, app.evaluate):
         kind()(answer)
     return app
+
+
+@functools.lru_cache(maxsize=64)
+def _node(config: Path, client: int, folder: Path, data: Path | None) -> Node:
+    """A client's node, once in a process: Ray sends the app to its actors, but not this."""
+    return Node(parse(load(config)), client, folder, data=data)
 
 
 def server_app(config: Path) -> Any:
