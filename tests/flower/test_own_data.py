@@ -53,6 +53,7 @@ def test_nodes_that_read_only_their_own_file_have_the_bits_of_the_simulation(met
     here, there = run(config), run_in_process(own, data=tmp_path / "data", states=tmp_path / "states")
     assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
     assert same(here, there)
+    assert there.numbers["seconds"]["aggregate"] >= 0
     private = here.memory.weights[3].states
     for client, state in private.items():
         (last,) = sorted((tmp_path / "states").glob(f"*/client-{client:06d}/round-*"))[-1:]
