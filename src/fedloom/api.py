@@ -11,6 +11,7 @@ from torch import nn
 from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
 from fedloom.data.sources import SOURCES, own_data
+from fedloom.data.sources.nodes import Nodes
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import compare as compare_runs
 from fedloom.study.comparison import Comparison
@@ -46,7 +47,7 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     if splits is not None and splits.owners and keys.get("partition", "natural") == "natural":
         dealt = {"partition": "natural", "clients": splits.owners}
     elif keys.keys() <= {*ScenarioConfig.model_fields, *SOURCES.get(named["source"]).model_fields}:
-        dealt = {"partition": "iid"}
+        dealt = {} if named["source"] == Nodes.kind else {"partition": "iid"}
     described = parse({"scenario": {**named, **dealt, **keys}}).scenario
     return described if splits is None else described.build(run_seed=0, splits=splits)
 

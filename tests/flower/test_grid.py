@@ -6,10 +6,12 @@ import pytest
 
 from fedloom.flower.export import PACKAGE, export
 from fedloom.flower.letters import Letter, LetterError
+from fedloom.flower.own_data import node_file, server_file
 from fedloom.flower.server import serve
 from fedloom.methods import METHODS
 from fedloom.study.run import run
-from flower_world import config_of, settings_of
+from flower_world import Notes, config_of, settings_of
+from own_world import digits_of_nodes
 from support import same_bits
 
 flwr = pytest.importorskip("flwr", reason="needs the extra flower")
@@ -41,6 +43,36 @@ def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of)
     there = serve(config, GridLink(local_grid(app_of(config), range(4)), pause=0.0))
     assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
     assert here.numbers["accuracy"] == there.numbers["accuracy"]
+
+
+def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd):
+    """One that cannot says so itself, and the server's line names it."""
+    from flwr.app import Context, RecordDict
+
+    from fedloom.flower.apps import _node
+    from fedloom.flower.grid import GridLink, local_grid
+
+    wait = {"join_timeout": 0.1}
+    config, own = digits_of_nodes("fedavg", tmp_path / "data", participation=1.0, flower=wait)
+    app = app_of(own)
+
+    def answer(message, context):
+        client = context.node_config["partition-id"]
+        told = {"partition-id": client, "data": str(node_file(tmp_path / "data", client))}
+        return app(message, Context(1, client + 1, told, RecordDict(), {}))
+
+    def served(notes):
+        link = GridLink(local_grid(answer, range(4)), pause=0.0)
+        return serve(own, link, tests=server_file(tmp_path / "data"), callbacks=[notes])
+
+    assert same_bits(run(config).memory.weights[3].server, served(Notes()).memory.weights[3].server)
+    file = node_file(tmp_path / "data", 3)
+    file.rename(file.with_suffix(".moved"))
+    _node.cache_clear()  # a new process
+    notes = Notes()
+    served(notes)
+    assert f"node 4 is left out: client 3: {file}: no such config file" in notes.texts
+    assert f"{file}: no such config file" in capfd.readouterr().err
 
 
 def test_a_letter_comes_out_of_a_message_as_it_went_in():

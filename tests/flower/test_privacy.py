@@ -1,17 +1,36 @@
 """The privacy table is made from what methods declare, and the page shows it."""
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-from fedloom.flower.privacy import privacy_of, table
+from fedloom.flower.letters import Joined, Scored, Trained
+from fedloom.flower.own_data import agreed
+from fedloom.flower.privacy import TOLD, privacy_of, table, told_table
 from fedloom.methods import METHODS
+from fedloom.study.config import parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
 
 
 def test_the_page_shows_the_table():
     assert table() in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_shows_what_letters_tell():
+    assert told_table() in PAGE.read_text(encoding="utf-8")
+    for facts, letter in zip(TOLD.values(), (Joined, Trained, Scored), strict=True):
+        assert facts.keys() == letter.model_fields.keys() - {"letter", "run", "kind", "client", "round"}
+
+
+def test_the_pages_federation_of_three_machines_is_one():
+    """The config of the page, and the file of its first node."""
+    config, node = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[:2]
+    parsed = parse(yaml.safe_load(config))
+    assert agreed(parsed).measured == (0, 1)
+    assert {"source", "path", "label"} == yaml.safe_load(node).keys()
 
 
 def test_every_method_is_in_it():

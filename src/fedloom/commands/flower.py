@@ -55,6 +55,10 @@ def up(
     ),
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no node keys.")] = False,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="The SuperLink's port; a free one.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="For source nodes: a folder with node-000000.yaml and so on, and perhaps server.yaml."),
+    ] = None,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="All nodes in this process, without Flower.")
     ] = False,
@@ -68,11 +72,12 @@ def up(
     if in_process:
         from fedloom.flower.in_process import run_in_process
 
-        result = run_in_process(parsed, out=out, states=out.with_name(out.name + ".flower") / "states")
+        result = run_in_process(parsed, out=out, states=out.with_name(out.name + ".flower") / "states", data=data)
     else:
         from fedloom.flower.up import up as run
 
-        result = run(parsed, out, insecure=insecure, port=port, say=(lambda text: None) if quiet else say)
+        told = (lambda text: None) if quiet else say
+        result = run(parsed, out, insecure=insecure, port=port, data=data, say=told)
     if as_json:
         print_json(result.numbers)
     else:

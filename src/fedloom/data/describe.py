@@ -15,8 +15,13 @@ PICTURED_CLIENTS = 200
 
 
 def describe_scenario(scenario: Scenario) -> dict[str, Any]:
-    """Who holds what: class counts (and domains) of the first clients, skew figures of all. Values fit into JSON."""
+    """Who holds what: class counts (and domains) of the first clients, skew figures of all. Values fit into JSON.
+
+    Of clients that keep their samples to themselves, nothing but their number is known.
+    """
     data = scenario.train_set
+    if scenario.remote:
+        return {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}
     skew = label_skew(scenario.train, data.y.numpy(), scenario.num_classes)
     attack = scenario.attack
     own = {} if attack is None else {"attack": {"name": attack.kind, **attack.model_dump(), "clients": scenario.bad}}

@@ -31,8 +31,9 @@ class Scenario:
     test_origin: "official" where `test_set` is the source's; otherwise the clients' own test samples together, which
     are the rows `test_rows` of the training set ("train"), or of the training and then the official test set.
     public: samples that the server holds, and no client; None without any. attack: how the clients `bad` (ids,
-    ascending) misbehave; their data are changed already. None: nobody does. Raises `ConfigError` if public samples have
-    another shape than the clients'.
+    ascending) misbehave; their data are changed already. None: nobody does. remote: clients keep their samples where
+    nobody else reads them; `train_set` stands in for these, and views say how many each client has, not which. Raises
+    `ConfigError` if public samples have another shape than the clients'.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Scenario:
     public: Dataset | None = None
     attack: Attack | None = None
     bad: tuple[int, ...] = ()
+    remote: bool = False
 
     def __post_init__(self) -> None:
         public, data = self.public, self.train_set

@@ -148,10 +148,17 @@ class Worker:
         return client.samples
 
     def test(self, test: Test) -> TestDone:
-        """One client's personal predictors, each as the method adapts it. Raises `ClientError` if that fails."""
+        """One client's personal predictors, each as the method adapts it; or the server's, on the client's samples.
+
+        Raises `ClientError` if adapting fails.
+        """
         assert self.evaluator is not None, "a worker that tests needs an evaluator"
         ctx, live = test.ctx, self.live_of(test.ctx.client)
-        offered = self.method.predictors(test.server, test.state, ServerContext(ctx.task, ctx.round))
+        facts = ServerContext(ctx.task, ctx.round)
+        if self.evaluator.kind == "global":
+            offered = self.method.predictors(test.server, None, facts)
+            return TestDone(ctx.client, self.evaluator.of_server(offered, test.split))
+        offered = self.method.predictors(test.server, test.state, facts)
         found, samples = {}, 0
         for name in self.evaluator.names:
             predictor = self.evaluator.pick(offered, name)

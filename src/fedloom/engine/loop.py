@@ -192,7 +192,7 @@ class Federation:
         if self.engine.loses:
             chosen = uploads.close()
         seen = as_seen(uploads, bad.intersection(chosen), received, self.scenario, method.spec, self.task_of, now)
-        findings, asked = list[Finding](), time.perf_counter()
+        findings, asked, before = list[Finding](), time.perf_counter(), uploads.waited
         read = method.unpack(self.server, seen, lambda client: self._context(self.task_of(client), now))
         server = self.engine.keep(method.aggregate(self.server, read, ctx)) if chosen else self.server
         done = uploads.all()
@@ -211,7 +211,7 @@ class Federation:
                 self.states.pop(one.client, None)
         finished = time.perf_counter()
         seconds.train = min(sum(one.seconds for one in in_order), uploads.waited)  # side by side: wall-clock
-        seconds.aggregate = finished - asked - uploads.waited
+        seconds.aggregate = finished - asked - (uploads.waited - before)
         seconds.move = max(0.0, finished - began - seconds.train - seconds.aggregate)
         return RoundReport(
             round=now,

@@ -123,6 +123,20 @@ class Evaluator:
         (tested,) = self._on(live, predictor, client, split).values()
         return tested
 
+    def of_server(self, offered: dict[str, Predictor], split: str) -> dict[str, Tested]:
+        """The server's predictors on the samples of all clients in this scenario together, by name."""
+        return {name: Tested.sum(self._tested(-1, self.pick(offered, name), split).values()) for name in self.names}
+
+    def away(self, split: str) -> bool:
+        """Whether the tests are the clients' own: of personal models, or on samples that nobody else reads."""
+        return self.kind == "personal" or (self.scenario.remote and (self.where == "local" or split == "val"))
+
+    def of_clients(self, split: str, results: Mapping[str, dict[int, Tested]]) -> Scores:
+        """The scores of what clients found, by predictor and client, where the tests are theirs."""
+        if self.where == "global" and self.kind == "global":  # their samples together are one set
+            results = {name: {-1: Tested.sum(found.values())} for name, found in results.items()}
+        return self.joined(split, results)
+
     def pick(self, offered: dict[str, Predictor], name: str) -> Predictor:
         """The predictor called `name`. Raises `ConfigError` if it is not among those offered."""
         if name in offered:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from typing import Any
 from fedloom.core.errors import ClientError, ConfigError, FedloomError
 from fedloom.core.files import json_text, write_atomic
 from fedloom.flower.grid import GridLink, from_content, require_flower, to_content
-from fedloom.flower.letters import Failed, Letter, LetterError
+from fedloom.flower.letters import Failed, Letter, LetterError, read
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
 from fedloom.flower.store import state_dir
@@ -26,25 +28,27 @@ FAILED = "flower-failed.json"
 def client_app(config: Path) -> Any:
     """A `ClientApp` that trains and tests as the file `config` says.
 
-    The node's own config names its client, `partition-id`, and may name the folder of its private states, `state`.
+    The node's own config names its client, `partition-id`, and may name the folder of its private states, `state`, and
+    the file that names its own data, `data`.
     """
     require_flower()
     from flwr.app import Message
     from flwr.clientapp import ClientApp
 
-    @functools.lru_cache(maxsize=64)
-    def node(client: int, folder: Path) -> Node:
-        return Node(parse(load(config)), client, folder)
-
     def answer(message: Any, context: Any) -> Any:
-        return Message(to_content(_answered(message, context)), reply_to=message)
+        letter = _answered(message, context)
+        with contextlib.suppress(LetterError):
+            print(read(letter, Failed).error, file=sys.stderr, flush=True)
+        return Message(to_content(letter), reply_to=message)
 
     def _answered(message: Any, context: Any) -> Letter:
         try:
-            client, state = context.node_config.get("partition-id"), context.node_config.get("state")
+            client, state, data = (context.node_config.get(key) for key in ("partition-id", "state", "data"))
             if not isinstance(client, int):
                 raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
-            return node(client, Path(str(state)) if state else state_dir()).answer(from_content(message.content))
+            folder = Path(str(state)) if state else state_dir()
+            there = _node(config, client, folder, Path(str(data)) if data else None)
+            return there.answer(from_content(message.content))
         except (FedloomError, LetterError) as error:
             return Failed(run="", error=str(error)).letter_with()
 
@@ -54,8 +58,15 @@ def client_app(config: Path) -> Any:
     return app
 
 
+@functools.lru_cache(maxsize=64)
+def _node(config: Path, client: int, folder: Path, data: Path | None) -> Node:
+    """A client's node, once in a process: Ray sends the app to its actors, but not this."""
+    return Node(parse(load(config)), client, folder, data=data)
+
+
 def server_app(config: Path) -> Any:
-    """A `ServerApp` that runs the file `config`; the run's folder is the app's key `out`.
+    """A `ServerApp` that runs the file `config`; the run's folder is the app's key `out`, and the file that names the
+    server's own test data its key `test`.
 
     What ends the run is kept in the folder as well: Flower's own commands do not tell it.
     """
@@ -66,9 +77,11 @@ def server_app(config: Path) -> Any:
 
     def main(grid: Any, context: Any) -> None:
         out = Path(str(context.run_config.get("out") or "runs/flower"))
+        test = context.run_config.get("test")
         (out / FAILED).unlink(missing_ok=True)
         try:
-            serve(parse(load(config)), GridLink(grid), out=out, callbacks=[Spoken(out)])
+            tests = Path(str(test)) if test else None
+            serve(parse(load(config)), GridLink(grid), tests=tests, out=out, callbacks=[Spoken(out)])
         except Exception as error:
             cause = error.__cause__ if isinstance(error, ClientError) else error
             told = "".join(traceback.format_exception(cause))
@@ -95,7 +108,8 @@ class Spoken(Callback):
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
         wanted = {"bytes_up", "bytes_down", "accuracy"}
-        told = {row["name"]: row["value"] for row in rows if row["name"] in wanted and row["split"] != "val"}
+        of_all = (row for row in rows if row["client"] is None and row["split"] != "val")
+        told = {row["name"]: row["value"] for row in of_all if row["name"] in wanted}
         self._say(event="round", round=round_, rounds=config.rounds, **told)
 
     @staticmethod

@@ -36,6 +36,7 @@ clientapp = "{package}.client:app"
 
 [tool.flwr.app.config]
 out = ""  # the run's folder on the server; empty: runs/flower
+test = ""  # where nodes have data of their own: a file on the server that names its test data
 """
 _MODULE = '''\
 """The {side}: fedloom's, as config.yaml describes it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedloom.data import Scenario
 from fedloom.flower.links import Here
 from fedloom.flower.node import Node
+from fedloom.flower.own_data import node_file, server_file
 from fedloom.flower.server import serve
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
@@ -21,14 +22,21 @@ def run_in_process(
     scenario: Scenario | None = None,
     out: Path | None = None,
     states: Path | None = None,
+    data: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Run `config` with one node for each client, without a network and without Flower; the bits are the simulation's.
 
-    states: where nodes keep private states; None takes a temporary folder. Raises what `serve` raises.
+    states: where nodes keep private states; None takes a temporary folder. data: a folder with the file of each node's
+    own data (`own_data.py`), for `source: nodes`. Raises what `serve` raises.
     """
-    scenario = scenario or config.scenario.build(config.seed)
+    if data is None:
+        scenario = scenario or config.scenario.build(config.seed)
     with tempfile.TemporaryDirectory(prefix="fedloom-nodes-") as temporary:
         folder = temporary if states is None else states
-        nodes = {client: Node(config, client, Path(folder), scenario) for client in range(scenario.clients)}
-        return serve(config, Here(nodes), scenario=scenario, out=out, callbacks=callbacks)
+        clients = config.scenario.clients if scenario is None else scenario.clients
+        nodes = {
+            client: Node(config, client, Path(folder), scenario, node_file(data, client)) for client in range(clients)
+        }
+        tests = server_file(data)
+        return serve(config, Here(nodes), scenario=scenario, tests=tests, out=out, callbacks=callbacks)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedloom.core.errors import FedloomError
+from fedloom.flower.moments import Moments, Scale
 
 VERSION = 1
 MOST_FACTS = 1 << 20  # characters of a letter's facts
@@ -48,6 +49,7 @@ class Order(_Facts):
 
     do: join (say who you are), train or test. fingerprint, version: of the config and of fedloom. kept: the round that
     left the private state to go on from, 0 for the first one. measured, closing: as in a `Job`. split: of a test.
+    scale: of measured features, where nodes have pooled it.
     """
 
     do: Literal["join", "train", "test"]
@@ -59,6 +61,7 @@ class Order(_Facts):
     measured: bool = False
     closing: bool = False
     split: Literal["test", "val"] = "test"
+    scale: Scale | None = None
 
 
 class Note(BaseModel):
@@ -72,13 +75,14 @@ class Note(BaseModel):
 
 
 class Joined(_Facts):
-    """Who a node is: its client, a token of its disk, its samples and class names."""
+    """Who a node is: its client, a token of its disk, its samples and class names; moments where nodes pool them."""
 
     kind: Literal["joined"] = "joined"
     client: _Count
     token: _Name
     samples: _Count
     classes: tuple[_Name, ...]
+    moments: Moments | None = None
 
 
 class Trained(_Facts):

@@ -6,6 +6,7 @@ import functools
 import re
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,6 +30,8 @@ from fedloom.flower.letters import (
     Trained,
     read,
 )
+from fedloom.flower.moments import Scale, moments_of
+from fedloom.flower.own_data import agreed, own_client
 from fedloom.flower.store import Store
 from fedloom.methods.facts import ClientContext, Task
 from fedloom.nets.groups import group_of
@@ -40,30 +43,52 @@ _LOST = "flower.state_lost"
 
 
 class Node:
-    """One client of a run: its share of the scenario that the config describes.
+    """One client of a run: its share of the scenario that the config describes, or data of its own.
 
-    folder: where it keeps private states. scenario: used instead of the one that the config describes. Raises
-    `ConfigError` for a client that the scenario does not have.
+    folder: where it keeps private states. scenario: used instead of the one that the config describes. data: the file
+    that names its own data (`own_data.py`), where the config leaves them to the nodes. Raises `ConfigError` for a
+    client that the config does not have, and for data that are missing, or that nobody asked for.
     """
 
-    def __init__(self, config: RunConfig, client: int, folder: Path, scenario: Scenario | None = None) -> None:
-        self.config, self.client, self._folder = config, client, folder
-        self.scenario = scenario or config.scenario.build(config.seed)
-        if not 0 <= client < self.scenario.clients:
-            raise ConfigError(
-                f"client {client}: this config has clients 0 .. {self.scenario.clients - 1}; set partition-id to one"
-            )
+    def __init__(
+        self,
+        config: RunConfig,
+        client: int,
+        folder: Path,
+        scenario: Scenario | None = None,
+        data: Path | None = None,
+    ) -> None:
+        self.config, self.client, self._folder, self._data, self._given = config, client, folder, data, scenario
+        clients = config.scenario.clients if scenario is None else scenario.clients
+        if not 0 <= client < clients:
+            raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")
         self.fingerprint = config.fingerprint()
+        self._worker = functools.lru_cache(maxsize=1)(self._made)
+
+    @functools.cached_property
+    def scenario(self) -> Scenario:
+        """Where the client's samples are. Raises `ConfigError` and `DataError` for what cannot be used."""
+        config, own = self.config, agreed(self.config) is not None
+        if own and self._data is None:
+            raise ConfigError("its node has data of its own, and names no file; start it with --node-config 'data=...'")
+        if self._data is not None:
+            return own_client(config, self._data, self.client)
+        return self._given or config.scenario.build(config.seed)
 
     @functools.cached_property
     def _setup(self) -> Setup:
         scenario = self.scenario
         return Setup.of(self.config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
 
-    @functools.cached_property
-    def _worker(self) -> Worker:
-        worker = self._setup.worker(self.config, self.scenario.train_set)
-        self._setup.evaluator(self.config, worker, self.scenario)
+    def _made(self, scale: Scale | None) -> Worker:
+        """What trains and tests, with measured columns as nodes have agreed. Raises `LetterError` before they have."""
+        nodes, scenario = agreed(self.config), self.scenario
+        if nodes is not None and nodes.measured:
+            if scale is None:
+                raise LetterError("an order to work before the nodes' columns are standardised")
+            scenario = scale.on_all(scenario, nodes)
+        worker = self._setup.worker(self.config, scenario.train_set)
+        self._setup.evaluator(self.config, worker, scenario)
         return worker
 
     def answer(self, letter: Letter) -> Letter:
@@ -111,13 +136,18 @@ class Node:
         scenario = self.scenario
         samples, names = len(scenario.train[self.client]), scenario.class_names
         token = Store(self._folder, order.run, self.client).token()
-        return Joined(run=order.run, client=self.client, token=token, samples=samples, classes=names), b""
+        told = Joined(run=order.run, client=self.client, token=token, samples=samples, classes=names)
+        nodes = agreed(self.config)
+        if nodes is None or not nodes.measured or order.scale is not None:
+            return told, b""
+        moments = moments_of(scenario.train_set, scenario.train[self.client], nodes.measured)
+        return told.model_copy(update={"moments": moments}), b""
 
     def _train(self, order: Order, body: bytes) -> tuple[Answer, bytes]:
         ctx, store, notes = self._context(order.round), Store(self._folder, order.run, self.client), list[Note]()
         state = self._state(store, order.kept, ctx, notes)
         job = Job(ctx, from_bytes(body), state, self._indices, order.measured, order.closing)
-        done = self._worker.run(job)
+        done = self._worker(order.scale).run(job)
         if done.state:
             store.save(order.round, done.state, spare=order.kept)  # before the server knows of it
         notes += [Note(code=note.code, message=note.message, figure=note.figure) for note in done.notes]
@@ -138,7 +168,9 @@ class Node:
     def _test(self, order: Order, body: bytes) -> tuple[Answer, bytes]:
         ctx, store = self._context(order.round), Store(self._folder, order.run, self.client)
         state = self._state(store, order.kept, ctx, [])
-        done = self._worker.test(Test(ctx, from_bytes(body), state, self._indices, order.split))
+        if self.config.evaluation.protocol.startswith("global/"):  # the server's model is of the first architecture
+            ctx = replace(ctx, task=self._setup.tasks[0])
+        done = self._worker(order.scale).test(Test(ctx, from_bytes(body), state, self._indices, order.split))
         results = {
             name: Result(correct=one.correct, loss_sum=one.loss_sum, total=one.total)
             for name, one in done.tested.items()

@@ -6,6 +6,29 @@ from dataclasses import dataclass
 
 from fedloom.methods import METHODS
 
+# What the facts of a node's letters tell beside the method's own upload, by the key of the letter (`letters.py`).
+TOLD = {
+    "when it joins": {
+        "token": "a random word by which its disk is known",
+        "samples": "how many training samples it has",
+        "classes": "the class names that it knows",
+        "moments": "once, of each measured column where no scale is agreed on: mean and squared distances from it",
+    },
+    "with an upload": {
+        "steps": "optimiser steps",
+        "samples": "samples that it went through",
+        "seconds": "how long it took",
+        "terms": "the mean of each term of its loss",
+        "norms": "how strongly each term pulls, in a few rounds",
+        "notes": "what its engine reports",
+        "kept": "whether it keeps a private state",
+    },
+    "with a test": {
+        "results": "correct predictions, summed loss, and number of its test samples",
+        "samples": "samples that it adapted a model to",
+    },
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
@@ -32,6 +55,13 @@ def privacy_of(method: str) -> Privacy:
         tuple(name for name, sent in sends.items() if sent.labels),
         tuple(name for name, sent in sends.items() if sent.each),
     )
+
+
+def told_table() -> str:
+    """The table of what nodes tell beside uploads in Markdown, for the same page."""
+    rows = ["| a node tells | key | what it is |", "|" + "---|" * 3]
+    rows += [f"| {when} | {key} | {what} |" for when, facts in TOLD.items() for key, what in facts.items()]
+    return "\n".join(rows) + "\n"
 
 
 def table() -> str:

@@ -6,9 +6,12 @@ An answer counts once it is read and checked. Every wait is bounded, and says fo
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
+
+import numpy as np
 
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record, to_bytes
@@ -18,6 +21,7 @@ from fedloom.engine.serial import Jobs
 from fedloom.evaluation.metrics import Tested
 from fedloom.flower.letters import Failed, Letter, LetterError, Scored, Trained, read_answer
 from fedloom.flower.links import Link
+from fedloom.flower.own_data import stand_in_views
 from fedloom.flower.roster import FederationError, Roster, RunName, listed
 from fedloom.flower.uploads import Refused, Uploads
 from fedloom.methods.facts import Finding
@@ -36,8 +40,8 @@ class RemoteError(Exception):
 class Remote:
     """Runs clients on the nodes of a link.
 
-    worker: the server's own, which rehearses what clients send. note: is told who is missing, refused or late. Raises
-    `FederationError` if too few clients join.
+    worker: the server's own, which rehearses what clients send. note: is told who is missing, refused or late. roster:
+    of clients that were waited for before. Raises `FederationError` if too few clients join.
     """
 
     name = "flower"
@@ -52,14 +56,18 @@ class Remote:
         worker: Worker,
         config: FlowerConfig,
         note: Callable[[str], None] = lambda text: None,
+        roster: Roster | None = None,
     ) -> None:
         self._link, self._run, self._config, self._note = link, run, config, note
         self._uploads = Uploads(federation, worker, config.max_norm)
         scenario = federation.scenario
-        self._roster = Roster(link, run, scenario.clients, scenario.class_names, note)
+        self._roster = roster or Roster(link, run, scenario.clients, scenario.class_names, note)
         self._sent: tuple[Record, bytes] = ({}, b"")
         everyone = [client for client in range(scenario.clients) if len(scenario.train[client])]
-        self._roster.wait(everyone, config.min_clients, config.join_timeout, "join_timeout")
+        self._federation = federation
+        if roster is None:
+            self._roster.wait(everyone, config.min_clients, config.join_timeout, "join_timeout")
+        self._learn_sizes()
 
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` for each client that answers in time.
@@ -119,6 +127,7 @@ class Remote:
         unasked, out = dict(each), dict[str, int]()
         while True:
             self._roster.look()
+            self._learn_sizes()
             for client in [client for client in unasked if self._roster.node_of(client) is not None]:
                 out[self._send(client, unasked.pop(client))] = client
             for name, answer in self._link.take(out):
@@ -136,6 +145,15 @@ class Remote:
             self._note(f"goes on without clients {listed(sorted(out.values()))}: no answer within {seconds:g} s")
         if unasked:
             self._note(f"goes on without clients {listed(sorted(unasked))}: their nodes are not there")
+
+    def _learn_sizes(self) -> None:
+        """Of clients with data of their own, only they know how many."""
+        scenario = self._federation.scenario
+        sizes = scenario.train.sizes
+        known = np.array([self._roster.sizes().get(client, sizes[client]) for client in range(len(sizes))])
+        if scenario.remote and (known != sizes).any():
+            views = stand_in_views(known, scenario.train_set)
+            self._federation.scenario = dataclasses.replace(scenario, train=views)
 
     def _send(self, client: int, asked: Job | Test) -> str:
         """Send what a client is asked for; the name under which its answer will come."""

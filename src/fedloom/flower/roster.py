@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedloom._version import __version__
 from fedloom.core.errors import FedloomError, shown
 from fedloom.flower.letters import Failed, Joined, Letter, LetterError, Order, read_answer
 from fedloom.flower.links import Link
+from fedloom.flower.moments import Scale, Told
 
 _EVERY = 10.0  # seconds between two words on whom is waited for
 _JOIN = 60.0  # seconds that a question to a new node is worth
+_AGAIN = 30.0  # seconds after which a node that was left out is asked again
 
 
 class FederationError(FedloomError):
@@ -24,39 +26,53 @@ class FederationError(FedloomError):
 
 @dataclass(frozen=True, slots=True)
 class RunName:
-    """A run as nodes know it: its name, and the fingerprint of its config."""
+    """A run as nodes know it: its name, the fingerprint of its config, and the scale that nodes have pooled, if any."""
 
     name: str
     fingerprint: str
+    scale: Scale | None = None
 
     def order(self, do: Literal["join", "train", "test"], **facts: Any) -> Order:
         """An order of this run."""
-        order = Order(do=do, run=self.name, fingerprint=self.fingerprint, version=__version__)
+        order = Order(do=do, run=self.name, fingerprint=self.fingerprint, version=__version__, scale=self.scale)
         return order.model_copy(update=facts)
 
 
 class Roster:
-    """The clients that have joined. clients: how many the run has; classes: the names that all must have."""
+    """The clients that have joined. clients: how many the run has; classes: the names that all must have; measured: of
+    how many features they must tell the moments."""
 
     def __init__(
-        self, link: Link, run: RunName, clients: int, classes: Sequence[str], note: Callable[[str], None]
+        self,
+        link: Link,
+        run: RunName,
+        clients: int,
+        classes: Sequence[str],
+        note: Callable[[str], None],
+        measured: int = 0,
     ) -> None:
         self._link, self._run, self._clients, self._classes, self._note = link, run, clients, tuple(classes), note
+        self._measured = measured
         self._asked: dict[str, int] = {}  # names of letters, by node
         self._seen: set[int] = set()
         self._node: dict[int, int] = {}
         self._joined: dict[int, Joined] = {}
+        self._since: dict[int, float] = {}  # when a node was asked last
+        self._left_out: dict[int, str] = {}  # nodes that do not fit, and why
         self._online: set[int] = set()
 
     def look(self) -> None:
-        """Take in who has joined, and ask nodes that are new. Never waits.
+        """Take in who has joined; ask nodes that are new, and those that may have mended their data. Never waits.
 
         Raises `FederationError` if two nodes are one client.
         """
         self._online = self._link.nodes()
         self._seen &= self._online  # one that comes back may have another client
+        now, waiting = time.monotonic(), set(self._asked.values())
+        self._seen -= {node for node in self._left_out.keys() - waiting if now - self._since[node] >= _AGAIN}
         for node in sorted(self._online - self._seen):
             self._seen.add(node)
+            self._since[node] = now
             self._asked[self._link.send(node, self._run.order("join").letter_with(), _JOIN)] = node
         while self._asked and (found := self._link.take(self._asked)):
             for name, answer in found:
@@ -70,6 +86,19 @@ class Roster:
     def samples(self, client: int) -> int:
         """Training samples that a client joined with."""
         return self._joined[client].samples
+
+    def sizes(self) -> dict[int, int]:
+        """Training samples of all clients that have ever joined."""
+        return {client: told.samples for client, told in self._joined.items()}
+
+    def moments(self) -> list[Told]:
+        """What clients told of their measured features, in the order of their ids."""
+        joined = (self._joined[client] for client in sorted(self._joined))
+        return [Told(told.samples, told.moments) for told in joined if told.moments is not None]
+
+    def settle(self, scale: Scale) -> None:
+        """From now on orders bring the scale, and nodes that join tell no moments."""
+        self._run, self._measured = replace(self._run, scale=scale), 0
 
     def missing(self, clients: Sequence[int]) -> list[int]:
         """Those of some clients that are not there."""
@@ -107,11 +136,15 @@ class Roster:
                 raise LetterError(answer)
             told = read_answer(answer, Joined)
             if isinstance(told, Failed):
-                raise LetterError(told.error)
+                named = f"client {told.client}"
+                raise LetterError(told.error if told.client < 0 or named in told.error else f"{named}: {told.error}")
             self._check(told)
         except LetterError as error:
-            self._note(f"node {node} is left out: {error}")
+            if self._left_out.get(node) != str(error):
+                self._note(f"node {node} is left out: {error}")
+            self._left_out[node] = str(error)
             return
+        self._left_out.pop(node, None)
         before, old = self._joined.get(told.client), self._node.get(told.client)
         if before is not None and before.token != told.token and old in self._online:
             raise FederationError(
@@ -131,6 +164,13 @@ class Roster:
                 f"client {told.client} has the classes {shown(list(told.classes))}, the server "
                 f"{shown(list(self._classes))}; use the same labels on all nodes"
             )
+        if self._measured:
+            told_of = 0 if told.moments is None else min(len(told.moments.mean), len(told.moments.squares))
+            if told_of != self._measured or not told.samples:
+                raise LetterError(
+                    f"client {told.client} tells moments of {told_of} features of {told.samples} samples; need "
+                    f"{self._measured} features"
+                )
 
 
 def listed(clients: Sequence[int], most: int = 20) -> str:

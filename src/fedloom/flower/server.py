@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
 from fedloom.data import Scenario
 from fedloom.engine import Engine, Federation, Worker
 from fedloom.flower.links import Link
+from fedloom.flower.moments import Scale, keep_scale, pooled, read_scale
+from fedloom.flower.own_data import agreed, server_data, without_samples
 from fedloom.flower.remote import Remote
-from fedloom.flower.roster import RunName
+from fedloom.flower.roster import Roster, RunName
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
 from fedloom.study.results import Result
@@ -26,27 +30,58 @@ def serve(
     link: Link,
     *,
     scenario: Scenario | None = None,
+    tests: Path | None = None,
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Run `config` over the nodes of a link; a run that was begun in `out` goes on after its last whole round.
 
+    tests: the file that names the server's own test data, where nodes have data of their own.
     Raises what `fedloom.study.run.run` raises, and `FederationError` if too few clients are there.
     """
     kept = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))  # each round is kept
     config = config.model_copy(update={"checkpoint": kept})
+    name, nodes = RunName(_name(out), config.fingerprint()), agreed(config)
+
+    def say(text: str) -> None:
+        for callback in callbacks:
+            callback.on_note(config, text)
+
+    roster = None
+    if nodes is not None:
+        scenario = without_samples(config, None if tests is None else server_data(config, tests))
+        name = replace(name, scale=read_scale(out))
+        if nodes.measured and name.scale is None:
+            roster = Roster(link, name, scenario.clients, nodes.classes, say, measured=len(nodes.measured))
+            name = replace(name, scale=_pooled(roster, config, say))
+        scenario = scenario if name.scale is None else name.scale.on_all(scenario, nodes)
+    elif tests is not None:
+        raise ConfigError(f"{tests}: only with `source: nodes` the server has test data of its own; leave it out")
 
     def engine(federation: Federation, worker: Worker, note: Callable[[str], None]) -> Engine:
-        return Remote(link, RunName(_name(out), config.fingerprint()), federation, worker, config.flower, note)
+        if out is not None:
+            write_atomic(out / _NAME, name.name)
+        if out is not None and name.scale is not None:
+            keep_scale(out, name.scale)
+        return Remote(link, name, federation, worker, config.flower, note, roster)
 
     return run(config, scenario=scenario, out=out, existing="resume", callbacks=callbacks, elsewhere=engine)
 
 
+def _pooled(roster: Roster, config: RunConfig, say: Callable[[str], None]) -> Scale:
+    """How measured features are standardised, by the training samples of all clients that are there."""
+    wait = config.flower
+    roster.wait(range(config.scenario.clients), wait.min_clients, wait.join_timeout, "join_timeout")
+    told = roster.moments()
+    size = sum(len(one.moments.model_dump_json()) for one in told)
+    scale = pooled(told)
+    roster.settle(scale)
+    say(f"{len(scale.mean)} features are standardised by what {len(told)} clients told of them, in {size:,} bytes")
+    return scale
+
+
 def _name(out: Path | None) -> str:
-    """What the run is called among nodes: drawn once, and kept in its folder."""
-    if out is None:
+    """What the run is called among nodes: kept in its folder, and drawn for a new one."""
+    if out is None or not (out / _NAME).exists():
         return secrets.token_hex(8)
-    file = out / _NAME
-    if not file.exists():
-        write_atomic(file, secrets.token_hex(8))
-    return file.read_text(encoding="utf-8")
+    return (out / _NAME).read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ from fedloom.flower import certificates
 from fedloom.flower.apps import FAILED
 from fedloom.flower.export import export
 from fedloom.flower.grid import require_flower
+from fedloom.flower.own_data import node_file, server_file
 from fedloom.flower.processes import Processes, executable, free_ports, require_free
 from fedloom.flower.roster import FederationError
 from fedloom.study.config import RunConfig
@@ -33,12 +34,21 @@ class Federation:
     """SuperLink and SuperNodes of this machine, between `__enter__` and `__exit__`.
 
     folder: holds the app, keys, logs and, for each node, its private states; kept, so that the same command goes on.
+    data: a folder with the file of each node's own data, and the server's (`own_data.py`).
     """
 
     def __init__(
-        self, config: RunConfig, folder: Path, *, insecure: bool, port: int | None, say: Callable[[str], None]
+        self,
+        config: RunConfig,
+        folder: Path,
+        *,
+        insecure: bool,
+        port: int | None,
+        say: Callable[[str], None],
+        data: Path | None = None,
     ) -> None:
         require_flower()
+        self._data = None if data is None else data.resolve()
         self.config, self.folder, self.insecure, self._say = config, folder.resolve(), insecure, say
         self.clients = config.scenario.clients
         if port is not None:
@@ -99,7 +109,9 @@ class Federation:
         state = self.folder / "states" / f"node-{client:06d}"
         words = [executable("flower-supernode"), "--superlink", f"{HOST}:{self.port}"]
         words += ["--host", HOST, "--port", str(self._node_ports[client])]
-        words += ["--node-config", f'partition-id={client} state="{state}"']
+        data = node_file(self._data, client)
+        own = f' data="{data}"' if data else ""
+        words += ["--node-config", f'partition-id={client} state="{state}"{own}']
         if self.insecure:
             words += ["--insecure"]
         else:
@@ -110,7 +122,9 @@ class Federation:
     def run(self, out: Path) -> subprocess.Popen[bytes]:
         """Start the run; its process ends with the run."""
         words = [executable("flwr"), "run", str(self.folder / "app"), NAME, "--stream"]
-        return self.processes.start("run", [*words, "-c", f'out="{out.resolve()}"'])
+        tests = server_file(self._data)
+        own = f' test="{tests}"' if tests else ""
+        return self.processes.start("run", [*words, "-c", f'out="{out.resolve()}"{own}'])
 
     def _key(self, client: int) -> Path:
         return self._keys / f"node-{client:06d}"
@@ -131,13 +145,18 @@ def up(
     *,
     insecure: bool = False,
     port: int | None = None,
+    data: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Run `config` on processes of this machine, and end them all, whatever happens; a run in `out` goes on.
 
+    data: as in `Federation`.
     Raises `ConfigError` before anything starts, and `FederationError` or the run's own error if it ends without result.
     """
-    with _ended_politely(), Federation(config, folder_of(out), insecure=insecure, port=port, say=say) as there:
+    with (
+        _ended_politely(),
+        Federation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as there,
+    ):
         process, read = there.run(out), _Lines(there.processes.log("run"))
         while process.poll() is None:
             for line in read:

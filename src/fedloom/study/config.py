@@ -19,6 +19,7 @@ from fedloom.data.attacks import Attack
 from fedloom.data.augment import Augmentation
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
+from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Source, Splits
 from fedloom.engine.choose import EngineChoice
 from fedloom.methods import METHODS, Method, OptimizerSpec
@@ -75,9 +76,16 @@ class ScenarioConfig(BaseModel):
     def _public(cls, given: Any) -> Any:
         return share_or_source(given)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _owners_deal(cls, given: Any) -> Any:
+        of_nodes = isinstance(given, Mapping) and given.get("source") == Nodes.kind
+        return {"partition": "natural", **given} if of_nodes else given
+
     @model_validator(mode="after")
     def _route(self) -> ScenarioConfig:
         self.parts()
+        self._leave_nodes_data_alone()
         self.build_skews()
         self.build_attack()
         if self.split is not None and "val" in self.model_fields_set:
@@ -85,6 +93,20 @@ class ScenarioConfig(BaseModel):
         if self.split is not None and self.tests == "matched":
             raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
         return self
+
+    def _leave_nodes_data_alone(self) -> None:
+        changed = {
+            "partition": self.partition != "natural",
+            "skews": bool(self.skews),
+            "attack": self.attack is not None,
+            "tests": self.tests != "shares",
+            "public": isinstance(self.public, float) and self.public > 0,
+        }
+        if self.source == Nodes.kind and any(changed.values()):
+            key = next(name for name, is_so in changed.items() if is_so)
+            raise ConfigError(
+                f"scenario.{key}: with source nodes, data stay with the nodes as they are; leave {key} out"
+            )
 
     def parts(self) -> tuple[Source, Partition]:
         """The source and the partition with their own keys. Raises `ConfigError` for keys that neither knows."""

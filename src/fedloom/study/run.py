@@ -242,12 +242,12 @@ class _Run:
         return [row for split in self.evaluator.splits for row in self._tested(now, split)]
 
     def _tested(self, now: int, split: str) -> list[Row]:
-        """The rows of one split's test: personal models on the engine, the server's here."""
-        if not isinstance(self.evaluator, Evaluator) or self.evaluator.kind == "global":
+        """The rows of one split's test: on the engine where it is the clients' own, else here."""
+        if not isinstance(self.evaluator, Evaluator) or not self.evaluator.away(split):
             return score_rows(now, self.evaluator.scores(split, self._predictors(now)), self.protocol)
         found = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda done: done.client)
         results = {name: {done.client: done.tested[name] for done in found} for name in self.evaluator.names}
-        rows = score_rows(now, self.evaluator.joined(split, results), self.protocol)
+        rows = score_rows(now, self.evaluator.of_clients(split, results), self.protocol)
         adapted = sum(done.samples for done in found)
         return [*rows, system_row(now, "samples_adapted", adapted)] if adapted else rows
 

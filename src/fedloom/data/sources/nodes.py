@@ -1,0 +1,137 @@
+"""Data that nobody but their own node reads: what they have in common, on which a federation agrees beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor
+
+from fedloom.core.errors import DataError
+from fedloom.data.dataset import Dataset
+from fedloom.data.sources.source import Source, Splits, source
+
+_EACH = 2  # samples of each class in what stands in for data
+
+
+@source("nodes")
+class Nodes(Source):
+    """Data that every node of a real federation reads from its own disk; its own file says where. The keys here are
+    what all nodes share, and the server knows no more than these.
+
+    `classes`: all names, in their order. `shape` of a sample, e.g. [1, 28, 28]; or `features` of a table: "age" for a
+    measured column, "sex=f" for a word of a column, which is 1 or 0. `values`: samples are numbers, or bytes from 0 to
+    255 as those of pictures. `mean`, `std`: nets see (stored value - mean) / std, per channel or feature. Without them
+    bytes are divided by 255, numbers are left alone, and measured columns of a table are standardised: nodes tell the
+    count, mean and squares of each when they join.
+
+        scenario: {source: nodes, clients: 3, classes: [well, ill], features: [age, pressure, sex=f, sex=m]}
+    """
+
+    model: ClassVar[str] = "mlp"
+
+    classes: tuple[str, ...] = Field(min_length=2)
+    shape: tuple[int, ...] | None = None
+    features: tuple[str, ...] | None = Field(None, min_length=1)
+    values: Literal["numbers", "bytes"] = "numbers"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _words(cls, given: Any) -> Any:
+        """Whole numbers are names, too."""
+        each = isinstance(given, list | tuple)
+        return [str(name) if type(name) is int else name for name in given] if each else given
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Nodes:
+        if (self.shape is None) == (self.features is None):
+            raise ValueError("need one of shape and features: how a sample looks")
+        for key, names in (("classes", self.classes), ("features", self.features or ())):
+            if len(set(names)) < len(names):
+                raise ValueError(f"{key} names '{next(n for n in names if names.count(n) > 1)}' twice")
+        if not self.input_shape or min(self.input_shape) < 1 or len(self.input_shape) == 2:
+            raise ValueError(f"shape {list(self.input_shape)}: need [d] or [channels, height, width], each 1 or more")
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("mean and std belong together; give both or neither")
+        if self.mean is not None and self.std is not None:
+            if not len(self.mean) == len(self.std) == self.input_shape[0]:
+                raise ValueError(f"mean and std: need {self.input_shape[0]} numbers each, one a channel or feature")
+            if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
+                raise ValueError("mean and std: need finite numbers, and std above 0")
+        return self
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return (len(self.features or ()),) if self.shape is None else self.shape
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The features that nodes standardise together: measured columns, where no mean is agreed on."""
+        free = self.features if self.mean is None and self.values == "numbers" else None
+        return tuple(place for place, name in enumerate(free or ()) if "=" not in name)
+
+    def load(self) -> Splits:
+        raise DataError(
+            "source nodes: each node reads data of its own, so nothing can be read here; run the config over nodes "
+            "(`fedloom flower`), or name a source with the data"
+        )
+
+    def stand_in(self) -> Dataset:
+        """Noise with the shape, classes and scale of the nodes' data: a few samples of each class."""
+        rng, shape = np.random.default_rng(0), (_EACH * len(self.classes), *self.input_shape)
+        x = rng.integers(0, 256, shape, np.uint8) if self.values == "bytes" else rng.normal(size=shape)
+        y = torch.arange(len(self.classes)).repeat(_EACH)
+        stored = torch.from_numpy(x if self.values == "bytes" else x.astype(np.float32))
+        return Dataset(stored, y, self.classes, *self._scale(), features=self.features or ())
+
+    def fitted(self, data: Dataset, origin: str) -> Dataset:
+        """`data` as the federation has agreed: its class ids, its features in its order, its scale.
+
+        Raises `DataError`, with `origin`, for other values, shapes, columns and classes.
+        """
+        stored = {torch.uint8: "bytes", torch.float32: "numbers"}.get(data.x.dtype, "token ids")
+        if stored != self.values:
+            raise DataError(f"{origin}: samples are {stored}, those of the federation {self.values} (scenario.values)")
+        x = self._columns(data, origin) if self.features and data.features else data.x
+        if tuple(x.shape[1:]) != self.input_shape:
+            there, agreed = list(x.shape[1:]), list(self.input_shape)
+            raise DataError(f"{origin}: samples have shape {there}, those of the federation {agreed}")
+        return Dataset(x, self._labels(data, origin), self.classes, *self._scale(), features=self.features or ())
+
+    def _scale(self) -> tuple[Tensor | None, Tensor | None]:
+        if self.mean is not None:
+            return torch.tensor(self.mean), torch.tensor(self.std)
+        width = self.input_shape[0]
+        return (torch.zeros(width), torch.full((width,), 255.0)) if self.values == "bytes" else (None, None)
+
+    def _columns(self, data: Dataset, origin: str) -> Tensor:
+        """The agreed features [n, d]; a word that this node has in none of its rows is 0 in all of them."""
+        x, place = torch.zeros(len(data), *self.input_shape), {name: at for at, name in enumerate(data.features)}
+        for at, name in enumerate(self.features or ()):
+            if name in place:
+                x[:, at] = data.x[:, place[name]]
+            elif not _of_column(name, data.features):
+                has = ", ".join(data.features)[:200]
+                raise DataError(f"{origin}: no column for the federation's feature '{name}'; it has {has}")
+        return x
+
+    def _labels(self, data: Dataset, origin: str) -> Tensor:
+        rank = {name: label for label, name in enumerate(self.classes)}
+        unknown = next((data.classes[one] for one in np.unique(data.y.numpy()) if data.classes[one] not in rank), None)
+        if unknown is not None:
+            known = ", ".join(self.classes)[:200]
+            raise DataError(f"{origin}: class '{unknown[:40]}' is none of the federation's: {known}")
+        return torch.tensor([rank.get(name, -1) for name in data.classes])[data.y]
+
+
+def _of_column(feature: str, there: Sequence[str]) -> bool:
+    """Whether "column=word" is of a column that is there with other words."""
+    columns = [feature[: end + 1] for end, letter in enumerate(feature) if letter == "="]
+    return any(name.startswith(column) for name in there for column in columns)

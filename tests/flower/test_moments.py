@@ -1,0 +1,52 @@
+"""Columns standardised together, though no node reads another's."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.core.errors import RunFolderError
+from fedloom.data import Dataset
+from fedloom.flower.moments import Moments, Scale, Told, keep_scale, moments_of, pooled, read_scale
+
+
+def told_of(values):
+    """What the node tells that has these rows [n, d]."""
+    data = Dataset(torch.tensor(values, dtype=torch.float32), torch.zeros(len(values), dtype=torch.int64), ("a",))
+    return Told(len(values), moments_of(data, np.arange(len(values)), range(data.x.shape[1])))
+
+
+def test_pooled_is_what_one_machine_finds_in_all_rows():
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(shift, 3, (size, 4)).astype(np.float32) for shift, size in ((1e4, 7), (-5, 1), (0, 40))]
+    found, whole = pooled([told_of(part) for part in parts]), np.concatenate(parts).astype(np.float64)
+    np.testing.assert_allclose(found.mean, whole.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(found.std, whole.std(0), rtol=1e-12)
+
+
+def test_a_column_that_never_changes_is_only_centred():
+    """0.1 is no sum of halves: means of it are off by rounding."""
+    found = pooled([told_of([[0.1]] * 3), told_of([[0.1]] * 7)])
+    assert (np.float32(found.mean[0]), found.std) == (np.float32(0.1), (1.0,))
+
+
+def test_a_column_that_differs_between_nodes_alone_is_standardised():
+    found = pooled([told_of([[0.0]] * 2), told_of([[2.0]] * 2)])
+    assert (found.mean, found.std) == ((1.0,), (1.0,))
+
+
+@pytest.mark.parametrize(
+    "wrong", ['{"mean": [1e31], "squares": [0]}', '{"mean": [0], "squares": [-1]}', '{"mean": [NaN], "squares": [0]}']
+)
+def test_moments_that_no_column_has_are_refused(wrong):
+    with pytest.raises(ValueError, match="validation error"):
+        Moments.model_validate_json(wrong)
+
+
+def test_a_scale_is_read_as_it_was_kept(tmp_path):
+    scale = Scale(mean=(0.1, 1 / 3), std=(1e-30, 7.0))
+    assert read_scale(tmp_path) is None
+    keep_scale(tmp_path, scale)
+    assert read_scale(tmp_path) == scale
+    (tmp_path / "flower-scale.json").write_text("{")
+    with pytest.raises(RunFolderError, match="damaged"):
+        read_scale(tmp_path)

@@ -1,0 +1,309 @@
+"""Nodes that read data of their own: the bits of the simulation of the same parts, and data that cannot be used."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from command_line import call
+from fedloom.core.errors import ConfigError, DataError, FedloomError
+from fedloom.core.records import from_bytes
+from fedloom.flower.in_process import run_in_process
+from fedloom.flower.node import Node
+from fedloom.flower.own_data import node_file, own_client, server_file
+from fedloom.flower.roster import FederationError
+from fedloom.flower.server import serve
+from fedloom.study.run import run
+from fedloom.study.sections import EvaluationConfig
+from flower_world import Faulty, Notes, config_of
+from own_world import (
+    agreed_on_digits,
+    digits_of_nodes,
+    joined,
+    of_nodes,
+    patients_of_nodes,
+    write_digits,
+)
+from support import same_bits
+
+LOCAL = {"every": 3, "protocol": "global/local"}
+
+
+def same(here, there):
+    """Whether two results have the same numbers."""
+    counts = ("accuracy", "bytes_up", "bytes_down", "samples", "flops", "degenerate")
+    return [here.numbers[key] for key in counts] == [there.numbers[key] for key in counts]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder of four nodes' files, and the config of their run; not to be changed."""
+    folder = tmp_path_factory.mktemp("written")
+    return folder, digits_of_nodes("fedavg", folder)[1]
+
+
+@pytest.mark.parametrize("method", ["fedsc", "fedssa", "scaffold", "ccvr"])
+def test_nodes_that_read_only_their_own_file_have_the_bits_of_the_simulation(method, tmp_path):
+    """FedSC and CCVR are tested on the server's samples, FedSSA's personal models on the nodes'."""
+    config, own = digits_of_nodes(method, tmp_path / "data")
+    here, there = run(config), run_in_process(own, data=tmp_path / "data", states=tmp_path / "states")
+    assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
+    assert same(here, there)
+    assert there.numbers["seconds"]["aggregate"] >= 0
+    private = here.memory.weights[3].states
+    for client, state in private.items():
+        (last,) = sorted((tmp_path / "states").glob(f"*/client-{client:06d}/round-*"))[-1:]
+        assert same_bits(state, from_bytes(last.read_bytes()))
+
+
+def test_the_servers_model_is_tested_on_the_nodes_and_weighted_as_the_protocol_says(tmp_path):
+    config, own = digits_of_nodes("fedavg", tmp_path, evaluation=LOCAL)
+    here, there = run(config), run_in_process(own, data=tmp_path)
+    assert same(here, there)
+    wanted = ("accuracy", "accuracy_pooled", "clients", "loss")
+    tests = [
+        {(row["client"], row["name"]): row["value"] for row in rows if row["split"] == "test" and row["name"] in wanted}
+        for rows in (here.rows, there.rows)
+    ]
+    assert tests[0] == tests[1]
+
+
+def test_a_table_standardised_by_what_nodes_tell_has_the_bits_of_the_simulation(tmp_path):
+    """Columns in another order, a word that one node lacks, and a scale that none of them knows alone."""
+    config, own = patients_of_nodes(tmp_path)
+    here, there = run(config), run_in_process(own, data=tmp_path)
+    assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
+    assert same(here, there)
+    assert here.scenario["input"] == {**there.scenario["input"], "features": here.scenario["input"]["features"]}
+
+
+@pytest.mark.parametrize("protocol", ["global/global", "global/local", "personal/local"])
+def test_validation_samples_are_held_out_and_tested_on_the_nodes(protocol, tmp_path):
+    """Compared with a simulation in which one machine reads all files."""
+    method = "fedper" if protocol.startswith("personal") else "fedavg"
+    config = config_of(method, evaluation={"every": 1, "protocol": protocol, "select": "best_val"})
+    there = write_digits(config, tmp_path)
+    own = of_nodes(config, **{**agreed_on_digits(there.train_set), "val": 0.2})
+    apart = run_in_process(own, data=tmp_path)
+    whole = joined(own, tmp_path)
+    if protocol == "global/global":
+        whole = replace(whole, test_set=there.test_set)
+    here = run(own, scenario=whole)
+    assert same_bits(here.memory.weights[3].server, apart.memory.weights[3].server)
+    assert here.numbers["best_val_accuracy"] == apart.numbers["best_val_accuracy"]
+    assert here.numbers["accuracy"] == apart.numbers["accuracy"]
+
+
+def test_a_nodes_file_says_how_its_samples_are_split(tmp_path):
+    config, own = digits_of_nodes("fedavg", tmp_path)
+    file = node_file(tmp_path, 2)
+    file.write_text(file.read_text() + "split: {train: 0.5, val: 0.25, test: 0.25, pool: all}\n")
+    there, before = own_client(own, file, 2), config.scenario.build(0)
+    held = [len(views[2]) for views in (there.train, there.val, there.test)]
+    total = len(before.train[2]) + len(before.test[2])
+    assert held == [total - 2 * (total // 4), total // 4, total // 4]
+    assert not any(len(there.train[client]) for client in (0, 1, 3))
+
+
+# -- what the server knows ---------------------------------------------------------------------------------------------
+def test_the_run_folder_holds_no_counts_and_the_model_can_be_taken(tmp_path):
+    _, own = patients_of_nodes(tmp_path / "data")
+    result = run_in_process(own, data=tmp_path / "data", out=tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "scenario.json").read_text())
+    assert told.keys() == {"name", "clients", "classes", "input"}
+    assert told["input"]["features"] == ["age", "pressure", "sex=f", "sex=m"]
+    assert result.model()(torch.zeros(2, 4)).shape == (2, 2)
+
+
+def test_a_server_that_starts_again_keeps_the_scale(tmp_path):
+    config, own = patients_of_nodes(tmp_path)
+
+    class Stopped(BaseException):
+        pass
+
+    def stops(round_):
+        if round_ == 2:
+            raise Stopped
+
+    def nodes():
+        return {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(3)}
+
+    out = tmp_path / "run"
+    with pytest.raises(Stopped):
+        serve(own, Faulty(nodes(), lambda order, answer: answer), out=out, callbacks=[Notes(stops)])
+    link = Faulty(nodes(), lambda order, answer: answer)
+    result = serve(own, link, out=out)
+    assert all(order.scale is not None for order in link.orders)
+    assert result.numbers["accuracy"] == run(config).numbers["accuracy"]
+
+
+def test_a_client_that_joins_late_counts_with_its_own_samples(tmp_path):
+    _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.1})
+    nodes = {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(4)}
+    link = Faulty(nodes, lambda order, answer: answer)
+    link.gone = {1}
+    result = serve(own, link, tests=server_file(tmp_path), callbacks=[Notes(lambda round_: link.gone.clear())])
+    sizes = [len(node.scenario.train[k]) for k, node in nodes.items()]
+    held = [
+        sum(row["value"] for row in result.rows if row["name"].startswith("samples_held/") and row["round"] == r)
+        for r in (1, 3)
+    ]
+    assert held == [sum(sizes) - sizes[1], sum(sizes)]
+
+
+REFUSED = {
+    "no test data": ("global/global", "the server has no test data"),
+    "away from each other": ("personal/global", "take personal/local or global/local"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_tested_is_refused_before_anything_is_asked(case, written):
+    protocol, said = REFUSED[case]
+    own = written[1].model_copy(update={"evaluation": EvaluationConfig(protocol=protocol)})
+    with pytest.raises(ConfigError, match=said):
+        serve(own, Faulty({}, None))
+
+
+def test_a_config_that_describes_its_data_takes_no_files(tmp_path):
+    with pytest.raises(ConfigError, match="only with `source: nodes`"):
+        serve(config_of(), Faulty({}, None), tests=tmp_path / "server.yaml")
+    with pytest.raises(ConfigError, match=r"describes the data itself \(source: digits\)"):
+        _ = Node(config_of(), 0, tmp_path, data=tmp_path / "node.yaml").scenario
+
+
+def test_a_plain_run_says_that_only_nodes_can_read(written):
+    with pytest.raises(DataError, match="run the config over nodes"):
+        run(written[1])
+
+
+# -- data that cannot be used ------------------------------------------------------------------------------------------
+def rewritten(**changes):
+    """Change arrays of client 1."""
+
+    def change(folder):
+        arrays = dict(np.load(folder / "node-000001.npz"))
+        np.savez(folder / "node-000001.npz", **{**arrays, **{key: make(arrays) for key, make in changes.items()}})
+
+    return change
+
+
+def told(text):
+    return lambda folder: (folder / "node-000001.yaml").write_text(text)
+
+
+BAD = {
+    "no file": (lambda folder: (folder / "node-000001.yaml").unlink(), "node-000001.yaml: no such config file"),
+    "no data": (lambda folder: (folder / "node-000001.npz").unlink(), "node-000001.npz: no such file"),
+    "damaged": (lambda folder: (folder / "node-000001.npz").write_bytes(b"PK"), "cannot be read as .npz"),
+    "other shape": (
+        rewritten(x_train=lambda a: a["x_train"][..., 1:], x_test=lambda a: a["x_test"][..., 1:]),
+        r"samples have shape \[1, 8, 7\], those of the federation \[1, 8, 8\]",
+    ),
+    "other class": (
+        rewritten(classes=lambda a: np.array([*a["classes"][:-1], "ten"]), y_train=lambda a: a["y_train"] * 0 + 9),
+        "class 'ten' is none of the federation's: 0, 1",
+    ),
+    "other values": (
+        rewritten(x_train=lambda a: a["x_train"] / 16, x_test=lambda a: a["x_test"] / 16),
+        "samples are numbers, those of the federation bytes",
+    ),
+    "nothing": (rewritten(x_train=lambda a: a["x_train"][:0], y_train=lambda a: a["y_train"][:0]), "holds no samples"),
+    "no source": (told("path: node-000001.npz"), "need a source with its keys"),
+    "wrong key": (told("source: npz\npth: x"), "unknown key 'scenario.pth'"),
+    "not its own": (told("source: npz\npath: x.npz\nclients: 3"), "clients is none of a node's keys"),
+    "no yaml": (told("{"), "not readable as YAML"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_data_that_cannot_be_used_are_one_line(bad, written, tmp_path):
+    spoil, said = BAD[bad]
+    folder, own = written
+    for file in folder.glob("node-000001.*"):
+        shutil.copy(file, tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(FedloomError, match=said) as caught:
+        own_client(own, tmp_path / "node-000001.yaml", 1)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_node_whose_data_cannot_be_used_is_named_on_the_server_and_the_others_go_on(tmp_path):
+    wait = {"join_timeout": 0.1, "min_clients": 2}
+    _, own = digits_of_nodes("fedavg", tmp_path, rounds=1, participation=1.0, flower=wait)
+    (tmp_path / "node-000001.npz").unlink()
+    notes = Notes()
+    result = run_in_process(own, data=tmp_path, callbacks=[notes])
+    (line,) = [text for text in notes.texts if "left out" in text]
+    assert line.startswith(f"node 1 is left out: client 1: {tmp_path / 'node-000001.npz'}: no such file")
+    assert "goes on without clients 1: not there after 0.1 s" in notes.texts
+    assert result.numbers["rounds"] == 1
+
+
+def test_a_node_joins_once_its_data_are_mended(tmp_path, monkeypatch):
+    """It is asked again, and what is wrong is told once."""
+    monkeypatch.setattr("fedloom.flower.roster._AGAIN", 0.0)
+    _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.3})
+    file = node_file(tmp_path, 1)
+    moved = file.rename(file.with_suffix(".moved"))
+    notes, mends = Notes(), Notes(lambda round_: moved.exists() and moved.rename(file))
+    result = run_in_process(own, data=tmp_path, callbacks=[notes, mends])
+    trained = [row["value"] for row in result.rows if row["name"] == "participants"]
+    assert trained == [3, 4, 4]
+    assert len([text for text in notes.texts if "left out" in text]) == 1
+
+
+def test_fewer_nodes_with_data_than_min_clients_end_the_run(tmp_path):
+    _, own = digits_of_nodes("fedavg", tmp_path, flower={"join_timeout": 0.1, "min_clients": 4})
+    node_file(tmp_path, 3).unlink()
+    with pytest.raises(FederationError, match=r"3 of 4 clients are there .* clients 3 are missing"):
+        run_in_process(own, data=tmp_path)
+
+
+def test_data_that_vanish_in_mid_run_are_named_and_the_round_goes_on(tmp_path):
+    _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0)
+    notes = Notes()
+
+    class Fresh(Faulty):
+        """Every letter meets a new process."""
+
+        def take(self, names):
+            self._nodes = {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(4)}
+            return super().take(names)
+
+    link = Fresh(dict.fromkeys(range(4)), lambda order, answer: answer)
+    vanish = Notes(lambda round_: (tmp_path / "node-000002.npz").unlink(missing_ok=True))
+    serve(own, link, tests=server_file(tmp_path), callbacks=[notes, vanish])
+    refused = [text for text in notes.texts if "refused" in text]
+    assert [text.split(":")[0] for text in refused] == ["round 2", "round 3"]
+    assert "the upload of client 2 is refused" in refused[0]
+    assert "node-000002.npz: no such file" in refused[0]
+
+
+def test_a_table_without_an_agreed_column_is_named(tmp_path):
+    _, own = patients_of_nodes(tmp_path, flower={"join_timeout": 0.1})
+    file = tmp_path / "own-2.csv"
+    file.write_text(file.read_text().replace("pressure", "presure", 1))
+    notes = Notes()
+    run_in_process(own, data=tmp_path, callbacks=[notes])
+    assert any("client 2" in text and "presure" in text for text in notes.texts)
+
+
+def test_a_node_without_a_file_is_told_how_to_name_one(written, tmp_path):
+    with pytest.raises(ConfigError, match="start it with --node-config"):
+        _ = Node(written[1], 0, tmp_path).scenario
+
+
+def test_the_command_takes_a_folder_of_files(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, own = patients_of_nodes(tmp_path / "data", rounds=1)
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(own.resolved()))
+    words = ("flower", "up", "own.yaml", "--in-process", "--data", "data", "--out", "run", "--json")
+    code, out, _ = call(capsys, *words)
+    assert code == 0
+    assert json.loads(out)["accuracy"] == run(config).numbers["accuracy"]
