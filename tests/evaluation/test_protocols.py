@@ -188,7 +188,9 @@ def test_other_predictors_are_tested_in_the_same_way(scenario):
     assert (scores.accuracy, scores.loss, scores.clients) == (plain.accuracy, plain.loss, plain.clients)
     assert scores.values() == plain.values() | {f"accuracy/{name}": found for name, found in accuracies.items()}
     rows = score_rows(1, scores, "personal/local")
-    own = {row["client"]: row["value"] for row in rows if row["name"] == "accuracy/online" and row["client"] is not None}
+    own = {
+        row["client"]: row["value"] for row in rows if row["name"] == "accuracy/online" and row["client"] is not None
+    }
     assert own == {0: 1.0, 1: 2 / 5}
 
 

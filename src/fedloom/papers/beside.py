@@ -11,7 +11,8 @@ from typing import Any
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import Printed
 from fedloom.papers.verdicts import Order, Verdict, judged, order, order_judged
-from fedloom.study.results import Result, best_val, total
+from fedloom.study.costs import epoch_ms
+from fedloom.study.results import Result, best_val
 from fedloom.study.targets import reached
 from fedloom.study.text import listed
 
@@ -174,8 +175,7 @@ def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: 
         first = reached(run, float(metric.removeprefix("rounds_to_")) / 100)
         return None if first is None else float(first.round)
     if metric == "ms_per_epoch":
-        epochs = total(run.rows, "participants") * run.config["local_epochs"]
-        return 1000 * total(run.rows, "seconds_train") / epochs if epochs else None
+        return epoch_ms(run)
     if metric == "gain_over_fedavg_points":
         base = done.get((recipe.column(value.column) or "", recipe.table.baseline or ""), [])
         same = [other.numbers["accuracy"] for other in base if other.numbers["seed"] == run.numbers["seed"]]
