@@ -40,7 +40,7 @@ def reproduce(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a published table again: ours beside theirs, with a verdict for every value."""
+    """Run a published table or figure again: ours beside theirs, with a verdict for every value, or drawn."""
     from fedloom.papers.recipe import find
     from fedloom.study.config import load
 
@@ -156,6 +156,8 @@ def write_beside(recipe: Recipe, study: Study, folder: Path, scale: Scale, overr
     kind = recipe.table.kind
     written = save("bars" if kind == "table" else kind, tidy(recipe, done, say), folder, recipe.table.axis)
     say(f"figure: {', '.join(map(str, written))}")
+    for text in recipe.undrawn:
+        say(f"not drawn: {text}")
     if kind != "table":
         return
     changed = [word for word in overrides if not word.startswith(_NO_NUMBERS)]

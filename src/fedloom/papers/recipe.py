@@ -21,6 +21,7 @@ Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
 Keys = dict[str, Any]
 _OF_A_COLUMN = ("of", "panel", "x", "client")
+_UNDRAWN = "Not drawn:"
 
 
 class Small(Section):
@@ -118,6 +119,12 @@ class Recipe:
         """How many cells its study has at full scale."""
         columns = self.table.columns.values()
         return self.table.seeds * sum(len(self.rows) - len(column.get("without", [])) for column in columns)
+
+    @property
+    def undrawn(self) -> list[str]:
+        """What of the paper's figure is not drawn, and why."""
+        said = (*([] if self.table.facts is None else [self.table.facts]), *self.table.open)
+        return [text.removeprefix(_UNDRAWN).strip() for text in said if text.startswith(_UNDRAWN)]
 
     def column(self, of: str) -> str | None:
         """The setting of the study that stands for a printed column."""

@@ -68,14 +68,16 @@ _KINDS = {
 def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
     """A figure of one of the kinds, in the report's colours: a panel for each value of the keys that tell them apart.
 
-    Needs one row at least. axis: the name of a sweep's axis. Of models, those of the lowest seed are drawn.
+    kind: curves, sweep, clients, bars, costs, points, relations, norms or surface. Needs one row at least. axis: the
+    name of a sweep's axis. Of models, those of the lowest seed are drawn.
     """
     how = _KINDS[kind]
     if how.one_seed:
-        rows = [row for row in rows if row["seed"] == min(row["seed"] for row in rows)]
+        lowest = min(row.get("seed", 0) for row in rows)
+        rows = [row for row in rows if row.get("seed", 0) == lowest]
     panels: dict[tuple[str, ...], list[dict[str, object]]] = {}
     for row in rows:
-        panels.setdefault(tuple(str(row[key]) for key in how.keys), []).append(dict(row))
+        panels.setdefault(tuple(str(row.get(key, "")) for key in how.keys), []).append(dict(row))
     wide = min(how.most, len(panels) if len(panels) <= how.most else ceil(sqrt(len(panels))))
     high = -(-len(panels) // wide)
     with in_light_theme() as page:

@@ -140,7 +140,7 @@ def _xy(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
 
 
 def _largest(rows: Rows) -> float:
-    return max(row["value"] for row in rows if not isnan(row["value"]))
+    return float(max(row["value"] for row in rows if not isnan(row["value"])))
 
 
 def _shades() -> LinearSegmentedColormap:
