@@ -26,7 +26,7 @@ def test_the_list_names_every_table_with_cells_data_and_hours(capsys: Any) -> No
     code, out, _ = call(capsys, "reproduce", "--list", "--json")
     tables = {row["name"]: row for row in json.loads(out)["tables"]}
     assert code == 0
-    assert len(tables) == 32 + 27
+    assert len(tables) == 32 + 29
     first = tables["feddw/table1"]
     assert (first["cells"], first["hours"]) == (560, 560.0)
     assert first["data"] == "mnist, cifar10, cifar100, imdb"

@@ -89,7 +89,7 @@ def test_bubbles_show_three_clients_and_points_name_their_classes() -> None:
     (ax,) = figure("norms", norms).axes
     texts = [text.get_text() for text in ax.texts]
     assert texts.count("−1.00") == 3
-    assert texts[:3] == [".50", ".33", ".17"]
+    assert texts[:3] == [".500", ".333", ".167"]
     assert ax.get_xlabel() == "class\n3 of 4 clients; median rank correlation −1.00"
     points = [
         {"panel": "p", "row": "r", "seed": 0, "kind": kind, "class": c, "name": f"class {c}", "x": c, "y": c}

@@ -101,8 +101,8 @@ def norms(result: Result) -> list[Row]:
     from scipy.stats import spearmanr
 
     scenario, made = _scenario(result), list[Row]()
+    counts = scenario.class_counts()
     for client, module in _members(result, scenario):
-        counts = scenario.class_counts()
         own = counts.sum(0) if client is None else counts[client]
         shares = own / max(own.sum(), 1)
         length = _one_net(result, module).head.weight.detach().double().norm(dim=1)

@@ -98,8 +98,8 @@ def draw_norms(ax: Axes, rows: Rows) -> None:
             size = max(260 * row["share"] / largest, 4) if held else 18
             face = color("p0") if held else "none"
             ax.scatter(row["class"], place, s=size, facecolor=face, edgecolor=color("p0"), linewidth=0.8)
-            said = f"{row['norm']:.2f}".removeprefix("0")
-            ax.text(row["class"], place + 0.36, said, ha="center", va="center", fontsize=7.5, color=color("ink"))
+            said = f"{row['norm']:.3f}".removeprefix("0")
+            ax.text(row["class"], place + 0.36, said, ha="center", va="center", fontsize=7, color=color("ink"))
         last = max(row["class"] for row in own) + 0.9
         ax.text(last, place, _signed(own[0]["rank_correlation"]), va="center", fontsize=8, color=color("muted"))
     ax.text(last, -0.62, "rank corr.", va="center", fontsize=8, color=color("muted"))
