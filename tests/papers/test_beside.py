@@ -89,7 +89,7 @@ def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
     online = lines(find("fedco2/table10"), {("domainnet", "Fed-CO2"): [also]})
     assert one(online, "Online Model", domain="Avg").ours == pytest.approx([45.0])
     assert one(online, "Online Model", domain="Real").ours == pytest.approx([60.0])
-    assert one(online, "Online Model", domain="Sketch").verdict.why == "no run gives acc_pct of Sketch"
+    assert one(online, "Online Model", domain="Sketch").verdict.why == "no run gives test_accuracy_pct of Sketch"
 
 
 def with_row(result: Result, name: str, value: float, client: int | None = None) -> Result:

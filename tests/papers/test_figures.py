@@ -37,6 +37,13 @@ def test_curves_of_a_run_of_one_domain_and_of_single_nets(make_result: MakeResul
     assert [(row["row"], row["accuracy"]) for row in nets][2:] == [("Fed-CO2, online net", 60.0)]
 
 
+def test_bars_of_a_table_have_the_other_predictors_own_accuracy(make_result: MakeResult) -> None:
+    run = make_result("fedco2", 0, (0.5,))
+    run.rows.append(Row(round=1, client=None, split="test", protocol=None, name="accuracy/online", value=0.45))
+    rows = tidy(find("fedco2/table10"), {("domainnet", "Fed-CO2"): [run]})
+    assert [(row["row"], row["accuracy"]) for row in rows] == [("Fed-CO2", 50.0), ("Online Model", 45.0)]
+
+
 def test_costs_are_those_until_the_best_of_the_weakest(make_result: MakeResult) -> None:
     def run(method: str, accuracies: tuple[float, ...], up: int) -> Result:
         made = make_result(method, 0, accuracies)

@@ -42,6 +42,8 @@ def test_boxes_bars_and_costs_have_a_place_for_every_row() -> None:
     assert [tick.get_text() for tick in figure("clients", rows).axes[0].get_xticklabels()] == ["FedAvg", "FedSC"]
     bars = figure("bars", rows).axes[0]
     assert [bar.get_width() for bar in bars.patches] == pytest.approx([(55.01 + 56 + 155) / 3] * 2)
+    many = [row | {"row": f"method {k}"} for k, row in enumerate(rows)]
+    assert figure("bars", many).get_figheight() == pytest.approx(0.8 + 0.28 * len(rows))
     costs = figure("costs", accuracies(bytes=2e6, flops=1e9))
     assert costs.axes[0].get_ylabel() == "sent until the target (MB)"
     assert [text.get_text() for text in costs.legends[0].get_texts()] == ["FedAvg", "FedSC", "0.01", "1", "100"]

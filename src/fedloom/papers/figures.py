@@ -73,7 +73,8 @@ def _points(recipe: Recipe, column: str, keys: Mapping[str, Any], run: Result, n
         case "clients":
             return list(client_accuracies(run.rows, name).items())
         case _:
-            return [(keys.get("x", column), float(run.numbers["accuracy"]))]
+            found = [float(run.numbers["accuracy"])] if name == "accuracy" else run.curve(name)[1][-1:]
+            return [(keys.get("x", column), one) for one in found]
 
 
 def _target(done: Done, column: str) -> float:

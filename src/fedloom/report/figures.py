@@ -33,13 +33,14 @@ class _Kind:
     bar: str = ""  # what the colour bar shows
     one_seed: bool = False
     most: int = 3  # panels side by side
+    each: float = 0.0  # inches that a row takes of a panel's height, where rows lie below each other
 
 
 _KINDS = {
     "curves": _Kind(lambda ax, rows, every, _: axes.draw_lines(ax, rows, "", every)),
     "sweep": _Kind(lambda ax, rows, every, axis: axes.draw_lines(ax, rows, axis, every)),
     "clients": _Kind(lambda ax, rows, every, _: axes.draw_boxes(ax, rows, every)),
-    "bars": _Kind(lambda ax, rows, every, _: axes.draw_bars(ax, rows, every), width=4.6),
+    "bars": _Kind(lambda ax, rows, every, _: axes.draw_bars(ax, rows, every), width=4.6, each=0.28),
     "costs": _Kind(lambda ax, rows, every, _: axes.draw_costs(ax, rows, every), width=4.2, height=3.4),
     "points": _Kind(
         lambda ax, rows, every, _: model_axes.draw_points(ax, rows), ("panel", "row"), 3.2, 3.3, one_seed=True
@@ -81,7 +82,8 @@ def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
     wide = min(how.most, len(panels) if len(panels) <= how.most else ceil(sqrt(len(panels))))
     high = -(-len(panels) // wide)
     with in_light_theme() as page:
-        drawn = Figure(figsize=(how.width * wide, how.height * high), layout="constrained", facecolor=page)
+        height = max(how.height, 0.8 + how.each * len({row.get("row") for row in rows}))
+        drawn = Figure(figsize=(how.width * wide, height * high), layout="constrained", facecolor=page)
         grid = list(drawn.subplots(high, wide, squeeze=False).flat)
         bars = []
         for ax, found, title in zip(grid, panels.values(), _titles(list(panels)), strict=False):
