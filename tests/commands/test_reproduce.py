@@ -26,7 +26,7 @@ def test_the_list_names_every_table_with_cells_data_and_hours(capsys: Any) -> No
     code, out, _ = call(capsys, "reproduce", "--list", "--json")
     tables = {row["name"]: row for row in json.loads(out)["tables"]}
     assert code == 0
-    assert len(tables) == 32 + 18
+    assert len(tables) == 32 + 29
     first = tables["feddw/table1"]
     assert (first["cells"], first["hours"]) == (560, 560.0)
     assert first["data"] == "mnist, cifar10, cifar100, imdb"
@@ -70,12 +70,25 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
     assert "with scenario.source=digits" in Path("t/reproduced.md").read_text()
 
 
+def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any) -> None:
+    words = ("reproduce", "feddw/fig4", *CHANGED, "--only", "mnist", "--out", "f", "--quiet")
+    code, _, err = call(capsys, *words)
+    assert code == 0
+    assert "figure: f/figure.png, f/figure.svg, f/figure.csv" in err
+    every = csv.DictReader(Path("f/figure.csv").read_text().splitlines())
+    rows = [row for row in every if row["panel"] == "MNIST"]  # the other panels are the same cell on other data
+    assert len(rows) == 20 * 10  # clients and classes
+    assert sum(float(row["norm"]) for row in rows if row["client"] == "7") == pytest.approx(1.0)
+    assert Path("f/figure.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["feddw/table9"], "unknown table 'feddw/table9': did you mean 'feddw/table"),
         (["feddw/table1", "--scale", "big"], "full or small"),
         (["fedco2/table6"], "nothing is run"),
+        (["fedssa/fig3"], "Not drawn: a formula"),
         ([], "name a table"),
     ],
 )

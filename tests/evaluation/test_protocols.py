@@ -20,6 +20,7 @@ from fedloom.methods import METHODS
 from fedloom.methods.phases import Predictor
 from fedloom.nets.live import Live
 from fedloom.nets.net import Net
+from fedloom.study.rows import score_rows
 
 LN3, HIT, MISS = math.log(3), math.log(4 / 3), math.log(4)
 IDENTITY, ZEROS, ONES = ([0.0, 1.0], [0.0, 0.0], [1.0, 1.0])
@@ -180,17 +181,23 @@ def test_other_predictors_are_tested_in_the_same_way(scenario):
     plain = evaluate(scenario, "personal/local", CLIENTS)
     scores = evaluate(scenario, "personal/local", SEVERAL, also=("offline", "online"))
     # client 0: x = 0, y = 0; client 1: x = 0 0 1 1 1, y = 0 1 1 0 0; client 2: nothing
-    assert scores.also == {"offline": pytest.approx((1 + 3 / 5) / 2), "online": pytest.approx((1 + 2 / 5) / 2)}
+    accuracies = {name: other.accuracy for name, other in scores.also.items()}
+    assert accuracies == {"offline": pytest.approx((1 + 3 / 5) / 2), "online": pytest.approx((1 + 2 / 5) / 2)}
     assert list(scores.also) == ["offline", "online"]
+    assert [tested.accuracy for tested in scores.also["online"].clients.values() if tested.total] == [1.0, 2 / 5]
     assert (scores.accuracy, scores.loss, scores.clients) == (plain.accuracy, plain.loss, plain.clients)
-    added = {"accuracy/offline": scores.also["offline"], "accuracy/online": scores.also["online"]}
-    assert scores.values() == plain.values() | added
+    assert scores.values() == plain.values() | {f"accuracy/{name}": found for name, found in accuracies.items()}
+    rows = score_rows(1, scores, "personal/local")
+    own = {
+        row["client"]: row["value"] for row in rows if row["name"] == "accuracy/online" and row["client"] is not None
+    }
+    assert own == {0: 1.0, 1: 2 / 5}
 
 
 def test_other_predictors_of_the_server_are_tested_once_on_everything(scenario):
     offered = [(-1, {"global": predictor(ONES), "other": predictor(IDENTITY)})]
     scores = evaluate(scenario, "global/global", offered, also=("other",))
-    assert (scores.accuracy, scores.also) == (pytest.approx(2 / 6), {"other": pytest.approx(3 / 6)})
+    assert (scores.accuracy, scores.also["other"].accuracy) == (pytest.approx(2 / 6), pytest.approx(3 / 6))
 
 
 def test_a_predictor_that_the_method_does_not_offer_is_refused_by_name(scenario):

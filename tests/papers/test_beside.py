@@ -85,11 +85,13 @@ def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
     assert one(domains, "FedAvg", domain="Avg").ours == pytest.approx([50.0])
     assert one(domains, "COPA", domain="Avg").verdict.why == "not run"
     also = with_row(make_result("fedco2", 0, [0.5]), "accuracy/online", 0.45)
+    also = with_row(also, "accuracy/online", 0.6, client=4)  # the fifth domain
     online = lines(find("fedco2/table10"), {("domainnet", "Fed-CO2"): [also]})
     assert one(online, "Online Model", domain="Avg").ours == pytest.approx([45.0])
-    assert "over all domains" in one(online, "Online Model", domain="Real").verdict.why
+    assert one(online, "Online Model", domain="Real").ours == pytest.approx([60.0])
+    assert one(online, "Online Model", domain="Sketch").verdict.why == "no run gives test_accuracy_pct of Sketch"
 
 
-def with_row(result: Result, name: str, value: float) -> Result:
-    result.rows.append(Row(round=1, client=None, split="test", protocol=None, name=name, value=value))
+def with_row(result: Result, name: str, value: float, client: int | None = None) -> Result:
+    result.rows.append(Row(round=1, client=client, split="test", protocol=None, name=name, value=value))
     return result

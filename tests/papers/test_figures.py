@@ -1,59 +1,78 @@
-"""Figures: tidy rows from results, lines with a band over seeds, boxes of clients, bars."""
+"""Tidy rows of figures: values of the cells against those worked out by hand."""
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import pytest
 
-from fedloom.papers.figures import draw, save, tidy
+from fedloom.papers.figures import tidy
 from fedloom.papers.recipe import find
+from fedloom.study.log import Row
+from fedloom.study.results import Result
 from toy_results import MakeResult
 
 
-def test_a_sweep_has_its_axis_and_a_band_over_seeds(make_result: MakeResult, tmp_path: Path) -> None:
-    recipe = find("feddw/fig6")
+def test_a_sweep_has_its_axis_and_panels_of_single_clients(make_result: MakeResult) -> None:
     done = {
-        (f"cifar10-practical-mu-{mu}", "FedDW"): [
-            make_result("feddw", seed, [0.5 + mu / 1000 + seed / 10]) for seed in (0, 1)
-        ]
+        (f"cifar10-practical-mu-{mu}", "FedDW"): [make_result("feddw", seed, [0.5 + mu / 1000]) for seed in (0, 1)]
         for mu in (0.01, 1, 100)
     }
-    rows = tidy(recipe, done)
+    rows = tidy(find("feddw/fig6"), done)
     assert {(row["panel"], row["row"]) for row in rows} == {("CIFAR-10, practical", "FedDW")}
-    assert sorted({row["x"] for row in rows}) == [0.01, 1, 100]
-    (ax,) = draw(recipe, rows).axes
-    (line,) = ax.get_lines()
-    assert line.get_ydata() == pytest.approx([55.001, 55.1, 65.0])
-    assert (ax.get_xlabel(), ax.get_xscale(), ax.get_title()) == ("mu", "log", "CIFAR-10, practical")
-    written = save(recipe, done, tmp_path)
-    assert [path.name for path in written] == ["figure.png", "figure.svg", "figure.csv"]
-    assert len(list(csv.DictReader((tmp_path / "figure.csv").read_text().splitlines()))) == 6
+    assert [(row["x"], row["seed"], round(row["accuracy"], 3)) for row in rows[2:4]] == [(1, 0, 50.1), (1, 1, 50.1)]
+    digits = make_result("fedavg", 0, [0.5], client_accuracies=(0.1, 0.2, 0.3, 0.4, 0.9))
+    mean, synthetic = tidy(find("fedco2/fig3"), {("alpha-0.7", "FedAvg"): [digits]})
+    assert (mean["panel"], mean["x"], mean["accuracy"]) == ("mean over domains", 0.7, 50.0)
+    assert (synthetic["panel"], synthetic["x"], synthetic["accuracy"]) == ("SynthDigits", 0.7, 40.0)
 
 
-def test_curves_of_a_run_and_of_one_domain(make_result: MakeResult) -> None:
+def test_curves_of_a_run_of_one_domain_and_of_single_nets(make_result: MakeResult) -> None:
     run = make_result("fedavg", 0, (0.2, 0.4), client_accuracies=(0.1, 0.2, 0.3, 0.9))
     whole = tidy(find("feddw/fig7"), {("cifar10-practical", "FedAvg"): [run]})
     assert [(row["x"], row["accuracy"]) for row in whole] == [(1, 20.0), (2, 40.0)]
     webcam = tidy(find("fedco2/fig2"), {("webcam", "FedAvg"): [run]})
     assert [(row["x"], row["accuracy"]) for row in webcam] == [(1, 90.0), (2, 90.0)]
+    online = Row(round=2, client=3, split="test", protocol=None, name="accuracy/online", value=0.6)
+    run.rows.append(online)
+    nets = tidy(find("fedco2/fig2"), {("webcam", "Fed-CO2"): [run]})
+    assert [(row["row"], row["accuracy"]) for row in nets][2:] == [("Fed-CO2, online net", 60.0)]
 
 
-def test_boxes_and_bars_have_a_place_for_every_row(make_result: MakeResult) -> None:
-    run = make_result("fedssa", 0, (0.5,), client_accuracies=(0.1, 0.9))
-    boxes = draw(
-        find("fedssa/fig4"),
-        tidy(find("fedssa/fig4"), {("cifar10-10-clients", row): [run] for row in ("FedProto", "FedSSA")}),
-    )
-    assert [tick.get_text() for tick in boxes.axes[0].get_xticklabels()] == ["FedProto", "FedSSA"]
-    bars = draw(
-        find("fedco2/fig7"),
-        tidy(find("fedco2/fig7"), {("office", "Personalize BN"): [run], ("digits", "Personalize BN"): [run]}),
-    )
-    assert [ax.get_title() for ax in bars.axes] == ["Office-Caltech10", "Digits"]
+def test_bars_of_a_table_have_the_other_predictors_own_accuracy(make_result: MakeResult) -> None:
+    run = make_result("fedco2", 0, (0.5,))
+    run.rows.append(Row(round=1, client=None, split="test", protocol=None, name="accuracy/online", value=0.45))
+    rows = tidy(find("fedco2/table10"), {("domainnet", "Fed-CO2"): [run]})
+    assert [(row["row"], row["accuracy"]) for row in rows] == [("Fed-CO2", 50.0), ("Online Model", 45.0)]
 
 
-def test_nothing_done_is_no_picture(tmp_path: Path) -> None:
-    assert save(find("feddw/fig6"), {}, tmp_path) == []
-    assert not list(tmp_path.iterdir())
+def test_costs_are_those_until_the_best_of_the_weakest(make_result: MakeResult) -> None:
+    def run(method: str, accuracies: tuple[float, ...], up: int) -> Result:
+        made = make_result(method, 0, accuracies)
+        for now in range(1, len(accuracies) + 1):
+            for name, value in (("bytes_up", up), ("bytes_down", 2 * up), ("samples", 10)):
+                made.rows.append(Row(round=now, client=None, split="system", protocol=None, name=name, value=value))
+        made.numbers.update(samples=10 * len(accuracies), flops=9e6)
+        return made
+
+    done = {
+        ("cifar10-10-clients", "FedProto"): [run("fedproto", (0.1, 0.5, 0.4), 100)],
+        ("cifar10-10-clients", "FedSSA"): [run("fedssa", (0.6, 0.7, 0.8), 1000)],
+    }
+    weak, strong = tidy(find("fedssa/fig5"), done)
+    assert (weak["target"], weak["accuracy"], weak["bytes"], weak["flops"]) == (50.0, 40.0, 600, pytest.approx(6e6))
+    assert (strong["target"], strong["accuracy"], strong["bytes"], strong["flops"]) == (50.0, 80.0, 3000, 3e6)
+    assert (strong["panel"], strong["x"]) == ("CIFAR-10", "N=10, C=100 %")
+
+
+def test_of_models_the_lowest_seed_is_measured(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedloom.papers import probes
+
+    monkeypatch.setattr(probes, "surface", lambda run: [{"x": 0.0, "y": 0.0, "loss": float(run.numbers["seed"])}])
+    told: list[str] = []
+    done = {("cifar10", "FedAvg"): [make_result("fedavg", seed) for seed in (4, 3)]}
+    (row,) = tidy(find("fedskc/fig1b"), done, told.append)
+    assert row == {"panel": "CIFAR-10, alpha 0.2", "row": "FedAvg", "seed": 3, "x": 0.0, "y": 0.0, "loss": 3.0}
+    assert told == ["measuring FedAvg in cifar10, seed 3"]
+
+
+def test_nothing_done_is_no_row() -> None:
+    assert tidy(find("feddw/fig6"), {}) == []

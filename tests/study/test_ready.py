@@ -13,11 +13,13 @@ import yaml
 from fedloom.core.errors import ConfigError
 from fedloom.data.client_splits import hold_out
 from fedloom.data.views import Views
+from fedloom.papers.recipe import find
 from fedloom.study.config import parse
 from fedloom.study.ready import Ready, find_config, find_ready, ready_configs
 
 READY = ready_configs()
-OF_PAPERS = [ready for ready in READY if "/" in ready.name]
+OF_FIGURES = [ready for ready in READY if ", Fig. " in ready.summary]  # settings that no table has
+OF_PAPERS = [ready for ready in READY if "/" in ready.name and ready not in OF_FIGURES]
 # Tables by the settings that their captions and columns name, as patterns of the configs' names.
 TABLES = {
     "fedskc": {
@@ -87,6 +89,15 @@ def test_headers_name_the_tables_of_their_setting(ready: Ready) -> None:
     named = re.findall(r"[IVX]+|\d+", found[2])
     assert named == [table for table, pattern in TABLES[paper].items() if re.fullmatch(pattern, name)]
     assert (found[1] == "Tables") == (len(named) > 1)
+
+
+def test_a_setting_of_a_figure_alone_is_one_of_its_recipe() -> None:
+    assert OF_FIGURES
+    for ready in OF_FIGURES:
+        number = re.match(r"[\w-]+, Fig\. (\d+)", ready.summary)
+        assert number is not None
+        columns = find(f"{ready.name.split('/')[0]}/fig{number[1]}").table.columns.values()
+        assert ready.name in {column.get("config") for column in columns}
 
 
 def test_names_and_their_beginnings_find_them() -> None:

@@ -113,6 +113,11 @@ def test_the_table_of_a_target_in_all_formats(make_result: MakeResult) -> None:
         with_costs(make_result(seed=k, accuracies=a), 1000, 500, 10) for k, a in enumerate([(0.5, 0.8), (0.1, 0.2)])
     ]
     done = Comparison(runs)
-    assert "| fedavg   |            1 of 2 |       2 | 3.00 kB |   2e+07 |" in done.target_table(0.8)
+    assert "| fedavg   |       80.0 |        1 of 2 |       2 | 3.00 kB |   2e+07 |" in done.target_table(0.8)
+    convergence = [line.split("|")[2:5] for line in done.target_table([0.2, 0.8]).splitlines()[2:]]
+    assert [[cell.strip() for cell in cells] for cells in convergence] == [
+        ["20.0", "2 of 2", "2"],
+        ["80.0", "1 of 2", "2"],
+    ]
     assert "fedavg,0.8,1,2,2" in done.target_table(0.8, "csv")
     assert "--" in done.target_table(0.99, "latex")

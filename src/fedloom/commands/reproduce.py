@@ -40,7 +40,7 @@ def reproduce(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a published table again: ours beside theirs, with a verdict for every value."""
+    """Run a published table or figure again: ours beside theirs, with a verdict for every value, or drawn."""
     from fedloom.papers.recipe import find
     from fedloom.study.config import load
 
@@ -140,19 +140,25 @@ def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], place: Plac
 
 
 def write_beside(recipe: Recipe, study: Study, folder: Path, scale: Scale, overrides: Sequence[str]) -> None:
-    """Write ours beside theirs into the folder of the study, as Markdown and CSV, from the cells that are done."""
+    """Write into the study's folder what the finished cells show: a figure with its rows as CSV, and of a table also
+    ours beside theirs, as Markdown and CSV."""
     from fedloom.core.files import write_atomic
     from fedloom.papers.beside import lines, orders
-    from fedloom.papers.figures import save
+    from fedloom.papers.figures import tidy
     from fedloom.papers.page import as_markdown, lines_csv
+    from fedloom.report.figures import save
     from fedloom.study.studies.place import Place
     from fedloom.study.studies.work import done_of
 
     done = done_of(study, Place(folder))
     if not done:
         return
-    if recipe.table.kind != "table":
-        say(f"figure: {', '.join(map(str, save(recipe, done, folder)))}")
+    kind = recipe.table.kind
+    written = save("bars" if kind == "table" else kind, tidy(recipe, done, say), folder, recipe.table.axis)
+    say(f"figure: {', '.join(map(str, written))}")
+    for text in recipe.undrawn:
+        say(f"not drawn: {text}")
+    if kind != "table":
         return
     changed = [word for word in overrides if not word.startswith(_NO_NUMBERS)]
     other = f"changed here ({', '.join(changed)})" if changed else "small scale" if scale == "small" else None

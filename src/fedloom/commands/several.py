@@ -25,6 +25,7 @@ from fedloom.commands.shared import (
     print_json,
     say,
 )
+from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedloom.study.comparison import Comparison
@@ -129,8 +130,12 @@ def table(
     runs: Runs,
     format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
     target: Annotated[
-        float | None, typer.Option(help="What it took to reach this accuracy, from 0 to 1: rounds, bytes, FLOPs.")
+        list[float] | None,
+        typer.Option(help="What it took to reach this accuracy, from 0 to 1: rounds, bytes, FLOPs. May come often."),
     ] = None,
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Time of a local epoch beside FedAvg's, FLOPs and bytes of a run.")
+    ] = False,
     allow_mixed: AllowMixed = False,
 ) -> None:
     """The table of finished runs as text for a paper or a program."""
@@ -139,7 +144,9 @@ def table(
 
     taken = collect(runs, allow_mixed)
     done = Comparison(taken.results)
-    text = done.table(format) if target is None else done.target_table(target, format)
+    if target and costs:
+        raise ConfigError("--target and --costs are two tables: ask for one of them")
+    text = done.target_table(target, format) if target else done.cost_table(format) if costs else done.table(format)
     say_left_out(taken.left_out)
     print(text)
     for note in done.tuned():

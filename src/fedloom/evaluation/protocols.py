@@ -38,14 +38,14 @@ LiveOf = Callable[[int], Live]
 class Scores:
     """Results on one split ("test" or "val"): of all, and of each client where the protocol tests clients.
 
-    also: accuracies of the method's other predictors, by name, where they were asked for. bad: clients that misbehave
-    in this scenario; all data here are clean.
+    also: scores of the method's other predictors, by name, where they were asked for. bad: clients that misbehave in
+    this scenario; all data here are clean.
     """
 
     split: str
     pooled: Tested
     clients: dict[int, Tested]
-    also: dict[str, float] = field(default_factory=dict)
+    also: dict[str, Scores] = field(default_factory=dict)
     bad: tuple[int, ...] = ()
 
     @property
@@ -73,7 +73,7 @@ class Scores:
         aimed = Tested.sum(honest.values()) if honest else self.pooled
         if aimed.aimed:
             values["attack_success"] = aimed.fooled / aimed.aimed
-        return values | {f"accuracy/{name}": accuracy for name, accuracy in self.also.items()}
+        return values | {f"accuracy/{name}": other.accuracy for name, other in self.also.items()}
 
 
 class Evaluator:
@@ -115,7 +115,7 @@ class Evaluator:
     def joined(self, split: str, results: Mapping[str, dict[int, Tested]]) -> Scores:
         """The scores of what was found by predictor and client."""
         main, *others = (self._scores(split, results[name]) for name in self.names)
-        also = {name: other.accuracy for name, other in zip(self.also, others, strict=True)}
+        also = dict(zip(self.also, others, strict=True))
         return Scores(split, main.pooled, main.clients, also, self.scenario.bad)
 
     def of_client(self, live: Live, predictor: Predictor, client: int, split: str) -> Tested:

@@ -11,7 +11,8 @@ from typing import Any
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import Printed
 from fedloom.papers.verdicts import Order, Verdict, judged, order, order_judged
-from fedloom.study.results import Result, best_val, total
+from fedloom.study.costs import epoch_ms
+from fedloom.study.results import Result, best_val
 from fedloom.study.targets import reached
 from fedloom.study.text import listed
 
@@ -134,7 +135,7 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, done: Do
     measured = [(run.numbers["seed"], _measure(recipe, value, run, predictor, done)) for run in results]
     known = [(seed, ours) for seed, ours in sorted(measured) if ours is not None]
     ours = [one for _, one in known]
-    reason = _reason(recipe, value, column, name, row, predictor, other)
+    reason = _reason(recipe, value, column, name, row, other)
     if reason is None and results and not known:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     verdict = judged(ours, value.value, near=None if value.metric.startswith("rounds_to") else 1.0, reason=reason)
@@ -154,9 +155,7 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, done: Do
     )
 
 
-def _reason(
-    recipe: Recipe, value: Printed, column: str | None, name: str, row: str, predictor: str, other: str | None
-) -> str | None:
+def _reason(recipe: Recipe, value: Printed, column: str | None, name: str, row: str, other: str | None) -> str | None:
     """Why a printed value cannot be compared with ours, whatever ours is."""
     if column is None:
         return "a mean over other columns"
@@ -164,8 +163,6 @@ def _reason(
         return "left out here; see what the recipe leaves open"
     if value.metric == "ms_per_epoch":
         return "times of another machine: only their order is compared"
-    if predictor and value.domain not in (None, "Avg"):
-        return "this predictor is tested over all domains alone"
     if other is not None:
         return f"{other}: only the order is compared"
     return "released code, not the printed method" if row.endswith("[authors]") else None
@@ -178,32 +175,30 @@ def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: 
         first = reached(run, float(metric.removeprefix("rounds_to_")) / 100)
         return None if first is None else float(first.round)
     if metric == "ms_per_epoch":
-        epochs = total(run.rows, "participants") * run.config["local_epochs"]
-        return 1000 * total(run.rows, "seconds_train") / epochs if epochs else None
+        return epoch_ms(run)
     if metric == "gain_over_fedavg_points":
         base = done.get((recipe.column(value.column) or "", recipe.table.baseline or ""), [])
         same = [other.numbers["accuracy"] for other in base if other.numbers["seed"] == run.numbers["seed"]]
         return 100 * (run.numbers["accuracy"] - same[0]) if same else None
     if metric not in _ACCURACY:
         return None
-    if predictor:
-        _, found = run.curve(f"accuracy/{predictor}")
-        return 100 * found[-1] if found and value.domain in (None, "Avg") else None
-    if value.domain in (None, "Avg"):
+    name = f"accuracy/{predictor}" if predictor else "accuracy"
+    if value.domain not in (None, "Avg"):
+        return _of_domain(recipe, value.domain, run, name)
+    if not predictor:
         return 100 * float(run.numbers["accuracy"])
-    return _of_domain(recipe, value.domain, run)
+    _, found = run.curve(name)
+    return 100 * found[-1] if found else None
 
 
-def _of_domain(recipe: Recipe, domain: str, run: Result) -> float | None:
-    """Accuracy of the client that holds a domain, in the round that the run's rule selects."""
+def _of_domain(recipe: Recipe, domain: str, run: Result, name: str) -> float | None:
+    """Accuracy of the client that holds a domain, in the round that the run's rule selects. name: the measure."""
     if domain not in recipe.table.domains:
         return None
     best = best_val(run.rows) if run.numbers["select"] == "best_val" else None
     rounds, _ = run.curve()
     at, client = best[0] if best else rounds[-1], recipe.table.domains.index(domain)
     own = [
-        r["value"]
-        for r in run.rows
-        if (r["client"], r["split"], r["name"], r["round"]) == (client, "test", "accuracy", at)
+        r["value"] for r in run.rows if (r["client"], r["split"], r["name"], r["round"]) == (client, "test", name, at)
     ]
     return 100 * own[0] if own else None

@@ -12,7 +12,7 @@ from fedloom.papers.recipe import Recipe, recipes
 
 _HEAD = """# Reproduction
 
-Every table of the five papers, and every figure of accuracies, has a recipe: what is run, in which setting,
+Every table of the five papers, and every figure that shows data, has a recipe: what is run, in which setting,
 and what the paper leaves open.
 This page puts what was measured beside what is printed. It is made by `python benchmarks/reproduction.py`
 from the CSV files that `fedloom reproduce` wrote.
@@ -22,6 +22,7 @@ fedloom reproduce --list                                  # every table: cells, 
 fedloom reproduce feddw/table1 --plan                     # rows, hours, what is missing
 fedloom reproduce feddw/table1 --only 'mnist-*' --workers 2
 fedloom reproduce fedsc/table1 --scale small              # a stated reduction: the order of the methods alone
+fedloom reproduce feddw/fig5                              # figure.png, figure.svg and figure.csv in its folder
 ```
 
 Tables are [studies](how-to/studies.md): they go on after a crash, and share their folder with other machines.
@@ -38,6 +39,9 @@ Then nothing runs.
 
 With one seed there is no interval, so such a value is near at best.
 At `--scale small` values are never compared, only orders.
+
+A figure is drawn from the cells that are done, of a table too. [Draw figures](how-to/figures.md) says how each is
+measured. Papers print no numbers with most of their figures, so figures have no verdicts.
 """
 
 
@@ -50,7 +54,8 @@ def document(folder: Path) -> str:
         run += [_section(recipe, lines, small=path.stem.endswith("-small")) for path, lines in found.items()]
         if not found:
             left.append(f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {_cells(recipe)} |")
-    rest = ["## Not run yet", "\n".join(["| name | table | cells |", "|---|---|---|", *left])] if left else []
+    rest = ["## Not drawn", "\n".join(_not_drawn())]
+    rest += ["## Not run yet", "\n".join(["| name | table | cells |", "|---|---|---|", *left])] if left else []
     none = [] if run else ["No table has been run and committed yet."]
     return "\n\n".join([_HEAD.rstrip(), *none, *(part.rstrip() for part in run), *rest]) + "\n"
 
@@ -67,6 +72,12 @@ def _read(path: Path) -> list[Line]:
 
 def _section(recipe: Recipe, lines: Sequence[Line], small: bool) -> str:
     return as_markdown(recipe, lines, orders(lines), recipe.says("small" if small else "full"))
+
+
+def _not_drawn() -> list[str]:
+    """What of the papers' figures no recipe draws, and why."""
+    rows = [f"| `{name}` | {text} |" for name, recipe in recipes().items() for text in recipe.undrawn]
+    return ["| name | not drawn |", "|---|---|", *rows]
 
 
 def _cells(recipe: Recipe) -> str:

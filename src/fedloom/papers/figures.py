@@ -1,129 +1,93 @@
-"""Figures of the papers from the cells that are done: tidy rows first, then Axes.
-
-Accuracy by round, by the axis of a sweep, of single clients, and as bars. The rows come as CSV beside the picture.
-"""
+"""What a figure of a paper shows, as tidy rows, from the cells that are done. `fedloom.report.figures` draws them."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from fedloom.core.files import write_atomic
 from fedloom.papers.beside import Done
 from fedloom.papers.recipe import Recipe
 from fedloom.study.clients import client_accuracies
-from fedloom.study.formats import as_csv
-from fedloom.study.results import Result, mean_std
+from fedloom.study.results import Result
+from fedloom.study.targets import reached
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-Rows = Sequence[Mapping[str, Any]]
-_WIDTH, _HEIGHT = 4.2, 3.2  # inches of a panel
-_MOST = 4  # panels side by side
+Row = dict[str, Any]
 
 
-def tidy(recipe: Recipe, done: Done) -> list[dict[str, Any]]:
-    """What a figure shows, one value a row: panel, row, seed, x (round, axis, client or name), accuracy in percent."""
+def tidy(recipe: Recipe, done: Done, tell: Callable[[str], None] = lambda line: None) -> list[Row]:
+    """The rows of a figure: panel, row, seed, and what the kind shows; accuracies are in percent.
+
+    Figures of models take the lowest seed alone: measuring one takes from seconds to minutes. tell: hears which one is
+    measured.
+    """
     made = []
+    measure = _measures(recipe)
     for (column, row), results in done.items():
         keys = recipe.table.columns[column]
-        for run in results:
-            told = {"panel": keys.get("panel", column), "row": row, "seed": run.numbers["seed"]}
-            made += [told | {"x": x, "accuracy": 100 * y} for x, y in _points(recipe, column, keys, run)]
+        told = {"panel": keys.get("panel", column), "row": row}
+        if measure is not None:
+            run = min(results, key=lambda one: one.numbers["seed"])
+            tell(f"measuring {row} in {column}, seed {run.numbers['seed']}")
+            made += [told | {"seed": run.numbers["seed"]} | one for one in measure(run)]
+        elif recipe.table.kind == "costs":
+            made += [told | one for one in _costs(keys, results, _target(done, column))]
+        else:
+            made += [told | one for run in results for one in _accuracies(recipe, column, row, run)]
     return made
 
 
-def _points(recipe: Recipe, column: str, keys: Mapping[str, Any], run: Result) -> list[tuple[Any, float]]:
+def _measures(recipe: Recipe) -> Callable[[Result], list[Row]] | None:
+    """What is measured of a trained model; None for figures of accuracies."""
+    if recipe.table.kind not in ("points", "relations", "norms", "surface"):
+        return None
+    from fedloom.papers import probes  # brings torch
+
+    if recipe.table.kind == "points":
+        return lambda run: probes.points(run, **recipe.table.points.model_dump())
+    return {"relations": probes.relations, "norms": probes.norms, "surface": probes.surface}[recipe.table.kind]
+
+
+def _accuracies(recipe: Recipe, column: str, row: str, run: Result) -> list[Row]:
+    """Of a run, and of the other predictors of it that are rows of their own."""
+    keys, seed = recipe.table.columns[column], run.numbers["seed"]
+    names = {row: "accuracy"}
+    names |= {label: f"accuracy/{one}" for label, (own, one) in recipe.table.beside.items() if own == row}
+    made = [
+        {"row": label, "seed": seed, "x": x, "accuracy": 100 * y}
+        for label, name in names.items()
+        for x, y in _points(recipe, column, keys, run, name)
+    ]
+    clients = client_accuracies(run.rows) if recipe.table.further else {}
+    for panel, client in recipe.table.further.items():
+        if client in clients:
+            made.append({"panel": panel, "seed": seed, "x": keys.get("x", column), "accuracy": 100 * clients[client]})
+    return made
+
+
+def _points(recipe: Recipe, column: str, keys: Mapping[str, Any], run: Result, name: str) -> list[tuple[Any, float]]:
     match recipe.table.kind:
         case "curves":
             client = keys.get("client")
-            if client is None:
-                return list(zip(*run.curve(), strict=True))
-            own = [r for r in run.rows if (r["client"], r["split"], r["name"]) == (client, "test", "accuracy")]
+            own = [r for r in run.rows if (r["client"], r["split"], r["name"]) == (client, "test", name)]
             return [(r["round"], r["value"]) for r in own]
         case "clients":
-            return list(client_accuracies(run.rows).items())
+            return list(client_accuracies(run.rows, name).items())
         case _:
-            return [(keys.get("x", column), float(run.numbers["accuracy"]))]
+            found = [float(run.numbers["accuracy"])] if name == "accuracy" else run.curve(name)[1][-1:]
+            return [(keys.get("x", column), one) for one in found]
 
 
-def draw(recipe: Recipe, rows: Rows) -> Figure:
-    """The figure, a panel for each value of `panel`. Needs one row at least."""
-    from matplotlib.figure import Figure
-
-    panels = list(dict.fromkeys(row["panel"] for row in rows))
-    wide = min(_MOST, len(panels))
-    high = -(-len(panels) // wide)
-    figure = Figure(figsize=(_WIDTH * wide, _HEIGHT * high), layout="constrained")
-    axes = figure.subplots(high, wide, squeeze=False).flat
-    for ax, panel in zip(axes, panels, strict=False):
-        ax.set_title(panel)
-        ax.set_ylabel("test accuracy %")
-        _DRAWN[recipe.table.kind](ax, [row for row in rows if row["panel"] == panel], recipe.table.axis)
-    for ax in list(axes)[len(panels) :]:
-        ax.remove()
-    return figure
+def _target(done: Done, column: str) -> float:
+    """An accuracy that every run of a column reaches: the best of the weakest."""
+    return min(max(run.curve()[1]) for (at, _), results in done.items() if at == column for run in results)
 
 
-def save(recipe: Recipe, done: Done, folder: Path) -> list[Path]:
-    """Write `figure.png`, `figure.svg` and `figure.csv` into a folder; their paths, none if nothing is done."""
-    rows = tidy(recipe, done)
-    if not rows:
-        return []
-    figure, written = draw(recipe, rows), []
-    for ending in ("png", "svg"):
-        stream = io.BytesIO()
-        figure.savefig(stream, format=ending, dpi=150)
-        written.append(folder / f"figure.{ending}")
-        write_atomic(written[-1], stream.getvalue())
-    written.append(folder / "figure.csv")
-    write_atomic(written[-1], as_csv(rows) + "\n")
-    return written
-
-
-def draw_lines(ax: Axes, rows: Rows, axis: str) -> None:
-    """Mean accuracy by x, a line for each row, and the sample deviation over seeds as a band. axis: the label of x."""
-    for label in dict.fromkeys(row["row"] for row in rows):
-        by_x: dict[Any, list[float]] = {}
-        for row in rows:
-            if row["row"] == label:
-                by_x.setdefault(row["x"], []).append(row["accuracy"])
-        xs = sorted(by_x)
-        stats = [mean_std(by_x[x]) for x in xs]
-        means = [mean for mean, _ in stats]
-        (line,) = ax.plot(xs, means, marker="o" if len(xs) < 12 else None, markersize=3, label=label)
-        low = [mean - (std or 0.0) for mean, std in stats]
-        high = [mean + (std or 0.0) for mean, std in stats]
-        ax.fill_between(xs, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    ax.set_xlabel(axis or "round")
-    if axis and xs and min(xs) > 0 and max(xs) >= 50 * min(xs):
-        ax.set_xscale("log")
-    ax.legend(fontsize="small")
-
-
-def draw_boxes(ax: Axes, rows: Rows, axis: str) -> None:
-    """Accuracies of single clients, a box for each row; the mean as a cross."""
-    labels = list(dict.fromkeys(row["row"] for row in rows))
-    values = [[row["accuracy"] for row in rows if row["row"] == label] for label in labels]
-    ax.boxplot(values, tick_labels=labels, showmeans=True, meanprops={"marker": "+", "markeredgecolor": "black"})
-
-
-def draw_bars(ax: Axes, rows: Rows, axis: str) -> None:
-    """Mean accuracy, a bar for each row, with the sample deviation over seeds."""
-    labels = list(dict.fromkeys(row["row"] for row in rows))
-    stats = [mean_std([row["accuracy"] for row in rows if row["row"] == label]) for label in labels]
-    ax.bar(labels, [mean for mean, _ in stats], yerr=[std or 0.0 for _, std in stats], capsize=3)
-    ax.tick_params(axis="x", labelrotation=20)
-
-
-_DRAWN = {
-    "curves": lambda ax, rows, axis: draw_lines(ax, rows, ""),
-    "sweep": draw_lines,
-    "clients": draw_boxes,
-    "bars": draw_bars,
-    "table": draw_bars,
-}
+def _costs(keys: Mapping[str, Any], results: Sequence[Result], target: float) -> list[Row]:
+    """Accuracy at the end, and what travelled and was computed until the target."""
+    made = []
+    for run in results:
+        found = reached(run, target)
+        if found is not None:
+            told = {"seed": run.numbers["seed"], "x": keys.get("x", ""), "accuracy": 100 * run.numbers["accuracy"]}
+            made.append(told | {"target": 100 * target, "bytes": found.bytes, "flops": found.flops})
+    return made

@@ -18,9 +18,10 @@ from fedloom.study.sections import Section
 from fedloom.study.studies.plan import Study, laid, parse_study
 
 Scale = Literal["full", "small"]
-Kind = Literal["table", "curves", "sweep", "clients", "bars"]
+Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
 Keys = dict[str, Any]
 _OF_A_COLUMN = ("of", "panel", "x", "client")
+_UNDRAWN = "Not drawn:"
 
 
 class Small(Section):
@@ -31,14 +32,25 @@ class Small(Section):
     seeds: int = Field(3, ge=1)
 
 
+class Points(Section):
+    """How vectors are embedded: the keywords of `papers.probes.points`, where they are explained."""
+
+    space: Literal["features", "scores"] = "features"
+    unit: bool = False
+    marks: Literal["none", "weights", "means"] = "none"
+    samples: int = Field(1000, ge=2)
+
+
 class Table(Section):
     """One table, or the runs of a figure. `columns`: settings of its study by name, each with `without` (rows that are
     not run there), and in a table `of` (data set and setting as printed), in a figure `panel`, `x` and `client` (whose
     accuracy is drawn). `kind`: a table, or what is drawn: accuracy by round (curves), by the `axis` of a sweep, of
-    single clients, or as bars. `rows`: those of the paper's rows that it has (None: all), or `only`: rows
-    of its own. `with`: keys on top of a row. `beside`: rows that are another predictor of a row's run.
-    `domains`: clients in order, where values are printed by domain. `baseline`: the row that gains refer to. `facts`:
-    why nothing is run. `open`: what the paper leaves open, and what was chosen."""
+    single clients, as bars, or against its costs (`x`: the setting); or of trained models t-SNE (`points`), SL and CR
+    matrices (relations), class weight norms, or loss surfaces. `rows`: those of the paper's rows that it has (None:
+    all), or `only`: rows of its own. `with`: keys on top of a row. `beside`: rows that are another predictor of a row's
+    run. `further`: panels of a sweep that show one client alone, by name. `domains`: clients in order, where values are
+    printed by domain. `baseline`: the row that gains refer to. `facts`: why nothing is run. `open`: what the paper
+    leaves open, and what was chosen."""
 
     title: str
     kind: Kind = "table"
@@ -50,6 +62,8 @@ class Table(Section):
     only: dict[str, Keys] = Field(default_factory=dict)
     over: dict[str, Keys] = Field(default_factory=dict, alias="with")
     beside: dict[str, tuple[str, str]] = Field(default_factory=dict)
+    further: dict[str, int] = Field(default_factory=dict)
+    points: Points = Points()
     domains: tuple[str, ...] = ()
     baseline: str | None = None
     facts: str | None = None
@@ -105,6 +119,12 @@ class Recipe:
         """How many cells its study has at full scale."""
         columns = self.table.columns.values()
         return self.table.seeds * sum(len(self.rows) - len(column.get("without", [])) for column in columns)
+
+    @property
+    def undrawn(self) -> list[str]:
+        """What of the paper's figure is not drawn, and why."""
+        said = (*([] if self.table.facts is None else [self.table.facts]), *self.table.open)
+        return [text.removeprefix(_UNDRAWN).strip() for text in said if text.startswith(_UNDRAWN)]
 
     def column(self, of: str) -> str | None:
         """The setting of the study that stands for a printed column."""

@@ -55,6 +55,7 @@ def _named(n: int) -> tuple[str, ...]:
 _SHAPES: dict[str, Shape] = {
     "digits": Shape((1, 8, 8), _named(10), (1442,), (355,)),
     "mnist": Shape((1, 28, 28), _named(10), (60_000,), (10_000,)),
+    "fashion-mnist": Shape((1, 28, 28), _named(10), (60_000,), (10_000,)),
     "cifar10": Shape((3, 32, 32), CIFAR10.class_names, (50_000,), (10_000,)),
     "cifar100": Shape((3, 32, 32), CIFAR100.class_names, (50_000,), (10_000,)),
     "tiny-imagenet": Shape((3, 64, 64), _named(200), (100_000,), (10_000,)),

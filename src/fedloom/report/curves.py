@@ -76,8 +76,8 @@ def _draw_line(axes: Axes, line: Line, last: int, mark: str | None, *, singly: b
         axes.fill_between(line.rounds, low, high, color=tone, alpha=band, linewidth=0)
         for seed in line.seeds if singly else ():
             axes.plot(line.rounds, seed, color=tone, alpha=0.35, linewidth=0.8)
-    dash = _DASHES[max(line.tone - 1, 0) // (TONES - 1) % len(_DASHES)]
-    axes.plot(line.rounds, line.mean, color=tone, linewidth=2, linestyle=dash, solid_capstyle="round", zorder=3)
+    stroke = dash(line.tone)
+    axes.plot(line.rounds, line.mean, color=tone, linewidth=2, linestyle=stroke, solid_capstyle="round", zorder=3)
     end, value = line.rounds[-1], line.mean[-1]
     dot: dict[str, Any] = {"color": tone, "markersize": 6, "mec": color("page"), "mew": 1.2}
     axes.plot([end], [value], mark or "o", zorder=4, clip_on=False, **dot)
@@ -86,6 +86,11 @@ def _draw_line(axes: Axes, line: Line, last: int, mark: str | None, *, singly: b
         axes.plot(line.rounds[::step], line.mean[::step], mark, zorder=4, clip_on=False, **dot)
     if end < last:  # leads to the name, which stands at the right edge
         axes.plot([end, last], [value, value], color=tone, linewidth=1, linestyle=(0, (1, 3)))
+
+
+def dash(tone: int) -> Any:
+    """The line style of a colour number: solid until the colours come a second time."""
+    return _DASHES[max(tone - 1, 0) // (TONES - 1) % len(_DASHES)]
 
 
 def elided(name: str, characters: float) -> str:

@@ -1,1 +1,1 @@
-"""Floor 5: configs, runs, run folders, resuming, comparing. Knows no single method."""
+"""Floor 6: configs, runs, run folders, resuming, comparing. Knows no single method."""

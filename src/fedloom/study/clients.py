@@ -12,9 +12,12 @@ from fedloom.study.results import Result
 _WORST = 0.1  # share of the clients
 
 
-def client_accuracies(rows: Sequence[Row]) -> dict[int, float]:
-    """Test accuracy of each client at the last round in which clients were tested; empty where none were."""
-    own = [r for r in rows if r["client"] is not None and (r["split"], r["name"]) == ("test", "accuracy")]
+def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, float]:
+    """Test accuracy of each client at the last round in which clients were tested; empty where none were.
+
+    name: the measure, where it is of another predictor, e.g. "accuracy/online".
+    """
+    own = [r for r in rows if r["client"] is not None and (r["split"], r["name"]) == ("test", name)]
     last = max((r["round"] for r in own), default=0)
     return {r["client"]: r["value"] for r in own if r["round"] == last and r["client"] is not None}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedloom.study.formats import formatted_targets
+from fedloom.study.formats import formatted_costs, formatted_targets
 from fedloom.study.paired import Paired, all_paired
 from fedloom.study.results import Result
 from fedloom.study.studies.records import tuned_notes
@@ -58,12 +58,21 @@ class Comparison(Tabular):
         """
         return all_paired(self.rows(), against)
 
-    def target_table(self, target: float, format: str = "markdown") -> str:
-        """What it took to reach `target`, an accuracy in [0, 1]: the first tested round, bytes and FLOPs, as text.
+    def target_table(self, target: float | Sequence[float], format: str = "markdown") -> str:
+        """What it took to reach each `target`, an accuracy in [0, 1]: the first tested round, bytes and FLOPs, as text.
 
         Means over the seeds that reached it. Raises `ConfigError` for another format or target.
         """
-        return formatted_targets(self.results, target, format)
+        targets = [target] if isinstance(target, float | int) else target
+        return formatted_targets(self.results, targets, format)
+
+    def cost_table(self, format: str = "markdown") -> str:
+        """Milliseconds of a client's local epoch, alone and as a multiple of FedAvg's, FLOPs and bytes of a run.
+
+        Means over seeds, as text. Times compare only where all runs had one machine and one engine. Raises
+        `ConfigError` for another format.
+        """
+        return formatted_costs(self.results, format)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a run: label, method, preset, seed, the settings in which runs differ, and what came out.

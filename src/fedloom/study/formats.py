@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from tabulate import tabulate
 
 from fedloom.core.errors import ConfigError, nearest
+from fedloom.study.costs import costs
 from fedloom.study.results import Result
 from fedloom.study.table import ResultRow, figure_names, figure_text, grouped, result_table
 from fedloom.study.targets import reached_mean
@@ -63,23 +64,55 @@ def formatted(results: Sequence[Result], format: str) -> str:
     return _text([[text(row) for text in texts] for row in rows], names, numeric, format)
 
 
-def formatted_targets(results: Sequence[Result], target: float, format: str) -> str:
-    """What it took to reach an accuracy in [0, 1], as `formatted`: means over the seeds that reached it."""
-    found = [(group.row["label"], reached_mean(group.results, target)) for group in grouped(results)]
+def formatted_targets(results: Sequence[Result], targets: Sequence[float], format: str) -> str:
+    """What it took to reach accuracies in [0, 1], as `formatted`: means over the seeds that reached them."""
+    groups = grouped(results)
+    found = [
+        (group.row["label"], target, reached_mean(group.results, target)) for group in groups for target in targets
+    ]
     if format == "csv":
-        return as_csv([{"label": label, "target": target} | asdict(one) for label, one in found])
-    names = ("method", f"seeds at {percent(target)} %", "round", "bytes", "FLOPs")
+        return as_csv([{"label": label, "target": target} | asdict(one) for label, target, one in found])
+    names = ("method", "target %", "seeds there", "round", "bytes", "FLOPs")
     cells = [
         [
             label,
+            percent(target),
             f"{one.n} of {one.of}",
-            "–" if one.round is None else f"{one.round:.0f}",
-            "–" if one.bytes is None else bytes_text(one.bytes),
-            "–" if one.flops is None else f"{one.flops:.3g}",
+            _or_dash(one.round, lambda value: f"{value:.0f}"),
+            _or_dash(one.bytes, bytes_text),
+            _or_dash(one.flops, lambda value: f"{value:.3g}"),
+        ]
+        for label, target, one in found
+    ]
+    return _text(cells, names, (False, *(True,) * 5), format)
+
+
+def formatted_costs(results: Sequence[Result], format: str) -> str:
+    """Time of a local epoch, alone and beside FedAvg's, FLOPs and bytes of a run, as `formatted`: means over seeds."""
+    groups = grouped(results)
+    found = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
+    if format == "csv":
+        return as_csv([{"label": label} | asdict(one) for label, one in found])
+    names = ("method", "ms per local epoch", "× FedAvg", "FLOPs", "bytes")
+    cells = [
+        [
+            label,
+            "–" if one.epoch_ms is None else _ms(one.epoch_ms, one.epoch_ms_std),
+            _or_dash(one.relative, lambda value: f"{value:.2f}"),
+            f"{one.flops:.3g}",
+            bytes_text(one.bytes),
         ]
         for label, one in found
     ]
-    return _text(cells, names, (False, True, True, True, True), format)
+    return _text(cells, names, (False, *(True,) * 4), format)
+
+
+def _ms(mean: float, std: float | None) -> str:
+    return f"{mean:,.1f}" if std is None else f"{mean:,.1f} ± {std:,.1f}"
+
+
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "–" if value is None else text(value)
 
 
 def _text(cells: list[list[str]], names: Sequence[str], numeric: Sequence[bool], format: str) -> str:
@@ -91,7 +124,12 @@ def _text(cells: list[list[str]], names: Sequence[str], numeric: Sequence[bool],
             cells = [[cell.replace("|", r"\|") for cell in line] for line in cells]
             return tabulate(cells, tablefmt="pipe", **how)
         case "latex":
-            return tabulate(cells, tablefmt="latex", **how).replace("±", r"$\pm$").replace("–", "--")
+            return (
+                tabulate(cells, tablefmt="latex", **how)
+                .replace("±", r"$\pm$")
+                .replace("–", "--")
+                .replace("×", r"$\times$")
+            )
         case "html":
             return tabulate(cells, tablefmt="html", **how)
     known = get_args(Format)

@@ -77,11 +77,15 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
 
 
 def _alike(row: ResultRow, other: ResultRow) -> bool:
-    """Whether two rows answer the same question: one protocol, one selection, equal values of all keys of both."""
+    """Whether two rows answer the same question: one protocol, one selection, one setting."""
+    return same_setting(row, other) and (row["protocol"], row["select"]) == (other["protocol"], other["select"])
+
+
+def same_setting(row: ResultRow, other: ResultRow) -> bool:
+    """Whether the keys in which rows differ, and which both have, have equal values; the optimiser's do not count."""
     mine, theirs = row["setting"], other["setting"]
     shared = [key for key in mine.keys() & theirs.keys() if not key.startswith("optimizer.")]
-    same = all(mine[key] == theirs[key] for key in shared)
-    return same and (row["protocol"], row["select"]) == (other["protocol"], other["select"])
+    return all(mine[key] == theirs[key] for key in shared)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:

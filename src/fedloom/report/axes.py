@@ -1,0 +1,161 @@
+"""Accuracies on matplotlib Axes: by round, along a sweep, of single clients, as bars, against their cost.
+
+Rows are tidy: `row` names the method, `accuracy` is in percent, `x` is what the docstring says. among: all rows of the
+figure, where these are one panel of several, so that a method looks the same in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fedloom.report.curves import dash
+from fedloom.report.measures import tone_name
+from fedloom.report.svg import color
+from fedloom.study.results import mean_std
+from fedloom.study.verdict import BASELINE
+
+Rows = Sequence[Mapping[str, Any]]
+ACCURACY = "test accuracy (%)"
+SHAPES = ("o", "s", "^", "D", "v")
+_FEW = 6  # lines; of more, bands only blur the picture
+_PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
+_GOLDEN = 0.618034  # spreads dots evenly without a random number
+_FLOPS_AREA = 320.0  # of the dearest run's marker, in points²
+
+
+def draw_lines(ax: Axes, rows: Rows, axis: str = "", among: Rows | None = None) -> None:
+    """Mean accuracy by `x`, a line for each row, and the sample deviation over seeds as a band.
+
+    axis: the label of x; it is a round unless said.
+    """
+    every = strokes(among or rows)
+    for label, stroke in every.items():
+        by_x: dict[Any, list[float]] = {}
+        for row in rows:
+            if row["row"] == label:
+                by_x.setdefault(row["x"], []).append(row["accuracy"])
+        if not by_x:
+            continue
+        xs = sorted(by_x)
+        stats = [mean_std(by_x[x]) for x in xs]
+        means = [mean for mean, _ in stats]
+        mark = "o" if len(xs) < 12 else None
+        ax.plot(xs, means, marker=mark, markersize=4, linewidth=1.6, label=label, **stroke)
+        low = [mean - (std or 0.0) for mean, std in stats]
+        high = [mean + (std or 0.0) for mean, std in stats]
+        band = 0.15 if len(every) <= _FEW else 0.05
+        ax.fill_between(xs, low, high, color=stroke["color"], alpha=band, linewidth=0)
+    dressed(ax, axis or "round", ACCURACY)
+    places = {row["x"] for row in rows}
+    if axis and min(places) > 0 and max(places) >= 50 * min(places):
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(_PLAIN)
+    elif not axis:
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+
+
+def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
+    """Accuracies of single clients (`x`: the client), a box and a dot a client for each row; the mean as a cross."""
+    for place, (label, stroke) in enumerate(strokes(among or rows).items()):
+        values = [row["accuracy"] for row in rows if row["row"] == label]
+        if not values:
+            continue
+        lines: dict[str, Any] = {name: {"color": color("muted")} for name in ("boxprops", "whiskerprops", "capprops")}
+        ax.boxplot(
+            [values],
+            positions=[place],
+            widths=0.62,
+            showfliers=False,
+            showmeans=True,
+            medianprops={"color": stroke["color"], "linewidth": 2.2},
+            meanprops={"marker": "+", "markeredgecolor": color("ink"), "markersize": 9},
+            **lines,
+        )
+        at = [place - 0.22 + 0.44 * ((k * _GOLDEN) % 1.0) for k in range(len(values))]
+        ax.plot(at, values, "o", color=stroke["color"], markersize=3.5, alpha=0.45, mew=0)
+    labels = list(strokes(among or rows))
+    ax.set_xticks(range(len(labels)), labels, rotation=20 if sum(map(len, labels)) > 30 else 0)
+    dressed(ax, "", ACCURACY)
+
+
+def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
+    """Mean accuracy, a bar for each row from zero on, with the sample deviation over seeds and the value in words."""
+    every = strokes(among or rows)
+    for place, (label, stroke) in enumerate(every.items()):
+        values = [row["accuracy"] for row in rows if row["row"] == label]
+        if not values:
+            continue
+        mean, std = mean_std(values)
+        ax.barh(place, mean, height=0.66, color=stroke["color"], alpha=0.85)
+        ax.errorbar(mean, place, xerr=std or 0.0, color=color("ink"), capsize=2.5, linewidth=1)
+        said = f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
+        ax.annotate(
+            said,
+            (mean + (std or 0.0), place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=color("ink"),
+        )
+    ax.set_yticks(range(len(every)), list(every))
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1.3 * max(row["accuracy"] for row in rows))
+    dressed(ax, ACCURACY, "", grid="x")
+
+
+def draw_costs(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
+    """Accuracy against the `bytes` that travelled: a marker a run, its shape by `x` (the setting), its area by `flops`.
+
+    Where the costs span two decades or more, their axis is logarithmic.
+    """
+    every = among or rows
+    settings = list(dict.fromkeys(row["x"] for row in every))
+    dearest = max(row["flops"] for row in every) or 1.0
+    for label, stroke in strokes(every).items():
+        for shape, setting in zip(SHAPES * len(settings), settings, strict=False):
+            found = [row for row in rows if (row["row"], row["x"]) == (label, setting)]
+            ax.scatter(
+                [row["accuracy"] for row in found],
+                [row["bytes"] / 1e6 for row in found],
+                s=[24 + _FLOPS_AREA * row["flops"] / dearest for row in found],
+                marker=shape,
+                color=stroke["color"],
+                alpha=0.6,
+                linewidth=0,
+            )
+        ax.plot([], [], "o", color=stroke["color"], label=label)
+    for shape, setting in zip(SHAPES * len(settings), settings, strict=False):
+        ax.plot([], [], shape, color=color("muted"), markerfacecolor="none", label=setting)
+    sent = [row["bytes"] for row in every]
+    if min(sent) > 0 and max(sent) >= 100 * min(sent):
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(_PLAIN)
+    ax.margins(0.12)
+    dressed(ax, f"{ACCURACY}\narea: FLOPs, largest {dearest:.2g}", "sent until the target (MB)")
+
+
+def strokes(rows: Rows) -> dict[str, dict[str, Any]]:
+    """Colour and dash of every row's label, in order of appearance; FedAvg has the baseline's grey."""
+    labels = list(dict.fromkeys(row["row"] for row in rows))
+    baseline = next((label for label in labels if label.lower().startswith(BASELINE)), None)
+    others = count(1)
+    tones = {label: 0 if label == baseline else next(others) for label in labels}
+    return {label: {"color": color(tone_name(tone)), "linestyle": dash(tone)} for label, tone in tones.items()}
+
+
+def dressed(ax: Axes, x: str, y: str, grid: Any = "y") -> None:
+    """Names of the axes, ticks and grid as the report has them. grid: of "x", of "y", or None."""
+    ax.set_xlabel(x, color=color("muted"))
+    ax.set_ylabel(y, color=color("muted"))
+    for side in ax.spines.values():
+        side.set_visible(False)
+    ax.tick_params(which="both", length=0, labelcolor=color("muted"), labelsize=8.5)
+    if grid:
+        ax.grid(axis=grid, color=color("line"), linewidth=0.8)
+        ax.set_axisbelow(True)

@@ -1,0 +1,152 @@
+"""What trained models show, on matplotlib Axes: clusters of features, class relations, weight norms, loss surfaces.
+
+Rows are tidy, as `fedloom.papers.probes` measures them; each docstring names their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+from statistics import median
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.patheffects import withStroke
+
+from fedloom.report.axes import SHAPES, Rows, dressed
+from fedloom.report.svg import color
+
+_MOST_CLIENTS = 3  # rows of bubbles in a panel
+_MOST_CLASSES = 20  # beyond these a legend is longer than its figure
+_LEVELS = 14
+_CLASS_TONES = (*(f"c{k}" for k in range(8)), "p2", "p1")
+_MARKS = {"weights": "weight vectors", "means": "class means"}
+
+
+def draw_points(ax: Axes, rows: Rows) -> None:
+    """Samples in the plane (`x`, `y`), coloured by `class`; class weights or means (`kind`) as large crosses.
+
+    The axes of t-SNE have no unit, so that they have no ticks.
+    """
+    names = {row["class"]: row["name"] for row in rows}
+    for number, name in sorted(names.items()):
+        own = [row for row in rows if row["class"] == number]
+        tone = color(_CLASS_TONES[number % len(_CLASS_TONES)])
+        samples = [row for row in own if row["kind"] == "sample"]
+        label = name if len(names) <= _MOST_CLASSES else None
+        ax.scatter(*_xy(samples), s=9, marker=SHAPES[number % 5], color=tone, alpha=0.7, linewidth=0, label=label)
+        marks = [row for row in own if row["kind"] != "sample"]
+        ax.scatter(*_xy(marks), s=110, marker="X", color=tone, edgecolor=color("ink"), linewidth=1.1, zorder=3)
+        for mark in marks if len(names) <= _MOST_CLASSES else ():
+            ax.annotate(
+                name,
+                (mark["x"], mark["y"]),
+                (7, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+                path_effects=[withStroke(linewidth=2.5, foreground=color("page"))],
+                zorder=4,
+            )
+    for kind in dict.fromkeys(row["kind"] for row in rows if row["kind"] != "sample"):
+        ax.scatter([], [], s=80, marker="X", color="none", edgecolor=color("ink"), label=_MARKS[kind])
+    dressed(ax, "", "", grid=None)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_box_aspect(1)
+    for side in ax.spines.values():
+        side.set_visible(True)
+        side.set_color(color("line"))
+
+
+def draw_relations(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
+    """One matrix [C, C] of probabilities (`i`, `j`, `value`) as a heat map; gives what a colour bar needs.
+
+    Below it stand its `distance` and `correlation` to the other matrix of the pair, where the rows have them. among:
+    all rows of the figure, so that its panels share one scale, from zero to their largest value.
+    """
+    size = 1 + max(row["i"] for row in rows)
+    matrix = np.full((size, size), np.nan)
+    for row in rows:
+        matrix[row["i"], row["j"]] = row["value"]
+    image = ax.imshow(matrix, cmap=_shades(), vmin=0, vmax=_largest(among or rows), interpolation="none")
+    one = rows[0]
+    found = [f"{one['distance']:.2g} apart from SL"] if one.get("distance") is not None else []
+    found += [f"r = {_signed(one['correlation'])}"] if one.get("correlation") is not None else []
+    dressed(ax, "class" + (f"\n{', '.join(found)}" if found else ""), "class", grid=None)
+    step = 1 if size <= 10 else size // 5
+    ax.set_xticks(range(0, size, step))
+    ax.set_yticks(range(0, size, step))
+    return image
+
+
+def draw_norms(ax: Axes, rows: Rows) -> None:
+    """Bubbles of the first clients (`client`): area by `share` of the data in a `class`, a ring where there are none.
+
+    Below each stands `norm`, the class's share of the weight norms; at the right the client's rank correlation.
+    """
+    clients = list(dict.fromkeys(row["client"] for row in rows))
+    shown = clients[:_MOST_CLIENTS]
+    largest = max(row["share"] for row in rows)
+    for place, client in enumerate(shown):
+        own = [row for row in rows if row["client"] == client]
+        for row in own:
+            held = row["share"] > 0
+            size = max(260 * row["share"] / largest, 4) if held else 18
+            face = color("p0") if held else "none"
+            ax.scatter(row["class"], place, s=size, facecolor=face, edgecolor=color("p0"), linewidth=0.8)
+            said = f"{row['norm']:.3f}".removeprefix("0")
+            ax.text(row["class"], place + 0.36, said, ha="center", va="center", fontsize=7, color=color("ink"))
+        last = max(row["class"] for row in own) + 0.9
+        ax.text(last, place, _signed(own[0]["rank_correlation"]), va="center", fontsize=8, color=color("muted"))
+    ax.text(last, -0.62, "rank corr.", va="center", fontsize=8, color=color("muted"))
+    ranks = [row["rank_correlation"] for row in rows if row["rank_correlation"] is not None]
+    told = f"median rank correlation {_signed(median(ranks))}" if ranks else "no rank correlation"
+    dressed(ax, f"class\n{len(shown)} of {len(clients)} clients; {told}", "", grid=None)
+    ax.set_xticks(range(1 + max(row["class"] for row in rows)))
+    ax.set_yticks(range(len(shown)), [f"D{k + 1}" for k in range(len(shown))])
+    ax.set_ylim(len(shown) - 0.4, -0.8)
+    ax.margins(x=0.04)
+
+
+def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
+    """The loss (`loss`, nats) on a grid of steps along two directions (`x`, `y`); gives what a colour bar needs.
+
+    among: all rows of the figure, so that its panels share one scale of colours, which is logarithmic. A grid point
+    whose loss is not finite stays blank.
+    """
+    xs, ys = (sorted({row[key] for row in rows}) for key in ("x", "y"))
+    at = {(row["x"], row["y"]): row["loss"] for row in rows}
+    grid = np.ma.masked_invalid([[at[x, y] for x in xs] for y in ys])
+    values = np.ma.masked_invalid([row["loss"] for row in among or rows])
+    low, high = max(float(values.min()), 1e-6), float(values.max())
+    levels = np.geomspace(low, max(high, 1.001 * low), _LEVELS)
+    filled = ax.contourf(xs, ys, grid.clip(low), levels, cmap=_shades(), norm=LogNorm(levels[0], levels[-1]))
+    lines = ax.contour(xs, ys, grid, levels[::2], colors=color("ink"), linewidths=0.5, alpha=0.6)
+    ax.clabel(lines, fmt="%.3g", fontsize=7)
+    ax.plot([0], [0], "+", color=color("c2"), markersize=11, markeredgewidth=2)
+    dressed(ax, "step along direction 1", "step along direction 2", grid=None)
+    ax.set_xticks([xs[0], 0, xs[-1]])
+    ax.set_yticks([ys[0], 0, ys[-1]])
+    ax.set_box_aspect(1)
+    return filled
+
+
+def _xy(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    return [row["x"] for row in rows], [row["y"] for row in rows]
+
+
+def _largest(rows: Rows) -> float:
+    return float(max(row["value"] for row in rows if not isnan(row["value"])))
+
+
+def _shades() -> LinearSegmentedColormap:
+    """From the page's colour to a dark blue: order is seen without hues."""
+    return LinearSegmentedColormap.from_list("shades", [color("page"), color("p1"), color("c1")])
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None or isnan(value) else f"{value:+.2f}".replace("-", "−")
