@@ -28,10 +28,11 @@ test: $(READY)
 
 # Tests over Flower and over Ray, in an environment of their own: Flower pins other versions of packages that this one
 # has, and Ray is large. It also sees this one's packages. The bits of every method over Flower's Grid, and three real
-# nodes with TLS and node keys; the bits of every method and of a study on Ray, with workers that are killed.
+# nodes with TLS and node keys, what their sockets carry, and the commands of the example units; the bits of every
+# method and of a study on Ray, with workers that are killed.
 test-flower: $(FLOWER)/.ready
 	FEDLOOM_REAL=1 $(FLOWER)/bin/python -m pytest tests/flower/test_grid.py tests/flower/test_up.py \
-		-k "test_grid or three_nodes and fedsc"
+		tests/docs/test_deployment_examples.py -k "test_grid or three_nodes and fedsc or sockets or flowers_commands"
 	$(FLOWER)/bin/python -m pytest tests/engine/ray tests/study/studies/test_on_ray.py
 
 $(FLOWER)/.ready: pyproject.toml | $(READY)

@@ -61,7 +61,7 @@ def test_missing_foreign_and_damaged_certificates_are_named(folder):
     with pytest.raises(ConfigError, match="no certificate in PEM"):
         certificates.check(folder, "127.0.0.1", print)
     (folder / "server.crt").unlink()
-    with pytest.raises(ConfigError, match=r"server.crt is missing; `fedloom flower keys"):
+    with pytest.raises(ConfigError, match=r"server.crt is missing; delete .* `fedloom flower keys"):
         certificates.check(folder, "127.0.0.1", print)
 
 
@@ -71,3 +71,19 @@ def test_certificates_that_end_are_named(folder):
     assert [note.rpartition(", ")[2] for note in notes] == ["in 10 days"] * 2
     with pytest.raises(ConfigError, match="ended on"):
         certificates.check(folder, "127.0.0.1", notes.append, now=made + timedelta(days=366))
+
+
+def test_what_is_said_of_certificates_that_ended_helps(folder):
+    later = datetime.now(UTC) + timedelta(days=366)
+    assert [text.rpartition("/")[2].split()[:2] for text in certificates.ending(folder, later)] == [
+        ["ca.crt", "ended"],
+        ["server.crt", "ended"],
+    ]
+    for file in folder.glob("*.crt"):  # as the message says
+        file.unlink()
+    assert certificates.ending(folder, later) == []
+    node = (folder / "node-000000").read_bytes()
+    certificates.make(folder, ["10.0.0.1"], 2)
+    certificates.check(folder, "10.0.0.1", print)
+    assert (folder / "node-000000").read_bytes() == node
+    assert oct((folder / "server.key").stat().st_mode & 0o777) == "0o600"

@@ -1,6 +1,7 @@
 """Letters as Flower's messages, and a federation over a `Grid` of this process. Needs the extra `flower`."""
 
 import importlib.util
+import json
 
 import pytest
 
@@ -113,6 +114,33 @@ def test_a_node_without_a_client_id_says_so(app_of):
     name = link.send(1, order_letter(), 1.0)
     ((_, answer),) = link.take([name])
     assert "this node has no partition-id" in answer.facts
+
+
+def test_the_server_app_leaves_a_report_or_what_ended_it(app_of, tmp_path, monkeypatch):
+    from flwr.app import Context, RecordDict
+
+    from fedloom.core.errors import ClientError
+    from fedloom.flower.apps import FAILED, server_app
+    from fedloom.flower.grid import local_grid
+    from fedloom.flower.status import read_status
+
+    config = config_of(rounds=1, evaluation={"every": 1})
+    answer, out = app_of(config), tmp_path / "run"
+    server = server_app(tmp_path / "app" / PACKAGE / "config.yaml")
+
+    def context(folder):
+        return Context(1, 1, {}, RecordDict(), {"out": str(folder)})
+
+    server(local_grid(answer, range(4)), context(out))
+    assert read_status(out).state == "finished"
+    assert "fedloom report" in (out / "report.html").read_text()
+    monkeypatch.setattr(METHODS.get("fedavg"), "end", None)
+    answer = app_of(config)  # nodes that have not trained yet
+    with pytest.raises(ClientError):
+        server(local_grid(answer, range(4)), context(tmp_path / "other"))
+    told = json.loads((tmp_path / "other" / FAILED).read_text())
+    assert told["exit_code"] == 1
+    assert "NoneType" in told["traceback"]
 
 
 def order_letter():

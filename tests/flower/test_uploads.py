@@ -3,6 +3,7 @@
 import math
 import os
 import random
+import tracemalloc
 
 import pytest
 import torch
@@ -49,6 +50,23 @@ def desk():
 
 def test_what_a_client_sends_is_read_as_it_is(desk):
     assert to_bytes(desk.read(desk.done.payload)) == to_bytes(desk.done.payload)
+
+
+def test_reading_an_upload_copies_it_once():
+    """A rehearsal is remembered by its shapes, and no check writes the expected upload out."""
+    desk = Desk("fedavg", model={"name": "mlp", "hidden": [600, 600]})
+    body = to_bytes(desk.done.payload)
+    desk.uploads.read(body, desk.job, desk.samples)
+    tracemalloc.start()
+    try:
+        desk.uploads.read(body, desk.job, desk.samples)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(body) > 1_000_000
+    assert peak < 1.3 * len(body)
+    (expected,) = desk.uploads._expected.values()
+    assert all(value.untyped_storage().nbytes() <= 8 for value in expected["model"].values())
 
 
 def other(record, name, **entries):

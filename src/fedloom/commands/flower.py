@@ -1,4 +1,4 @@
-"""Commands for real federations: `fedloom flower export`, `up` and `keys`."""
+"""Commands for real federations: `fedloom flower export`, `up`, `keys`, `status` and `metrics`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedloom.commands import federation
 from fedloom.commands.shared import AsJson, Config, Overrides, Quiet, console_of, found, in_words, print_json, say
 
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ def up(
     parsed = _parsed(config, overrides, clients)
     if in_process:
         from fedloom.flower.in_process import run_in_process
+        from fedloom.report import write_report
 
         result = run_in_process(parsed, out=out, states=out.with_name(out.name + ".flower") / "states", data=data)
+        write_report([result], out / "report.html")
     else:
         from fedloom.flower.up import up as run
 
@@ -82,6 +85,11 @@ def up(
         print_json(result.numbers)
     else:
         outcome(console_of(as_json), result, brief=quiet)
+        typer.echo(f"  report: {out / 'report.html'}")
+
+
+group.command()(federation.status)
+group.command()(federation.metrics)
 
 
 def _parsed(config: Path, overrides: list[str] | None, clients: int | None) -> RunConfig:

@@ -85,6 +85,11 @@ def from_bytes(data: bytes) -> Record:
         raise RecordError(f"not a fedloom record, or damaged: {error}") from error
 
 
+def header_of(record: Record) -> str:
+    """The JSON header in `to_bytes(record)`: names, kinds and scalars, made without touching the tensors' values."""
+    return _leaves(record)[1]
+
+
 def wire_size(record: Record) -> int:
     """len(to_bytes(record)), computed from names, dtypes and shapes without touching the tensors' values."""
     leaves, header = _leaves(record)

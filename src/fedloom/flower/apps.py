@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import time
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,12 @@ from fedloom.core.errors import ClientError, ConfigError, FedloomError
 from fedloom.core.files import json_text, write_atomic
 from fedloom.flower.grid import GridLink, from_content, require_flower, to_content
 from fedloom.flower.letters import Failed, Letter, LetterError, read
+from fedloom.flower.logs import to_stdout
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
 from fedloom.flower.store import state_dir
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig, load, parse
-from fedloom.study.log import Row
+from fedloom.report import write_report
+from fedloom.study.config import load, parse
 
 FAILED = "flower-failed.json"
 
@@ -36,6 +34,7 @@ def client_app(config: Path) -> Any:
     from flwr.clientapp import ClientApp
 
     def answer(message: Any, context: Any) -> Any:
+        to_stdout()  # here: Ray sends the app to other processes
         letter = _answered(message, context)
         with contextlib.suppress(LetterError):
             print(read(letter, Failed).error, file=sys.stderr, flush=True)
@@ -68,9 +67,11 @@ def server_app(config: Path) -> Any:
     """A `ServerApp` that runs the file `config`; the run's folder is the app's key `out`, and the file that names the
     server's own test data its key `test`.
 
-    What ends the run is kept in the folder as well: Flower's own commands do not tell it.
+    A report of it is written there at its end. What ends the run before is kept there as well: Flower's own commands do
+    not tell it.
     """
     require_flower()
+    to_stdout()
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
@@ -81,37 +82,19 @@ def server_app(config: Path) -> Any:
         (out / FAILED).unlink(missing_ok=True)
         try:
             tests = Path(str(test)) if test else None
-            serve(parse(load(config)), GridLink(grid), tests=tests, out=out, callbacks=[Spoken(out)])
+            write_report([serve(parse(load(config)), GridLink(grid), tests=tests, out=out)], out / "report.html")
         except Exception as error:
-            cause = error.__cause__ if isinstance(error, ClientError) else error
-            told = "".join(traceback.format_exception(cause))
-            code = error.exit_code if isinstance(error, FedloomError) else 1
-            out.mkdir(parents=True, exist_ok=True)
-            write_atomic(out / FAILED, json_text({"error": str(error), "traceback": told, "exit_code": code}))
+            write_atomic(out / FAILED, json_text(_ended(error)))
             raise
 
     app.main()(main)
     return app
 
 
-class Spoken(Callback):
-    """One line of JSON for each round and note, on stdout: `flwr run --stream` shows them. `out`: the run's folder."""
-
-    def __init__(self, out: Path) -> None:
-        self._out = out
-
-    def on_start(self, config: RunConfig, first_round: int) -> None:
-        self._say(run=str(self._out), round=first_round - 1, rounds=config.rounds, event="start")
-
-    def on_note(self, config: RunConfig, note: str) -> None:
-        self._say(event="note", text=note)
-
-    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
-        wanted = {"bytes_up", "bytes_down", "accuracy"}
-        of_all = (row for row in rows if row["client"] is None and row["split"] != "val")
-        told = {row["name"]: row["value"] for row in of_all if row["name"] in wanted}
-        self._say(event="round", round=round_, rounds=config.rounds, **told)
-
-    @staticmethod
-    def _say(**facts: Any) -> None:
-        print(json_text({"time": round(time.time(), 3), **facts}), flush=True)
+def _ended(error: Exception) -> dict[str, Any]:
+    """What ended a run: a traceback where it is not something that a person can correct."""
+    cause = error.__cause__ if isinstance(error, ClientError) else error
+    plain = isinstance(error, FedloomError) and not isinstance(error, ClientError)
+    told = "" if plain else "".join(traceback.format_exception(cause))
+    code = error.exit_code if isinstance(error, FedloomError) else 1
+    return {"error": str(error), "traceback": told, "exit_code": code}

@@ -17,6 +17,8 @@ from fedloom.core.errors import ConfigError
 
 _DAYS = 365
 _SOON = timedelta(days=30)
+_CERTIFICATES = ("ca.crt", "server.crt")
+_ANEW = "delete the folder's .crt files, and `fedloom flower keys` makes new ones"
 
 
 def make(folder: Path, hosts: list[str], nodes: int) -> None:
@@ -38,26 +40,48 @@ def check(folder: Path, host: str, note: Callable[[str], None], now: datetime | 
     from cryptography import x509
     from cryptography.x509.oid import ExtensionOID
 
-    for name in ("ca.crt", "server.crt", "server.key"):
+    for name in (*_CERTIFICATES, "server.key"):
         if not (folder / name).is_file():
-            raise ConfigError(f"{folder / name} is missing; `fedloom flower keys {folder}` makes it")
-    for name in ("ca.crt", "server.crt"):
-        try:
-            certificate = x509.load_pem_x509_certificate((folder / name).read_bytes())
-        except ValueError:
-            raise ConfigError(f"{folder / name}: no certificate in PEM; delete it and make it anew") from None
-        end, now = certificate.not_valid_after_utc, now or datetime.now(UTC)
-        if end <= now:
-            raise ConfigError(f"{folder / name} ended on {end:%Y-%m-%d}; delete the folder's .crt files, make new ones")
-        if end - now < _SOON:
-            note(f"{folder / name} ends on {end:%Y-%m-%d}, in {(end - now).days} days")
+            raise ConfigError(f"{folder / name} is missing; {_ANEW}")
+    now = now or datetime.now(UTC)
+    for name in _CERTIFICATES:
+        if (end := _read(folder / name).not_valid_after_utc) <= now:
+            raise ConfigError(f"{folder / name} ended on {end:%Y-%m-%d}; {_ANEW}")
+    for text in ending(folder, now):
+        note(text)
     try:
-        names: Any = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+        names: Any = (
+            _read(folder / "server.crt").extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+        )
     except x509.ExtensionNotFound:
         names = ()
     known = [str(name.value) for name in names]
     if host not in known:
-        raise ConfigError(f"{folder / 'server.crt'} is for {', '.join(known) or 'no host'}, not for {host}; make one")
+        raise ConfigError(f"{folder / 'server.crt'} is for {', '.join(known) or 'no host'}, not for {host}; {_ANEW}")
+
+
+def ending(folder: Path, now: datetime | None = None) -> list[str]:
+    """A sentence for each certificate of a folder that has ended, or ends within 30 days.
+
+    Raises `ConfigError` for a damaged one.
+    """
+    now, told = now or datetime.now(UTC), []
+    for file in (folder / name for name in _CERTIFICATES if (folder / name).is_file()):
+        end = _read(file).not_valid_after_utc
+        if end <= now:
+            told.append(f"{file} ended on {end:%Y-%m-%d}")
+        elif end - now < _SOON:
+            told.append(f"{file} ends on {end:%Y-%m-%d}, in {(end - now).days} days")
+    return told
+
+
+def _read(file: Path) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except ValueError:
+        raise ConfigError(f"{file}: no certificate in PEM; {_ANEW}") from None
 
 
 def _make_certificates(folder: Path, hosts: list[str]) -> None:
@@ -131,6 +155,7 @@ def _private(key: Any, form: str) -> bytes:
 
 
 def _write_private(file: Path, data: bytes) -> None:
+    file.unlink(missing_ok=True)  # of a certificate that was deleted
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as stream:
         stream.write(data)

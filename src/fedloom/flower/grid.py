@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower.letters import Letter, LetterError, Order, read
+from fedloom.flower.letters import Failed, Letter, LetterError, Order, read
 
 _STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"
 _TYPES = {"join": "query", "train": "train", "test": "evaluate"}
@@ -83,7 +83,7 @@ def _read(reply: Any) -> Letter | str:
     try:
         return from_content(reply.content)
     except LetterError as error:
-        return str(error)
+        return Failed(run="", error=str(error)).letter_with()
 
 
 def local_grid(answer: Callable[[Any, Any], Any], nodes: Iterable[int]) -> Any:

@@ -35,8 +35,11 @@ def run_in_process(
     with tempfile.TemporaryDirectory(prefix="fedloom-nodes-") as temporary:
         folder = temporary if states is None else states
         clients = config.scenario.clients if scenario is None else scenario.clients
-        nodes = {
-            client: Node(config, client, Path(folder), scenario, node_file(data, client)) for client in range(clients)
+        first = Node(config, 0, Path(folder), scenario, node_file(data, 0))
+        like = first if data is None else None
+        others = {
+            client: Node(config, client, Path(folder), scenario, node_file(data, client), like)
+            for client in range(1, clients)
         }
-        tests = server_file(data)
-        return serve(config, Here(nodes), scenario=scenario, tests=tests, out=out, callbacks=callbacks)
+        tests, here = server_file(data), Here({0: first, **others})
+        return serve(config, here, scenario=scenario, tests=tests, out=out, callbacks=callbacks)

@@ -30,6 +30,7 @@ from fedloom.flower.letters import (
     Trained,
     read,
 )
+from fedloom.flower.logs import log
 from fedloom.flower.moments import Scale, moments_of
 from fedloom.flower.own_data import agreed, own_client
 from fedloom.flower.store import Store
@@ -46,8 +47,9 @@ class Node:
     """One client of a run: its share of the scenario that the config describes, or data of its own.
 
     folder: where it keeps private states. scenario: used instead of the one that the config describes. data: the file
-    that names its own data (`own_data.py`), where the config leaves them to the nodes. Raises `ConfigError` for a
-    client that the config does not have, and for data that are missing, or that nobody asked for.
+    that names its own data (`own_data.py`), where the config leaves them to the nodes. like: a node of the same
+    scenario in this process, whose nets it uses in turn. Raises `ConfigError` for a client that the config does not
+    have, and for data that are missing, or that nobody asked for.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Node:
         folder: Path,
         scenario: Scenario | None = None,
         data: Path | None = None,
+        like: Node | None = None,
     ) -> None:
         self.config, self.client, self._folder, self._data, self._given = config, client, folder, data, scenario
+        self._like = like
         clients = config.scenario.clients if scenario is None else scenario.clients
         if not 0 <= client < clients:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")
@@ -77,11 +81,15 @@ class Node:
 
     @functools.cached_property
     def _setup(self) -> Setup:
+        if self._like is not None:
+            return self._like._setup
         scenario = self.scenario
         return Setup.of(self.config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
 
     def _made(self, scale: Scale | None) -> Worker:
         """What trains and tests, with measured columns as nodes have agreed. Raises `LetterError` before they have."""
+        if self._like is not None:
+            return self._like._worker(scale)
         nodes, scenario = agreed(self.config), self.scenario
         if nodes is not None and nodes.measured:
             if scale is None:
@@ -114,6 +122,8 @@ class Node:
             told = traceback.format_exc()[-(1 << 15) :]
             said = f"client {self.client}: {type(error).__name__}: {error}"
             answer, body = Failed(run=run, client=self.client, error=said[:1000], raised=told), b""
+        about = {"run": run, "round": getattr(answer, "round", None), "client": self.client, "bytes": len(body)}
+        log(answer.kind, about, getattr(answer, "error", ""))
         return answer.letter_with(body)
 
     def _check(self, order: Order) -> None:
@@ -148,6 +158,7 @@ class Node:
         state = self._state(store, order.kept, ctx, notes)
         job = Job(ctx, from_bytes(body), state, self._indices, order.measured, order.closing)
         done = self._worker(order.scale).run(job)
+        del job  # large
         if done.state:
             store.save(order.round, done.state, spare=order.kept)  # before the server knows of it
         notes += [Note(code=note.code, message=note.message, figure=note.figure) for note in done.notes]

@@ -36,12 +36,12 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def require_free(port: int) -> None:
+def require_free(port: int, host: str = "127.0.0.1") -> None:
     """Raises `ConfigError` if somebody uses the port."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(("127.0.0.1", port))
+            one.bind((host, port))
         except OSError as error:
             raise ConfigError(f"port {port} cannot be used ({error.strerror}); name another with --port") from None
 
@@ -69,6 +69,10 @@ class Processes:
         self._started[name] = made
         self._all.append(made)
         return made
+
+    def pid_of(self, name: str) -> int:
+        """The process that was last started under a name."""
+        return self._started[name].pid
 
     def log(self, name: str) -> Path:
         """Where a process writes."""

@@ -7,6 +7,7 @@ An answer counts once it is read and checked. Every wait is bounded, and says fo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
@@ -21,8 +22,10 @@ from fedloom.engine.serial import Jobs
 from fedloom.evaluation.metrics import Tested
 from fedloom.flower.letters import Failed, Letter, LetterError, Scored, Trained, read_answer
 from fedloom.flower.links import Link
+from fedloom.flower.logs import Said
 from fedloom.flower.own_data import stand_in_views
 from fedloom.flower.roster import FederationError, Roster, RunName, listed
+from fedloom.flower.status import Board
 from fedloom.flower.uploads import Refused, Uploads
 from fedloom.methods.facts import Finding
 from fedloom.study.sections import FlowerConfig
@@ -33,6 +36,10 @@ _EVERY = 10.0  # seconds between two words on whom a round waits for
 A = TypeVar("A", Trained, Scored)
 
 
+class Lost(LetterError):
+    """An answer that does not come."""
+
+
 class RemoteError(Exception):
     """What happened on a node; its traceback is in the notes."""
 
@@ -40,8 +47,8 @@ class RemoteError(Exception):
 class Remote:
     """Runs clients on the nodes of a link.
 
-    worker: the server's own, which rehearses what clients send. note: is told who is missing, refused or late. roster:
-    of clients that were waited for before. Raises `FederationError` if too few clients join.
+    worker: the server's own, which rehearses what clients send. board: keeps the status. note: is told who is missing,
+    refused or late. roster: of clients that were waited for before. Raises `FederationError` if too few clients join.
     """
 
     name = "flower"
@@ -55,13 +62,14 @@ class Remote:
         federation: Federation,
         worker: Worker,
         config: FlowerConfig,
-        note: Callable[[str], None] = lambda text: None,
+        board: Board,
+        note: Callable[[str], None],
         roster: Roster | None = None,
     ) -> None:
-        self._link, self._run, self._config, self._note = link, run, config, note
+        self._link, self._run, self._config, self._board, self._note = link, run, config, board, note
         self._uploads = Uploads(federation, worker, config.max_norm)
         scenario = federation.scenario
-        self._roster = roster or Roster(link, run, scenario.clients, scenario.class_names, note)
+        self._roster = roster or Roster(link, run, scenario.clients, scenario.class_names, board, note)
         self._sent: tuple[Record, bytes] = ({}, b"")
         everyone = [client for client in range(scenario.clients) if len(scenario.train[client])]
         self._federation = federation
@@ -79,19 +87,21 @@ class Remote:
         failures: list[ClientError] = []
         done = 0
         for client, answer in self._answers(each):
-            job = each[client]
+            job, now = each[client], each[client].ctx.round
             try:
                 left = self._left(job, answer)
             except (LetterError, Refused) as error:
-                self._note(f"round {job.ctx.round}: the upload of client {client} is refused: {error}")
+                self._unused(f"round {now}: the upload", job, error)
                 continue
             except ClientError as error:
+                self._note(Said(f"round {now}: {error}", "failed", round=now, client=client))
                 failures.append(error)
                 if len(failures) > self._config.max_failures:
                     raise
-                self._note(f"round {job.ctx.round}: {error}")
                 continue
+            del answer
             done += 1
+            self._board.counts(client, now)
             yield left
         self._enough(each, done)
 
@@ -103,7 +113,7 @@ class Remote:
             try:
                 told = self._read(answer, each[client], Scored)
             except LetterError as error:
-                self._note(f"the test of client {client} is refused: {error}")
+                self._unused("the test", each[client], error)
                 continue
             done += 1
             results = {name: Tested(one.correct, one.loss_sum, one.total) for name, one in told.results.items()}
@@ -122,29 +132,52 @@ class Remote:
     # -- letters out and in --------------------------------------------------------------------------------------
     def _answers(self, each: Mapping[int, Job | Test]) -> Iterator[tuple[int, Letter | str]]:
         """Answers by client as they come, until all are there that can be, or the time is over."""
+        if not each:
+            return
         seconds, least = self._config.round_timeout, min(self._config.min_clients, len(each))
+        first = next(iter(each.values()))
+        what = f"{'uploads' if isinstance(first, Job) else 'tests'} of round {first.ctx.round}"
+        about = functools.partial(Said, round=first.ctx.round)
         began = told = time.monotonic()
-        unasked, out = dict(each), dict[str, int]()
+        unasked, out, again = dict(each), dict[str, int](), set[int]()
         while True:
             self._roster.look()
             self._learn_sizes()
-            for client in [client for client in unasked if self._roster.node_of(client) is not None]:
+            for client in self._there(unasked):
                 out[self._send(client, unasked.pop(client))] = client
+            self._board.waits(what, [*unasked, *out.values()], seconds - (time.monotonic() - began))
             for name, answer in self._link.take(out):
-                yield out.pop(name), answer
+                client = out.pop(name)
+                if isinstance(answer, str) and client not in again:
+                    again.add(client)
+                    unasked[client] = each[client]
+                    said = f"what client {client} was asked is lost, and it is asked once more: {answer}"
+                    self._note(about(said, "lost", client=client))
+                else:
+                    yield client, answer
+                del answer  # large: let go before others are waited for
             now = time.monotonic()
-            complete = not out and (not unasked or len(each) - len(unasked) >= least)
+            complete = not out and not self._there(unasked) and (not unasked or len(each) - len(unasked) >= least)
             if complete or now - began >= seconds:
                 break
             if now - told >= _EVERY:
                 told = now
                 waiting = sorted([*unasked, *out.values()])
-                self._note(f"waiting for clients {listed(waiting)}, {seconds - (now - began):.0f} s more")
+                left = seconds - (now - began)
+                self._note(about(f"waiting for clients {listed(waiting)}, {left:.0f} s more", "waiting"))
             time.sleep(self._link.pause)
+        self._sent = {}, b""
+        self._board.waited()
         if out:
-            self._note(f"goes on without clients {listed(sorted(out.values()))}: no answer within {seconds:g} s")
+            late = listed(sorted(out.values()))
+            self._note(about(f"goes on without clients {late}: no answer within {seconds:g} s", "late"))
         if unasked:
-            self._note(f"goes on without clients {listed(sorted(unasked))}: their nodes are not there")
+            lost = listed(sorted(unasked))
+            self._note(about(f"goes on without clients {lost}: their nodes are not there", "lost"))
+
+    def _there(self, clients: Iterable[int]) -> list[int]:
+        """Those of some clients whose nodes are there."""
+        return [client for client in clients if self._roster.node_of(client) is not None]
 
     def _learn_sizes(self) -> None:
         """Of clients with data of their own, only they know how many."""
@@ -178,7 +211,7 @@ class Remote:
     def _read(self, answer: Letter | str, asked: Job | Test, kind: type[A]) -> A:
         """An answer that belongs to what was asked. Raises `LetterError`, and `ClientError` for an exception there."""
         if isinstance(answer, str):
-            raise LetterError(answer)
+            raise Lost(answer)
         told = read_answer(answer, kind)
         client, now = asked.ctx.client, asked.ctx.round
         if isinstance(told, Failed):
@@ -203,6 +236,12 @@ class Remote:
         notes = [Finding(note.code, note.message, note.figure) for note in told.notes]
         counts = told.terms, told.steps, told.samples, told.seconds, told.norms, notes
         return Done(job.ctx.client, payload, state, *counts)
+
+    def _unused(self, what: str, asked: Job | Test, error: Exception) -> None:
+        """Name an answer that does not count."""
+        client, event = asked.ctx.client, "lost" if isinstance(error, Lost) else "refused"
+        said = f"{what} of client {client} is {event}: {error}"
+        self._note(Said(said, event, round=asked.ctx.round, client=client))
 
     def _enough(self, each: Mapping[int, Job | Test], done: int) -> None:
         least = min(self._config.min_clients, len(each))

@@ -11,7 +11,9 @@ from fedloom._version import __version__
 from fedloom.core.errors import FedloomError, shown
 from fedloom.flower.letters import Failed, Joined, Letter, LetterError, Order, read_answer
 from fedloom.flower.links import Link
+from fedloom.flower.logs import Said
 from fedloom.flower.moments import Scale, Told
+from fedloom.flower.status import Board, Seat
 
 _EVERY = 10.0  # seconds between two words on whom is waited for
 _JOIN = 60.0  # seconds that a question to a new node is worth
@@ -48,11 +50,12 @@ class Roster:
         run: RunName,
         clients: int,
         classes: Sequence[str],
+        board: Board,
         note: Callable[[str], None],
         measured: int = 0,
     ) -> None:
-        self._link, self._run, self._clients, self._classes, self._note = link, run, clients, tuple(classes), note
-        self._measured = measured
+        self._link, self._run, self._board, self._note = link, run, board, note
+        self._clients, self._classes, self._measured = clients, tuple(classes), measured
         self._asked: dict[str, int] = {}  # names of letters, by node
         self._seen: set[int] = set()
         self._node: dict[int, int] = {}
@@ -77,6 +80,12 @@ class Roster:
         while self._asked and (found := self._link.take(self._asked)):
             for name, answer in found:
                 self._take(self._asked.pop(name), answer)
+        self._board.seats(
+            [
+                Seat(client=client, node=str(node), there=node in self._online, samples=self.samples(client))
+                for client, node in sorted(self._node.items())
+            ]
+        )
 
     def node_of(self, client: int) -> int | None:
         """The node of a client, if it is there."""
@@ -115,7 +124,9 @@ class Roster:
             away = self.missing(clients)
             now = time.monotonic()
             if not away:
+                self._board.waited()
                 return
+            self._board.waits("nodes", away, seconds - (now - began))
             if now - began >= seconds:
                 there = len(clients) - len(away)
                 if there < min(least, len(clients)):
@@ -123,11 +134,14 @@ class Roster:
                         f"{there} of {len(clients)} clients are there after flower.{key} = {seconds:g} s, and "
                         f"flower.min_clients = {least}: clients {listed(away)} are missing; start their nodes"
                     )
-                self._note(f"goes on without clients {listed(away)}: not there after {seconds:g} s")
+                self._board.waited()
+                said = f"goes on without clients {listed(away)}: not there after {seconds:g} s"
+                self._note(Said(said, "lost"))
                 return
             if now - told >= _EVERY:
                 told = now
-                self._note(f"waiting for the nodes of clients {listed(away)}, {seconds - (now - began):.0f} s more")
+                said = f"waiting for the nodes of clients {listed(away)}, {seconds - (now - began):.0f} s more"
+                self._note(Said(said, "waiting"))
             time.sleep(self._link.pause)
 
     def _take(self, node: int, answer: Letter | str) -> None:
@@ -141,7 +155,7 @@ class Roster:
             self._check(told)
         except LetterError as error:
             if self._left_out.get(node) != str(error):
-                self._note(f"node {node} is left out: {error}")
+                self._note(Said(f"node {node} is left out: {error}", "left_out"))
             self._left_out[node] = str(error)
             return
         self._left_out.pop(node, None)
@@ -151,7 +165,8 @@ class Roster:
                 f"two nodes are client {told.client} (nodes {old} and {node}); give each a partition-id of its own"
             )
         if before is not None and before.samples != told.samples:
-            self._note(f"client {told.client} comes back with {told.samples} samples; it had {before.samples}")
+            said = f"client {told.client} comes back with {told.samples} samples; it had {before.samples}"
+            self._note(Said(said, "changed", client=told.client))
         self._node[told.client], self._joined[told.client] = node, told
 
     def _check(self, told: Joined) -> None:

@@ -12,10 +12,12 @@ from fedloom.core.files import write_atomic
 from fedloom.data import Scenario
 from fedloom.engine import Engine, Federation, Worker
 from fedloom.flower.links import Link
+from fedloom.flower.logs import Logged
 from fedloom.flower.moments import Scale, keep_scale, pooled, read_scale
 from fedloom.flower.own_data import agreed, server_data, without_samples
 from fedloom.flower.remote import Remote
 from fedloom.flower.roster import Roster, RunName
+from fedloom.flower.status import Board
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
 from fedloom.study.results import Result
@@ -36,15 +38,19 @@ def serve(
 ) -> Result:
     """Run `config` over the nodes of a link; a run that was begun in `out` goes on after its last whole round.
 
-    tests: the file that names the server's own test data, where nodes have data of their own.
-    Raises what `fedloom.study.run.run` raises, and `FederationError` if too few clients are there.
+    tests: the file that names the server's own test data, where nodes have data of their own. What happens is logged
+    (`logs.py`), and how it is now stands in the run's folder (`status.py`). Raises what `fedloom.study.run.run` raises,
+    and `FederationError` if too few clients are there.
     """
     kept = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))  # each round is kept
     config = config.model_copy(update={"checkpoint": kept})
     name, nodes = RunName(_name(out), config.fingerprint()), agreed(config)
 
+    board = Board(config, out)
+    watching = [Logged(lambda: board.status.run), board, *callbacks]
+
     def say(text: str) -> None:
-        for callback in callbacks:
+        for callback in watching:
             callback.on_note(config, text)
 
     roster = None
@@ -52,7 +58,7 @@ def serve(
         scenario = without_samples(config, None if tests is None else server_data(config, tests))
         name = replace(name, scale=read_scale(out))
         if nodes.measured and name.scale is None:
-            roster = Roster(link, name, scenario.clients, nodes.classes, say, measured=len(nodes.measured))
+            roster = Roster(link, name, scenario.clients, nodes.classes, board, say, measured=len(nodes.measured))
             name = replace(name, scale=_pooled(roster, config, say))
         scenario = scenario if name.scale is None else name.scale.on_all(scenario, nodes)
     elif tests is not None:
@@ -63,9 +69,14 @@ def serve(
             write_atomic(out / _NAME, name.name)
         if out is not None and name.scale is not None:
             keep_scale(out, name.scale)
-        return Remote(link, name, federation, worker, config.flower, note, roster)
+        board.begin(name.name, federation.round)
+        return Remote(link, name, federation, worker, config.flower, board, note, roster)
 
-    return run(config, scenario=scenario, out=out, existing="resume", callbacks=callbacks, elsewhere=engine)
+    try:
+        return run(config, scenario=scenario, out=out, existing="resume", callbacks=watching, elsewhere=engine)
+    except BaseException as error:
+        board.failed(error)
+        raise
 
 
 def _pooled(roster: Roster, config: RunConfig, say: Callable[[str], None]) -> Scale:

@@ -21,6 +21,7 @@ from fedloom.flower.export import export
 from fedloom.flower.grid import require_flower
 from fedloom.flower.own_data import node_file, server_file
 from fedloom.flower.processes import Processes, executable, free_ports, require_free
+from fedloom.flower.remote import RemoteError
 from fedloom.flower.roster import FederationError
 from fedloom.study.config import RunConfig
 from fedloom.study.results import Result
@@ -186,10 +187,11 @@ def collected(out: Path, processes: Processes) -> Result:
 
 
 def _failure(told: dict[str, Any]) -> FedloomError:
-    cause = RuntimeError(str(told["error"]))
-    cause.add_note(str(told["traceback"]))
     error = FederationError(str(told["error"]))
-    error.exit_code, error.__cause__ = int(told["exit_code"]), cause
+    error.exit_code = int(told["exit_code"])
+    if told["traceback"]:
+        error.__cause__ = RemoteError("where it happened:")
+        error.__cause__.add_note(str(told["traceback"]))
     return error
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedloom.core.errors import FedloomError, shown
 from fedloom.core.files import parse_json
-from fedloom.core.records import Record, RecordError, Value, from_bytes, to_bytes, wire_size
+from fedloom.core.records import Record, RecordError, Value, from_bytes, header_of, mapped, wire_size
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job
@@ -66,7 +66,7 @@ class Uploads:
         return (self._federation.method.closing() if job.closing else None) or self._federation.method
 
     def _rehearsed(self, job: Job) -> Record:
-        """What a client of the same architecture would send."""
+        """What a client of the same architecture would send, without its values."""
         key = job.ctx.task.group, job.closing
         if key not in self._expected:
             indices = self._few
@@ -74,7 +74,7 @@ class Uploads:
             ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
             state = self._federation.method.client_init(ctx)
             own = replace(job, ctx=ctx, state=state, indices=indices, measured=False)
-            self._expected[key] = self._worker.run(own).payload
+            self._expected[key] = mapped(self._worker.run(own).payload, _shape_alone)
         return self._expected[key]
 
     @functools.cached_property
@@ -93,6 +93,11 @@ class Uploads:
             raise Refused(f"the server cannot use it ({type(error).__name__}: {str(error)[:200]})") from None
 
 
+def _shape_alone(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape and dtype that takes no room; masks stay, for their rows are counted."""
+    return tensor if tensor.dtype == torch.bool else tensor.new_zeros(()).expand(tensor.shape)
+
+
 def _check_header(body: bytes, expected: Record, varying: set[str]) -> None:
     """Before any tensor is made: rows of class tables, which are spread over all classes, have the expected width."""
     header = _header_of(body)
@@ -103,7 +108,7 @@ def _check_header(body: bytes, expected: Record, varying: set[str]) -> None:
                 raise Refused(f"{name}: rows {shown(shape)}; need [held classes, {value.values.shape[1]}]")
             if header.get(f"{name}/held", {}).get("shape") != [*value.held.shape]:
                 raise Refused(f"{name}: the mask needs shape {[*value.held.shape]}")
-    there, wanted = _entries(header), _entries(_header_of(to_bytes(expected)))
+    there, wanted = _entries(header), _entries({_RESERVED: {_HEADER: header_of(expected)}})
     _same_keys("", there, wanted)
     for name, (kind, names) in wanted.items():
         if there[name][0] != kind:

@@ -1,0 +1,94 @@
+"""Many nodes and large payloads in one process: seconds and peak memory of a round.
+
+    python benchmarks/federation_load.py --clients 200 --megabytes 1
+    python benchmarks/federation_load.py --clients 200 --participants 10 --megabytes 100
+
+Letters are written, read and checked as over a network; nothing is sent. FedAvg on digits, one local epoch, an MLP of
+two equal layers. Memory is the most that the process held, beside what it held before the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import resource
+import time
+from pathlib import Path
+
+import torch
+
+from fedloom.flower.in_process import run_in_process
+from fedloom.study.callbacks import Callback
+from fedloom.study.config import RunConfig, parse
+
+
+def config_of(clients: int, participants: int, megabytes: float, rounds: int) -> RunConfig:
+    """A config whose payload has so many megabytes."""
+    width = round(-37 + math.sqrt(37**2 + megabytes * 1e6 / 4))  # of a net with width^2 + 74 width weights and more
+    return parse(
+        {
+            "method": "fedavg",
+            "model": {"name": "mlp", "hidden": [width, width]},
+            "rounds": rounds,
+            "local_epochs": 1,
+            "participation": participants / clients,
+            "scenario": {"source": "digits", "partition": "iid", "clients": clients, "val": 0.0},
+            "evaluation": {"every": rounds},
+            "engine": "serial",
+        }
+    )
+
+
+def held() -> float:
+    """Megabytes that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+class Clock(Callback):
+    """Seconds of each round."""
+
+    def __init__(self) -> None:
+        self.ends = [time.perf_counter()]
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        self.ends = [time.perf_counter()]
+
+    def on_round(self, config: RunConfig, round_: int, rows: object) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--clients", type=int, default=200)
+    words.add_argument("--participants", type=int, help="of a round; all unless given")
+    words.add_argument("--megabytes", type=float, default=1.0)
+    words.add_argument("--rounds", type=int, default=2)
+    told = words.parse_args()
+    participants = told.participants or told.clients
+    config = config_of(told.clients, participants, told.megabytes, told.rounds)
+    torch.set_num_threads(1)
+    before, clock = held(), Clock()
+    numbers = run_in_process(config, callbacks=[clock]).numbers
+    payload = numbers["bytes_up"] / told.rounds / participants
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6 - before
+    seconds = [later - earlier for earlier, later in zip(clock.ends, clock.ends[1:], strict=False)]
+    print(
+        json.dumps(
+            {
+                "clients": told.clients,
+                "participants": participants,
+                "payload_mb": round(payload / 1e6, 2),
+                "seconds_a_round": [round(value, 2) for value in seconds],
+                "seconds_a_client": round(sum(seconds) / told.rounds / participants, 3),
+                "peak_mb": round(peak),
+                "peak_payloads": round(peak * 1e6 / payload, 1),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""A federation on the loopback whose nodes are killed and started again at random: rounds lost, memory over time.
+
+    python benchmarks/soak.py --minutes 30 --out runs/soak
+
+TLS and node keys are on. A node is killed with all that it started, by its id, and starts again some seconds later. A
+round is lost if its number is missing in the run's metrics, or if the run ended by itself. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from fedloom.core.errors import RunFolderError
+from fedloom.flower.processes import family
+from fedloom.flower.status import Status, read_status
+from fedloom.flower.up import Federation
+from fedloom.study.config import RunConfig, parse
+from fedloom.study.log import Log
+
+ALIVE, DEAD = (60.0, 300.0), (1.0, 20.0)  # seconds, at least and at most, between a start and a kill, and the other way
+AGAIN = 5.0  # seconds until a node that ended by itself starts again, as a service manager would start it
+EVERY = 5.0  # seconds between two looks at memory
+
+
+def config_of(nodes: int) -> RunConfig:
+    """SCAFFOLD, whose clients have private states; more rounds than time."""
+    return parse(
+        {
+            "method": "scaffold",
+            "model": "mlp",
+            "rounds": 1_000_000,
+            "local_epochs": 1,
+            "scenario": {"source": "digits", "partition": "iid", "clients": nodes, "val": 0.0},
+            "evaluation": {"every": 10},
+            "flower": {"min_clients": 1, "round_timeout": 300.0, "join_timeout": 300.0},
+            "engine": "serial",
+        }
+    )
+
+
+def kilobytes(pid: int) -> int:
+    """What a process holds now; 0 if it has gone."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+    return 0
+
+
+def memory(there: Federation) -> dict[str, float]:
+    """Megabytes of SuperLink, of the server's app (the largest of its children), and of all SuperNodes themselves."""
+    superlink = there.processes.pid_of("superlink")
+    nodes = [there.processes.pid_of(f"node-{client:06d}") for client in range(there.clients)]
+    children = [kilobytes(pid) for pid in family(superlink) - {superlink}]
+    held = {"superlink": kilobytes(superlink), "app": max(children, default=0), "nodes": sum(map(kilobytes, nodes))}
+    return {name: value / 1000 for name, value in held.items()}
+
+
+def kill(there: Federation, client: int) -> None:
+    """End a node and all that it started, at once."""
+    for pid in family(there.processes.pid_of(f"node-{client:06d}")):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def soak(there: Federation, out: Path, seconds: float, rng: random.Random) -> dict[str, Any]:
+    """Run for so long; what happened."""
+    process, began = there.run(out), time.monotonic()
+    due = {client: (began + rng.uniform(*ALIVE), True) for client in range(there.clients)}  # when, and whether to kill
+    kills, turned_away, samples, looked = 0, 0, list[dict[str, float]](), began
+    while process.poll() is None and (now := time.monotonic()) - began < seconds:
+        for client, (when, alive) in due.items():
+            if alive and kilobytes(there.processes.pid_of(f"node-{client:06d}")) == 0:
+                due[client] = now + AGAIN, False  # turned away: Flower does not know yet that it was killed
+                turned_away += 1
+            elif now >= when:
+                if alive:
+                    kill(there, client)
+                    kills += 1
+                else:
+                    there.start_node(client)
+                due[client] = now + rng.uniform(*(DEAD if alive else ALIVE)), not alive
+        if now - looked >= EVERY:
+            looked = now
+            samples.append({"seconds": round(now - began, 1), "round": round_of(out), **memory(there)})
+            print(json.dumps(samples[-1]), flush=True)
+        time.sleep(0.5)
+    told = result(read_status(out), Log(out / "metrics.jsonl"), process.poll() is not None, samples)
+    return {"kills": kills, "turned_away": turned_away, **told}
+
+
+def round_of(out: Path) -> int:
+    """The last whole round; 0 before the first status."""
+    with contextlib.suppress(RunFolderError):
+        return read_status(out).round
+    return 0
+
+
+def result(status: Status, log: Log, ended: bool, samples: list[dict[str, float]]) -> dict[str, Any]:
+    """What a soak says in the end. Memory: the most in the second and in the last quarter of the time."""
+    rounds = {row["round"] for row in log.rows()}
+    missing = len(set(range(1, status.round + 1)) - rounds)
+    quarter = max(1, len(samples) // 4)
+    parts = {"second_quarter": samples[quarter : 2 * quarter], "last_quarter": samples[-quarter:]}
+    return {
+        "rounds": status.round,
+        "rounds_lost": missing + int(ended),
+        "refused": status.refused,
+        "failures": status.failures,
+        "last_error": status.last_error.text if status.last_error else None,
+        "memory_mb": {
+            part: {name: round(max(one[name] for one in taken)) for name in ("superlink", "app", "nodes")}
+            for part, taken in parts.items()
+            if taken
+        },
+    }
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--minutes", type=float, default=30.0)
+    words.add_argument("--nodes", type=int, default=3)
+    words.add_argument("--seed", type=int, default=0)
+    words.add_argument("--out", type=Path, default=Path("runs/soak"))
+    given = words.parse_args()
+    folder = given.out.with_name(given.out.name + ".flower")
+    with Federation(config_of(given.nodes), folder, insecure=False, port=None, say=print) as there:
+        print(json.dumps(soak(there, given.out, 60.0 * given.minutes, random.Random(given.seed))))
+
+
+if __name__ == "__main__":
+    main()

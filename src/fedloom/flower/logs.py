@@ -1,0 +1,91 @@
+"""Structured logs: one JSON object a line, with the run, the round and the client that it is about.
+
+They go to the logger `fedloom.flower` of the standard library. Flower's apps print them to stdout; a program that
+embeds a federation may send them elsewhere, in its own format: the facts are the record's `facts`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedloom.core.files import json_text
+from fedloom.study.callbacks import Callback
+from fedloom.study.config import RunConfig
+from fedloom.study.log import Row
+from fedloom.study.results import Result
+
+LOGGER = logging.getLogger("fedloom.flower")
+LOGGER.addHandler(logging.NullHandler())  # silent, unless somebody listens
+_TOLD = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # measures of a round that its line has
+
+
+class Said(str):
+    """A sentence for a person, with what it is about for machines.
+
+    event: one word, e.g. "refused". round, client: None where it is about none.
+    """
+
+    event: str
+    round: int | None
+    client: int | None
+
+    def __new__(cls, text: str, event: str, *, round: int | None = None, client: int | None = None) -> Said:
+        made = super().__new__(cls, text)
+        made.event, made.round, made.client = event, round, client
+        return made
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON: time (seconds since 1970), level, the facts, and the text where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
+        facts |= getattr(record, "facts", {})
+        if text := record.getMessage():
+            facts["text"] = text
+        return json_text(facts)
+
+
+def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = logging.INFO) -> None:
+    """One line of the log; facts that are None are left out."""
+    known = {name: value for name, value in facts.items() if value is not None}
+    LOGGER.log(level, "%s", text, extra={"facts": {"event": event, **known}})
+
+
+def to_stdout() -> None:
+    """Print the log as lines of JSON, once for each process."""
+    if not any(isinstance(handler.formatter, JsonLines) for handler in LOGGER.handlers):
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(JsonLines())
+        LOGGER.addHandler(handler)
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.propagate = False
+
+
+class Logged(Callback):
+    """Logs what happens in a run. name: what it is called among nodes, as soon as it is."""
+
+    def __init__(self, name: Callable[[], str]) -> None:
+        self._name = name
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        log("start", {"run": self._name(), "round": first_round - 1, "rounds": config.rounds})
+
+    def on_note(self, config: RunConfig, note: str) -> None:
+        if isinstance(note, Said):
+            facts = {"run": self._name(), "round": note.round, "client": note.client}
+            log(note.event, facts, note, logging.WARNING)
+        else:
+            log("note", {"run": self._name()}, note)
+
+    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
+        of_all = (row for row in rows if row["client"] is None and row["split"] != "val")
+        told = {row["name"]: row["value"] for row in of_all if row["name"] in _TOLD}
+        log("round", {"run": self._name(), "round": round_, "rounds": config.rounds, **told})
+
+    def on_end(self, config: RunConfig, result: Result) -> None:
+        numbers = result.numbers
+        log("end", {"run": self._name(), "round": numbers["rounds"], "accuracy": numbers["accuracy"]})

@@ -1,0 +1,99 @@
+"""The systemd units and the compose file of the deployment page: they are read, and what they start exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedloom.cli import app
+from fedloom.flower.processes import executable
+
+FOLDER = Path(__file__).parents[2] / "docs" / "examples"
+UNITS = sorted(FOLDER.glob("*.service"))
+PREFIX = "/opt/fedloom/bin/"
+STARTED = {
+    "fedloom-metrics@": "fedloom",
+    "fedloom-superlink": "flower-superlink",
+    "fedloom-supernode@": "flower-supernode",
+}
+
+
+def units() -> dict[str, list[str]]:
+    """The words that each unit starts."""
+    return {
+        file.stem: shlex.split(re.findall(r"^ExecStart=(.*)$", file.read_text(), re.MULTILINE)[0].removeprefix(PREFIX))
+        for file in UNITS
+    }
+
+
+def services() -> dict[str, dict]:
+    return yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+
+
+def commands() -> list[list[str]]:
+    return [*units().values(), *(shlex.split(service["command"]) for service in services().values())]
+
+
+def test_units_start_what_they_are_called_after() -> None:
+    assert {name: words[0] for name, words in units().items()} == STARTED
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("file", UNITS, ids=lambda file: file.stem)
+def test_systemd_finds_nothing_to_say_about_a_unit(file: Path, tmp_path: Path) -> None:
+    """With the commands in another place, for here they are not installed where the unit says."""
+    for name in STARTED.values():
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    unit = tmp_path / file.name.replace("@.", "@0.")
+    unit.write_text(file.read_text().replace(PREFIX, f"{tmp_path}/"))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    said = [line for line in done.stderr.splitlines() if unit.name in line or str(tmp_path) in line]
+    assert (done.returncode, said) == (0, [])
+
+
+def test_the_compose_file_gives_each_service_its_own_keys_alone() -> None:
+    found = services()
+    assert set(found) == {"superlink", "node-0", "node-1"}
+    for name, service in found.items():
+        assert service["image"] == "fedloom"
+        private = [
+            volume for volume in service["volumes"] if "key" in Path(volume.split(":")[0]).name or "node-0000" in volume
+        ]
+        assert len(private) == 1
+        assert all(volume.endswith(":ro") for volume in service["volumes"] if volume.startswith("./")), name
+    assert "fedloom[flower,prometheus]" in found["superlink"]["build"]["dockerfile_inline"]
+    named = {volume.split(":")[0] for service in found.values() for volume in service["volumes"]}
+    assert {name for name in named if not name.startswith("./")} == set(
+        yaml.safe_load((FOLDER / "compose.yaml").read_text())["volumes"]
+    )
+
+
+def test_our_own_commands_have_the_options_that_are_used() -> None:
+    for words in commands():
+        if words[0] == "fedloom":
+            usage = CliRunner().invoke(app, [*words[1:3], "--help"])
+            assert usage.exit_code == 0
+            text = re.sub(r"\x1b\[[0-9;]*m", "", usage.output)
+            assert all(word in text for word in words if word.startswith("--"))
+
+
+def test_flowers_commands_have_the_options_that_are_used() -> None:
+    try:
+        scripts = distribution("flwr").entry_points.select(group="console_scripts")
+    except PackageNotFoundError:
+        pytest.skip("needs the extra flower")
+    for words in {words[0]: words for words in commands()}.values():
+        if words[0] == "fedloom":
+            continue
+        assert words[0] in {script.name for script in scripts}
+        usage = subprocess.run([executable(words[0]), "--help"], capture_output=True, text=True, timeout=60)
+        assert all(word in usage.stdout for word in words if word.startswith("--"))

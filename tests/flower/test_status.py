@@ -1,0 +1,126 @@
+"""What a federation's server writes about itself while it runs, waits, ends and fails."""
+
+import json
+
+import pytest
+
+from fedloom.core.errors import RunFolderError
+from fedloom.flower.letters import Letter
+from fedloom.flower.logs import Said
+from fedloom.flower.roster import FederationError
+from fedloom.flower.server import serve
+from fedloom.flower.status import FILE, Board, Seat, read_status
+from flower_world import Faulty, Notes, config_of
+
+
+def truthful(order, answer):
+    return answer
+
+
+def test_a_finished_run_says_what_it_did(nodes_of, tmp_path):
+    config, seen = config_of(), []
+    watch = Notes(lambda round_: seen.append(read_status(tmp_path / "run")))
+    result = serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run", callbacks=[watch])
+    assert [(one.round, one.state) for one in seen] == [(1, "running"), (2, "running"), (3, "running")]
+    now = read_status(tmp_path / "run")
+    assert (now.state, now.round, now.rounds, now.wait, now.last_error) == ("finished", 3, 3, None, None)
+    assert (now.bytes_up, now.bytes_down) == (result.numbers["bytes_up"], result.numbers["bytes_down"])
+    assert [(seat.client, seat.there, seat.round) for seat in now.nodes] == [(k, True, 3) for k in range(4)]
+    assert sum(seat.samples for seat in now.nodes) == result.numbers["samples"] // 3
+
+
+def test_for_whom_the_server_waits_and_since_when(nodes_of, tmp_path):
+    config, seen = config_of(flower={"round_timeout": 30.0}), []
+
+    def looks(order, answer):
+        if (order.do, order.client, order.round) == ("train", 1, 2):
+            seen.append(read_status(tmp_path / "run"))
+        return answer
+
+    serve(config, Faulty(nodes_of(config), looks), out=tmp_path / "run")
+    wait = seen[0].wait
+    assert (wait.what, 1 in wait.clients, seen[0].round) == ("uploads of round 2", True, 1)
+    assert wait.since == pytest.approx(seen[0].written, abs=5.0)
+    assert wait.until == pytest.approx(wait.since + 30.0, abs=1.0)
+
+
+def test_refused_uploads_and_the_last_error_are_named(nodes_of, tmp_path):
+    def lies(order, answer):
+        return Letter(answer.facts, b"nonsense") if (order.do, order.client) == ("train", 2) else answer
+
+    config = config_of()
+    serve(config, Faulty(nodes_of(config), lies), out=tmp_path / "run")
+    now = read_status(tmp_path / "run")
+    assert now.refused == 3
+    error = now.last_error
+    assert (error.event, error.round, error.client) == ("refused", 3, 2)
+    assert "the upload of client 2 is refused" in error.text
+    assert [seat.round for seat in now.nodes] == [3, 3, 0, 3]
+
+
+def test_a_run_that_ends_without_a_result_says_why(nodes_of, tmp_path):
+    config = config_of(flower={"round_timeout": 0.2})
+    link = Faulty(nodes_of(config), lambda order, answer: None if order.round == 2 else answer)
+    with pytest.raises(FederationError):
+        serve(config, link, out=tmp_path / "run")
+    now = read_status(tmp_path / "run")
+    assert (now.state, now.round) == ("failed", 1)
+    assert now.last_error.text.startswith("round 2: 0 of 4 clients left something")
+
+
+def test_a_run_that_goes_on_counts_the_bytes_before(nodes_of, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def dies(round_):
+        if round_ == 2:
+            raise Killed
+
+    config = config_of()
+    with pytest.raises(Killed):
+        serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run", callbacks=[Notes(dies)])
+    result = serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run")
+    now = read_status(tmp_path / "run")
+    assert (now.state, now.bytes_up) == ("finished", result.numbers["bytes_up"])
+
+
+def test_who_cannot_begin_leaves_the_status_of_the_other(nodes_of, tmp_path):
+    config = config_of()
+    serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run")
+    before = (tmp_path / "run" / FILE).read_bytes()
+    with pytest.raises(RunFolderError, match="another config"):
+        serve(config_of(rounds=2), Faulty(nodes_of(config), truthful), out=tmp_path / "run")
+    serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run")  # finished: nothing runs
+    assert (tmp_path / "run" / FILE).read_bytes() == before
+
+
+def test_a_server_that_waits_gives_signs_of_life_but_not_at_every_look(tmp_path):
+    times = iter(range(1000))
+    board = Board(config_of(), tmp_path, clock=lambda: float(next(times)))
+    board.begin("ab", 0)
+    began, written = read_status(tmp_path).written, set()
+    for _ in range(20):
+        board.waits("nodes", [3], 10.0)
+        written.add(read_status(tmp_path).written)
+    assert 3 <= len(written - {began}) <= 5
+    assert read_status(tmp_path).wait.since < min(written)
+
+
+def test_words_on_waiting_are_no_error(tmp_path):
+    board = Board(config_of(), tmp_path)
+    board.begin("ab", 0)
+    board.seats([Seat(client=0, node="7", there=True, samples=3)])
+    board.on_note(config_of(), Said("waiting for clients 1", "waiting", round=1))
+    board.on_note(config_of(), "the method does nothing")
+    assert read_status(tmp_path).last_error is None
+    board.on_note(config_of(), Said("round 1: no memory", "failed", round=1, client=0))
+    now = read_status(tmp_path)
+    assert (now.failures, now.last_error.client) == (1, 0)
+
+
+def test_no_status_and_a_damaged_one_are_named(tmp_path):
+    with pytest.raises(RunFolderError, match="name the folder of a run over Flower"):
+        read_status(tmp_path)
+    (tmp_path / FILE).write_text(json.dumps({"version": 2}))
+    with pytest.raises(RunFolderError, match="damaged, or of another version"):
+        read_status(tmp_path)
