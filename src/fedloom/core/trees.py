@@ -18,7 +18,7 @@ Tree: TypeAlias = dict[str, Tensor]
 
 # Numbers that are summed at once: few enough for the cache, enough for memory to be read in a row. Entries of fewer
 # than _FEW are summed together, and _TOGETHER trees in each pass over the sums.
-_BLOCK, _FEW, _TOGETHER = 262_144, 16_384, 16
+_BLOCK, _FEW, _TOGETHER = 65_536, 16_384, 16
 _USABLE = "need one for each tree, >= 0, with a positive sum"
 
 

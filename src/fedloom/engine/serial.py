@@ -75,10 +75,12 @@ class Serial:
         return map(self.worker.run, jobs) if self._patience is None else self._watched(jobs, self._patience)
 
     def _watched(self, jobs: Jobs, patience: Patience) -> Iterator[Done]:
-        with patience.watching() as begins:
+        try:
             for job in jobs:
-                begins(job)
+                patience.begins(job)
                 yield self.worker.run(job)
+        finally:
+            patience.rests()
 
     def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
         """Yields one `TestDone` per test. Raises `ClientError` if adapting fails."""
@@ -91,4 +93,5 @@ class Serial:
         return []
 
     def close(self) -> None:
-        pass
+        if self._patience is not None:
+            self._patience.close()
