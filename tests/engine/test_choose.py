@@ -26,7 +26,7 @@ OWN, TORCH = EngineChoice(name="serial", kernels="own"), EngineChoice(name="seri
 
 
 def images(name="fedavg", *, net="lenet5-bn", rounds=4):
-    return world(configured(name), LABELS, net=net, shape=(1, 28, 28), rounds=rounds)
+    return world(configured(name), LABELS, net=net, shape=(1, 28, 28), epochs=2, rounds=rounds)
 
 
 def chosen(toy, choice):

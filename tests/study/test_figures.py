@@ -87,7 +87,7 @@ def test_tables_have_a_column_for_each_figure_that_a_row_has(mixed):
 
 def test_the_page_and_the_terminal_show_them(mixed):
     rows = Comparison(mixed).rows()
-    page = numbers_table(rows)
+    page = numbers_table(rows, {})
     assert '<th scope="col" class="num">Epsilon</th>' in page
     assert 'data-value="12.345">12.3</td>' in page
     told = shown(comparison, rows)
