@@ -64,6 +64,7 @@ def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
         "tuned": {key: _at(results[0].config, key) for key in tuned},
         "bytes_up": fmean(one["bytes_up"] for one in numbers),
         "bytes_down": fmean(one["bytes_down"] for one in numbers),
+        "flops": fmean(one["flops"] for one in numbers),
         "train_seconds": round(fmean(one["seconds"]["train"] for one in numbers), 1),
         "attack_success": fmean(success) if success and None not in success else None,
         "warnings": sorted({message for one in numbers for message in one["degenerate"]}),

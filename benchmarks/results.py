@@ -20,6 +20,13 @@ from fedloom.study.results import mean_std
 
 DOCS = Path(__file__).parents[1] / "docs"
 ATTACKS = "attacks"
+SCENARIOS = {
+    "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
+    "all-methods/alpha-0.2": "Fashion-MNIST, Dirichlet 0.2",
+    "digit-domains": "five digit domains",
+    "long-tail": "Fashion-MNIST, long tail",
+    "two-classes": "Fashion-MNIST, two classes, different nets",
+}
 Cells = Mapping[str, dict[str, Any]]
 
 
@@ -32,14 +39,14 @@ def setting_table(cells: Cells, setting: str) -> str:
     """All methods of one setting, those of a protocol together, best first."""
     rows = [(label, cell) for name, cell in cells.items() for at, _, label in [name.partition("/")] if at == setting]
     lines = [
-        "| method | protocol | accuracy % | worst 10 % | learning rate | MB up | MB down | seconds |",
+        "| method | protocol | accuracy % | worst 10 % | learning rate | MB up | MB down | TFLOPs |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for label, cell in sorted(rows, key=lambda row: (row[1]["protocol"], -_mean(row[1]))):
         rate = cell["tuned"].get("optimizer.lr", "–")
         lines.append(
             f"| {_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} | {_worst(cell)} | {rate} |"
-            f" {cell['bytes_up'] / 1e6:,.1f} | {cell['bytes_down'] / 1e6:,.1f} | {cell['train_seconds']:.0f} |"
+            f" {cell['bytes_up'] / 1e6:,.1f} | {cell['bytes_down'] / 1e6:,.1f} | {cell['flops'] / 1e12:.2f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -47,16 +54,18 @@ def setting_table(cells: Cells, setting: str) -> str:
 def leaderboard(studies: Mapping[str, Cells]) -> str:
     """All methods in all settings without attacks, one row each."""
     lines = [
-        "| scenario | method | protocol | accuracy % | worst 10 % | MB | seconds | n |",
-        "|---|---|---|---|---|---|---|---|",
+        "| scenario | method | protocol | accuracy % | worst 10 % | MB | TFLOPs | seconds | n |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for study, cells in studies.items():
         for name, cell in cells.items() if study != ATTACKS else ():
             setting, _, label = name.partition("/")
+            scenario = SCENARIOS[f"{study}/{setting}" if setting else study]
             traffic = f"{(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f}"
             lines.append(
-                f"| {setting or study} | {_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
-                f" {_worst(cell)} | {traffic} | {cell['train_seconds']:.0f} | {len(cell['seeds'])} |"
+                f"| {scenario} | {_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
+                f" {_worst(cell)} | {traffic} | {cell['flops'] / 1e12:.2f} | {cell['train_seconds']:.0f} |"
+                f" {len(cell['seeds'])} |"
             )
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from fedloom.core.records import Record, get_number, get_tensor, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods import method
 from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
+from fedloom.methods.facts import ClientContext, Finding, ServerContext, Task, Work
 from fedloom.methods.method import Uploads, register
 from fedloom.methods.parts.parameters import parameters
 from fedloom.methods.spec import Sent, Spec
@@ -59,6 +59,13 @@ class FedCDA(method.Method):
         {"P": 1},
         compared_in=("fedsc",),
     )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        found, rounds = super().examine(tasks, participants), tasks[0].rounds
+        if self.options.warmup >= rounds:
+            message = f"warmup = {self.options.warmup} covers all {rounds} rounds: this run is FedAvg"
+            found = [*found, Finding("fedcda.only_warmup", message, float(self.options.warmup))]
+        return found
 
     def server_init(self, ctx: ServerContext) -> Record:
         return super().server_init(ctx) | {"choice": torch.full((ctx.task.clients,), -1)}
