@@ -22,17 +22,18 @@ FOLDER = Path(__file__).parent / "results" / "studies"
 def keep(out: Path) -> Path:
     """Write what has been measured in a study's folder to results/studies/NAME.json, NAME being the folder's name.
 
-    Blocks of earlier runs stay until their method is measured again, so a study may be run in parts. Ends the program
-    where there is no study.
+    Blocks of earlier runs stay until their method is measured again, so a study may be run in parts; each says on what
+    machine. Ends the program where there is no study.
     """
     study = read(out)
     if study is None:
         raise SystemExit(f"{out}: no study there")
     path = FOLDER / f"{out.resolve().name}.json"
     there = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
-    cells = {**there, **measured(study, Place(out))}
+    machine = describe()
+    cells = there | {name: block | {"environment": machine} for name, block in measured(study, Place(out)).items()}
     names = dict.fromkeys(f"{cell.setting}/{cell.method}" for cell in study.cells)
-    text = {"environment": describe(), "cells": {name: cells[name] for name in names if name in cells}}
+    text = {"cells": {name: cells[name] for name in names if name in cells}}
     write_atomic(path, (json.dumps(text, indent=1) + "\n").encode())
     return path
 
