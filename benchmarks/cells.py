@@ -45,7 +45,7 @@ def measured(study: Study, place: Place) -> dict[str, dict[str, Any]]:
         wanted[cell.setting, cell.method] = wanted.get((cell.setting, cell.method), 0) + 1
     done = done_of(study, place)
     return {
-        f"{setting}/{label}": block_of(done[setting, label], study.tune)
+        f"{setting}/{label}": block_of(done[setting, label], study.tried[0] if study.tried else ())
         for (setting, label), count in wanted.items()
         if len(done.get((setting, label), [])) == count
     }

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, nearest, shown
 from fedloom.core.safe_yaml import read_yaml
@@ -20,8 +20,9 @@ from fedloom.study.explain import explained
 from fedloom.study.grid import Point, points
 from fedloom.study.ready import find_config
 from fedloom.study.sections import Section
+from fedloom.study.studies.space import Space, check_tries, plain_space, read_space, tried_in
 
-_OWN = ("config", "settings", "methods", "seeds", "tune", "trials")  # keys of a study; all others are of a config
+_OWN = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # of a study; all others are of a config
 _NO_NUMBERS = ("engine", "checkpoint")
 
 
@@ -32,14 +33,16 @@ class StudyKeys(Section):
     each with a `config` of its own if it likes, and with `without`, labels of methods that it leaves out; a list takes
     names of ready configs. `methods`: names, or labels with
     keys (`method`, `preset`, options) on top. `seeds`: seeds, or how many from `seed` on. `tune`: keys with the values
-    that every method tries; `trials`: keys for these trials alone.
+    that every method tries, or with a range, of which every method tries `tries` points; `trials`: keys for these
+    trials alone.
     """
 
     config: str | None = None
     settings: dict[str, dict[str, Any]] = Field(default={"": {}})
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     seeds: int | tuple[int, ...] | None = None
-    tune: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    tune: Space = Field(default_factory=dict)
+    tries: int | None = Field(None, ge=1)
     trials: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("settings", mode="before")
@@ -63,14 +66,15 @@ class StudyKeys(Section):
             raise ConfigError(f"seeds = {shown(given)}: need seeds, or how many")
         return given
 
-    @field_validator("tune")
+    @field_validator("tune", mode="before")
     @classmethod
-    def _tune(cls, given: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-        for key, tried in given.items():
-            if not tried:
-                raise ConfigError(f"tune.{key} = []: need at least one value to try")
-            _once(f"tune.{key}", tried)
-        return given
+    def _tune(cls, given: Any) -> Any:
+        return read_space(given) if _named(given) else given
+
+    @model_validator(mode="after")
+    def _tries(self) -> StudyKeys:
+        check_tries(self.tune, self.tries)
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A parsed study. `values`: all that it says, the configs that it names included."""
+    """A parsed study. `values`: all that it says, the configs that it names included. `tried`: the sets of values that
+    every method tries before its cells; none if nothing is tuned. `trials`: keys for these trials alone."""
 
     values: dict[str, Any]
     cells: list[Cell]
-    tune: dict[str, tuple[Any, ...]]
+    tried: list[dict[str, Any]]
     trials: dict[str, Any]
 
     @property
@@ -148,9 +153,10 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
     cells = [cell for name, block in settings.items() for cell in _cells(keys, name, block)]
     told: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
     told |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
-    told |= {"tune": {key: list(tried) for key, tried in keys.tune.items()}} if keys.tune else {}
+    told |= {"tune": plain_space(keys.tune)} if keys.tune else {}
+    told |= {"tries": keys.tries} if keys.tries is not None else {}
     told |= {"trials": dict(keys.trials)} if keys.trials else {}
-    return Study(told, cells, keys.tune, keys.trials)
+    return Study(told, cells, tried_in(keys.tune, keys.tries), keys.trials)
 
 
 def relevant(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tuning before the cells: every method tries the same grid, and validation data alone choose.
+"""Tuning before the cells: every method tries the same values, and validation data alone choose.
 
 Tests play no part: a trial's score is its validation accuracy, read by the rule by which the study selects a round.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -46,12 +45,11 @@ def trials_of(study: Study, cell: Cell) -> list[Trial]:
 
     Raises `ConfigError` where there is no validation data to choose on, or a value that the config refuses.
     """
-    if not study.tune:
+    if not study.tried:
         return []
     first = next(one for one in study.cells if one.group == cell.group)
     made = []
-    for values in product(*study.tune.values()):
-        tried = dict(zip(study.tune, values, strict=True))
+    for tried in study.tried:
         config = parse(laid(_with(first.values, tried), study.trials))
         _refuse_without_validation(config, cell.group)
         made.append(Trial(cell.group, tried, config))
@@ -83,7 +81,7 @@ class Choices:
 
     def of(self, cell: Cell) -> tuple[Cell | None, str | None]:
         """The cell with the chosen values, or None while trials are missing; and why it can never be, if one failed."""
-        if not self._study.tune:
+        if not self._study.tried:
             return cell, None
         if cell.group not in self._known:
             trials = trials_of(self._study, cell)

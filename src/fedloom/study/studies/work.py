@@ -148,7 +148,7 @@ class Shift:
 
     def _ended(self, position: int, job: Job, choices: Choices, send: Listener) -> bool:
         """Run a job unless it has ended, here or elsewhere; False if it is somebody else's, or waits for trials."""
-        if isinstance(job, Cell) and self.study.tune:
+        if isinstance(job, Cell) and self.study.tried:
             tuned, why = choices.of(job)
             if tuned is None:
                 return why is not None
