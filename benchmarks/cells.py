@@ -14,6 +14,7 @@ from fedloom.study.environment import describe
 from fedloom.study.results import Result
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import Study
+from fedloom.study.studies.tuning import validation_accuracy
 from fedloom.study.studies.work import done_of
 
 FOLDER = Path(__file__).parent / "results" / "studies"
@@ -52,7 +53,8 @@ def measured(study: Study, place: Place) -> dict[str, dict[str, Any]]:
 
 
 def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
-    """One method in one setting. Accuracies in [0, 1], bytes and seconds of a whole run, means over seeds."""
+    """One method in one setting: test and validation accuracies in [0, 1] of each seed; means over seeds of bytes and
+    seconds of a whole run."""
     numbers = [result.numbers for result in results]
     success = [one["attack"]["success"] for one in numbers if one.get("attack")]
     return {
@@ -61,6 +63,7 @@ def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
         "protocol": numbers[0]["protocol"],
         "seeds": [one["seed"] for one in numbers],
         "accuracies": [one["accuracy"] for one in numbers],
+        "validations": [_validation(result) for result in results],
         "worst": worst_of_group(results),
         "tuned": {key: _at(results[0].config, key) for key in tuned},
         "bytes_up": fmean(one["bytes_up"] for one in numbers),
@@ -70,6 +73,10 @@ def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
         "attack_success": fmean(success) if success and None not in success else None,
         "warnings": sorted({message for one in numbers for message in one["degenerate"]}),
     }
+
+
+def _validation(result: Result) -> float | None:
+    return validation_accuracy(result) if result.curve("accuracy", "val")[1] else None
 
 
 def _at(config: Any, key: str) -> Any:

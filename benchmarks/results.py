@@ -1,4 +1,4 @@
-"""Tables of measured accuracies in docs/results.md, docs/leaderboard.md and docs/methods/robust.md.
+"""Tables of measured accuracies in docs/: results.md, leaderboard.md, methods/robust.md and methods/sound.md.
 
 fedloom study benchmarks/studies/NAME.yaml --out runs/NAME --workers 2
 python benchmarks/results.py runs/NAME     # its finished methods into results/studies/NAME.json, and the pages
@@ -17,9 +17,10 @@ from cells import FOLDER, keep
 from fedloom.core.files import write_atomic
 from fedloom.methods.catalogue import entries
 from fedloom.study.results import mean_std
+from sound import sound_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
-ATTACKS = "attacks"
+ATTACKS, SOUND = "attacks", "sound"
 SCENARIOS = {
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
     "all-methods/alpha-0.2": "Fashion-MNIST, Dirichlet 0.2",
@@ -58,7 +59,7 @@ def leaderboard(studies: Mapping[str, Cells]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for study, cells in studies.items():
-        for name, cell in cells.items() if study != ATTACKS else ():
+        for name, cell in cells.items() if study not in (ATTACKS, SOUND) else ():
             setting, _, label = name.partition("/")
             scenario = SCENARIOS[f"{study}/{setting}" if setting else study]
             traffic = f"{(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f}"
@@ -88,11 +89,12 @@ def tables() -> dict[Path, dict[str, str]]:
     settings = {
         f"{study}/{setting}" if setting else study: setting_table(cells, setting)
         for study, cells in studies.items()
-        if study != ATTACKS
+        if study not in (ATTACKS, SOUND)
         for setting in dict.fromkeys(name.partition("/")[0] for name in cells)
     }
     found = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
-    return found | ({DOCS / "methods" / "robust.md": {ATTACKS: attack_table(studies[ATTACKS])}})
+    found[DOCS / "methods" / "robust.md"] = {ATTACKS: attack_table(studies[ATTACKS])}
+    return found | {DOCS / "methods" / "sound.md": sound_tables(studies.get(SOUND, {}))}
 
 
 def with_tables(page: str, tables: Mapping[str, str]) -> str:

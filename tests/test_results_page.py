@@ -29,3 +29,36 @@ def test_the_tables_of_the_results_page_are_those_of_the_results_file():
     page = study.PAGE.read_text(encoding="utf-8")
     assert len(settings) == 5
     assert study.with_tables(page, settings) == page
+
+
+def test_sound_is_the_plainest_candidate_within_a_point_of_the_best(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    sound = loaded("sound")
+    plain, simple, rich = (sound.Candidate(name, options, ("a", "b")) for name, options in OPTIONS.items())
+
+    def cells(*scores):
+        labels = [one.label for one in (plain, simple, rich)]
+        return {
+            f"{at}/{label}": {"validations": [score - off, score + off]}
+            for label, score in zip(labels, scores, strict=True)
+            for at, off in (("a", 0.1), ("b", 0.2))
+        }
+
+    among = [plain, simple, rich]
+    assert sound.chosen(among, cells(0.5, 0.7, 0.9)) == rich
+    assert sound.chosen(among, cells(0.5, 0.895, 0.9)) == simple
+    assert sound.chosen(among, cells(0.891, 0.895, 0.9)) == plain
+    assert sound.chosen(among, cells(0.89 - 1e-9, 0.895, 0.9)) == simple
+    missing = cells(0.5, 0.7, 0.9)
+    del missing["b/plain"]
+    assert sound.chosen(among, missing) is None  # no choice before every rival has a score
+
+
+OPTIONS = {"plain": {}, "simple": {"x": 1}, "rich": {"x": 1, "y": 2}}
+
+
+def test_fedco2_is_not_scored_where_it_has_no_batch_norm(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    sound = loaded("sound")
+    assert {one.settings for one in sound.candidates("fedco2")} == {("fashion-0.1", "fashion-0.5", "cifar10-0.3")}
+    assert {one.settings for one in sound.candidates("fedsc")} == {sound.CHOOSE}

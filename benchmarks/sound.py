@@ -1,0 +1,109 @@
+"""Which options are preset `sound` of the five methods: one rule over the candidates of studies/sound.yaml.
+
+1. A candidate's score is its validation accuracy (seeds 0 to 2), averaged over the settings that choose.
+2. Candidates less than one point below the best score are tied with it.
+3. Of tied ones the one with the fewest options that differ from preset `paper` wins; of equal ones the best score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedloom.methods import METHODS
+from fedloom.study.results import mean_std
+from fedloom.study.studies.plan import read_study
+
+STUDY = Path(__file__).parent / "studies" / "sound.yaml"
+CHOOSE = ("digits", "fashion-0.1", "fashion-0.5", "cifar10-0.3")
+REPORT = ("fashion-two-classes", "fashion-long-tail", "cifar10-0.1", "domains")
+NAMES = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
+TIE = 0.01
+Cells = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row of the study: the options in which it differs from preset `paper`, and the settings that choose."""
+
+    label: str
+    options: Mapping[str, Any]
+    settings: tuple[str, ...]
+
+    def score(self, cells: Cells) -> float | None:
+        """Mean validation accuracy over the settings that choose; None while one is missing."""
+        found = [cells.get(f"{setting}/{self.label}") for setting in self.settings]
+        return fmean(fmean(cell["validations"]) for cell in found if cell) if all(found) else None
+
+
+def candidates(method: str) -> list[Candidate]:
+    """The rows of one method, in the study's order."""
+    rows: dict[str, Candidate] = {}
+    for cell in read_study(STUDY).cells:
+        if cell.config.method != method:
+            continue
+        preset = METHODS.get(method).presets[cell.values.get("preset", "sound")]
+        own = {**preset, **cell.values.get(method, {})}
+        before = rows[cell.method].settings if cell.method in rows else ()
+        chooses = (cell.setting,) if cell.setting in CHOOSE and cell.setting not in before else ()
+        rows[cell.method] = Candidate(cell.method, own, before + chooses)
+    return list(rows.values())
+
+
+def chosen(among: list[Candidate], cells: Cells) -> Candidate | None:
+    """The winner by the rule; None while a score is missing."""
+    scores = {one.label: one.score(cells) for one in among}
+    if not among or None in scores.values():
+        return None
+    best = max(scores.values())
+    tied = [one for one in among if scores[one.label] > best - TIE]
+    return min(tied, key=lambda one: (len(one.options), -scores[one.label]))
+
+
+def sound_tables(cells: Cells) -> dict[str, str]:
+    """By method, its candidates: validation accuracy where it chooses, test accuracy where it does not."""
+    return {f"sound-{name}": _table(name, cells) for name in NAMES} | {"sound-others": _others(cells)}
+
+
+def _table(method: str, cells: Cells) -> str:
+    among = candidates(method)
+    winner = chosen(among, cells)
+    lines = [
+        f"| candidate | options | score | {' | '.join(CHOOSE)} | {' | '.join(REPORT)} |",
+        "|---" * (3 + len(CHOOSE) + len(REPORT)) + "|",
+    ]
+    for one in among:
+        score = one.score(cells)
+        name = one.label.removeprefix(f"{method}-")
+        told = ", ".join(f"{key}={_told(value)}" for key, value in one.options.items())
+        at = [*_each(one.label, CHOOSE, cells, "validations"), *_each(one.label, REPORT, cells, "accuracies")]
+        lines.append(
+            f"| {f'**{name}**' if one == winner else name} | {told or '–'} |"
+            f" {'–' if score is None else f'{100 * score:.1f}'} | {' | '.join(at)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _others(cells: Cells) -> str:
+    lines = [f"| method | {' | '.join(CHOOSE)} | {' | '.join(REPORT)} |", "|---" * (1 + len(CHOOSE + REPORT)) + "|"]
+    for label, title in (("fedavg", "FedAvg"), ("local", "Local, own models")):
+        at = [*_each(label, CHOOSE, cells, "validations"), *_each(label, REPORT, cells, "accuracies")]
+        lines.append(f"| {title} | {' | '.join(at)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _each(label: str, settings: tuple[str, ...], cells: Cells, what: str) -> list[str]:
+    found = [cells.get(f"{setting}/{label}") for setting in settings]
+    return ["–" if cell is None else _percent(cell[what]) for cell in found]
+
+
+def _percent(values: list[float]) -> str:
+    mean, std = mean_std(values)
+    return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
+
+
+def _told(value: Any) -> str:
+    return str(list(value)) if isinstance(value, list | tuple) else str(value)
