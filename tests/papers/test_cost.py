@@ -56,6 +56,16 @@ def test_the_trial_is_the_speed_of_this_machine(monkeypatch: pytest.MonkeyPatch)
     assert 1e-8 < module.seconds_per_sample(parse(keys)) < 1e-2
 
 
+def test_one_trial_does_for_all_configs_of_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(module, "_speed", lambda plain, batch, shape: tried.append(plain) or 1e-3)
+    monkeypatch.setattr(module, "_speeds", {})
+    for name in ("fedssa/table1", "fedssa/table2"):  # 10 and 100 classes; 10, 50 and 100 clients; own options
+        for cell in find(name).study().cells:
+            assert module.seconds_per_sample(cell.config) == 1e-3
+    assert len(tried) == 4  # one net or five, with two views of an image or without
+
+
 def test_seeds_of_a_cell_cost_the_same_and_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
     monkeypatch.setattr(module, "cost", lambda config, by_method: tried.append(config) or module.Cost(1, 1, 2.0))
