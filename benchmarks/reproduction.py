@@ -1,17 +1,34 @@
-"""Write docs/reproduction.md from the measured values in benchmarks/results/reproduction/*.csv.
+"""Keep what `fedloom reproduce` measured, and write docs/reproduction.md from it.
 
-Each file is `reproduced.csv` of a study that `fedloom reproduce` ran, renamed to the table: feddw-table1.csv, or
-feddw-table1-small.csv at `--scale small`.
+python benchmarks/reproduction.py feddw-table1=runs/feddw-table1-full      # a study's folder into results/
+python benchmarks/reproduction.py fedskc-table1-lenet5=runs/fedskc-lenet5  # another setting: a file of its own
+python benchmarks/reproduction.py                                          # the page again
+
+Values join those that are in the file; a cell that was measured again counts as measured last.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from fedloom.core.files import write_atomic
 from fedloom.papers.document import document
+from fedloom.papers.measured import joined, measured_csv, read_measured
 
 ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks" / "results" / "reproduction"
+
+
+def keep(name: str, study: Path) -> None:
+    path = FOLDER / f"{name}.csv"
+    earlier = read_measured(path) if path.exists() else []
+    FOLDER.mkdir(exist_ok=True)
+    write_atomic(path, measured_csv(joined(earlier, read_measured(study / "reproduced.csv"))))
+
 
 if __name__ == "__main__":
-    write_atomic(ROOT / "docs" / "reproduction.md", document(ROOT / "benchmarks" / "results" / "reproduction"))
+    for word in sys.argv[1:]:
+        name, _, study = word.partition("=")
+        keep(name, Path(study))
+    write_atomic(ROOT / "docs" / "reproduction.md", document(FOLDER))

@@ -60,14 +60,17 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
     assert code == 0
     assert "ours beside theirs: t/reproduced.md, t/reproduced.csv" in err
     rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
-    run = [row for row in rows if row["seeds"] == "0"]
-    assert [(row["row"], row["verdict"]) for row in run] == [
-        ("FedAvg", "not comparable"),
-        ("FedProx", "not comparable"),
+    assert [(row["row"], row["comparable"], row["estimated"]) for row in rows] == [
+        ("FedAvg", "False", "3600.0"),
+        ("FedProx", "False", "3600.0"),
     ]
-    assert "changed here (scenario.source=digits" in run[0]["why"]
-    assert "engine" not in run[0]["why"]
-    assert "with scenario.source=digits" in Path("t/reproduced.md").read_text()
+    assert rows[0]["changed"].startswith("with scenario.source=digits")
+    assert "engine" not in rows[0]["changed"]
+    assert "torch" in rows[0]["machine"]
+    page = Path("t/reproduced.md").read_text()
+    assert "Setting: with scenario.source=digits" in page
+    assert "only the order is compared" in page
+    assert "60.0" in page  # core minutes that were foreseen
 
 
 def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any) -> None:

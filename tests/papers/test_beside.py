@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedloom.papers.beside import Line, lines, notes, orders
-from fedloom.papers.page import as_markdown, lines_csv
-from fedloom.papers.recipe import find
+from fedloom.papers.beside import lines, notes, orders
+from fedloom.papers.measured import Done, Measured, joined, measured, measured_csv, read_measured
+from fedloom.papers.page import as_markdown
+from fedloom.papers.recipe import Recipe, find
 from fedloom.study.log import Row
 from fedloom.study.results import Result
 from toy_results import MakeResult
@@ -21,11 +22,16 @@ def one(found: Sequence[Any], row: str, **keys: Any) -> Any:
     return line
 
 
-def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult) -> None:
+def beside(name: str, done: Done) -> list[Any]:
+    return lines(find(name), measured(find(name), done, {}))
+
+
+def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_path: Path) -> None:
     recipe = find("feddw/table1")
     runs = [make_result("fedavg", seed, [accuracy]) for seed, accuracy in enumerate((0.9930, 0.9932, 0.9931))]
     done = {("mnist-practical", "FedAvg"): runs, ("mnist-practical", "FedDW [authors]"): runs[:1]}
-    found = lines(recipe, done)
+    values = measured(recipe, done, {"mnist-practical/FedAvg": 120.0})
+    found = lines(recipe, values)
     fedavg = one(found, "FedAvg", column="mnist-practical")
     assert (fedavg.theirs, fedavg.verdict.word, fedavg.seeds) == (99.31, "reproduced", [0, 1, 2])
     assert fedavg.ours == pytest.approx([99.30, 99.32, 99.31])
@@ -36,14 +42,43 @@ def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult) -> N
     assert "One seed only, so without an interval: FedDW [authors]" in limits
     assert "mnist-practical: methods were run with different seeds (FedAvg 3, FedDW [authors] 1)" in limits
     assert "Not run yet: FedAvg in cifar10-practical" in limits
-    page = as_markdown(recipe, found, orders(found), "the paper's own setting")
+    page = as_markdown(recipe, values, "the paper's own setting")
     assert (
         "| mnist-practical | FedAvg          | acc_pct   | 3       | 99.31 ± 0.01 | 99.31 ± 0.20 | reproduced" in page
     )
     assert "The seeds are not printed." in page
-    rows = list(csv.DictReader(lines_csv(found).splitlines()))
-    assert [Line.read(row) for row in rows] == found
-    assert (rows[0]["theirs"], rows[0]["verdict"]) == ("99.31", "reproduced")
+    assert "| mnist-practical | FedAvg          | 2.0" in page  # core minutes that were foreseen
+    (tmp_path / "t.csv").write_text(measured_csv(values))
+    assert read_measured(tmp_path / "t.csv") == values
+    assert len(values) == 4
+
+
+def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult) -> None:
+    recipe = find("feddw/table1")
+
+    def run(*seeds: int, accuracy: float = 0.99, changed: str = "") -> list[Measured]:
+        done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [accuracy]) for seed in seeds]}
+        return measured(recipe, done, {}, changed, not changed)
+
+    both = joined(run(0, 1), run(1, 2, accuracy=0.98))
+    (line,) = [line for line in lines(recipe, both) if line.ours]
+    assert (line.seeds, line.ours) == ([0, 1, 2], pytest.approx([99.0, 98.0, 98.0]))
+    with pytest.raises(ValueError, match=r"different settings: the paper.s own and with model=mlp"):
+        joined(run(0), run(1, changed="with model=mlp"))
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("column,row\n")
+    with pytest.raises(ValueError, match="need column, row, metric"):
+        read_measured(tmp_path / "t.csv")
+
+
+def test_what_a_paper_searched_is_still_its_setting() -> None:
+    fedssa: Recipe = find("fedssa/table1")
+    assert fedssa.beyond(["rounds=100", "local_epochs=1", "engine=serial"]) == []
+    assert fedssa.changing(["rounds=100", "engine.processes=2"]) == ["rounds=100"]
+    assert fedssa.beyond(["rounds=20", "batch_size=64"]) == ["rounds=20"]
+    assert find("feddw/table1").beyond(["rounds=100"]) == ["rounds=100"]
 
 
 def test_a_wrong_reference_value_is_no_success(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,13 +90,14 @@ def test_a_wrong_reference_value_is_no_success(make_result: MakeResult, monkeypa
     values = tuple(replace(value, value=9.931) for value in recipe.values)
     monkeypatch.setattr(module, "printed", lambda name: values)
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.993]) for seed in range(3)]}
-    assert one(lines(recipe, done), "FedAvg", column="mnist-practical").verdict.word == "not reproduced"
+    found = lines(recipe, measured(recipe, done, {}))
+    assert one(found, "FedAvg", column="mnist-practical").verdict.word == "not reproduced"
 
 
 def test_another_setting_is_compared_in_its_order_alone(make_result: MakeResult) -> None:
     recipe, accuracies = find("fedsc/table5"), {"L1": 0.1, "L2": 0.2, "Cosine": 0.3, "KL": 0.25, "Angle-wise": 0.4}
     done = {("cifar10", row): [make_result("fedsc", 0, [value])] for row, value in accuracies.items()}
-    found = lines(recipe, done, "small scale")
+    found = lines(recipe, measured(recipe, done, {}, "small scale", False))
     assert {line.verdict.why for line in found} == {"small scale: only the order is compared"}
     (order,) = orders(found)
     assert order.found is not None
@@ -70,23 +106,23 @@ def test_another_setting_is_compared_in_its_order_alone(make_result: MakeResult)
 
 def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
     curve = (0.1, 0.3, 0.5)
-    rounds = lines(find("fedsc/table3"), {("cifar10", "FedAvg"): [make_result("fedavg", 0, curve)]})
+    rounds = beside("fedsc/table3", {("cifar10", "FedAvg"): [make_result("fedavg", 0, curve)]})
     assert one(rounds, "FedAvg", column="cifar10", metric="rounds_to_40").ours == [3]
     assert one(rounds, "FedAvg", column="cifar10", metric="rounds_to_80").verdict.why == "no run gives rounds_to_80"
     both = {
         ("cifar10", "FedAvg (no module)"): [make_result("fedavg", 0, [0.5]), make_result("fedavg", 1, [0.6])],
         ("cifar10", "LCL"): [make_result("fedskc", 0, [0.55])],
     }
-    gain = one(lines(find("fedskc/table5"), both), "LCL", column="cifar10", metric="gain_over_fedavg_points")
+    gain = one(beside("fedskc/table5", both), "LCL", column="cifar10", metric="gain_over_fedavg_points")
     assert gain.ours == pytest.approx([5.0])
     office = make_result("fedavg", 0, [0.5], client_accuracies=(0.1, 0.2, 0.3, 0.4))
-    domains = lines(find("fedco2/table1"), {("office", "FedAvg"): [office]})
+    domains = beside("fedco2/table1", {("office", "FedAvg"): [office]})
     assert one(domains, "FedAvg", domain="DSLR").ours == pytest.approx([30.0])
     assert one(domains, "FedAvg", domain="Avg").ours == pytest.approx([50.0])
     assert one(domains, "COPA", domain="Avg").verdict.why == "not run"
     also = with_row(make_result("fedco2", 0, [0.5]), "accuracy/online", 0.45)
     also = with_row(also, "accuracy/online", 0.6, client=4)  # the fifth domain
-    online = lines(find("fedco2/table10"), {("domainnet", "Fed-CO2"): [also]})
+    online = beside("fedco2/table10", {("domainnet", "Fed-CO2"): [also]})
     assert one(online, "Online Model", domain="Avg").ours == pytest.approx([45.0])
     assert one(online, "Online Model", domain="Real").ours == pytest.approx([60.0])
     assert one(online, "Online Model", domain="Sketch").verdict.why == "no run gives test_accuracy_pct of Sketch"

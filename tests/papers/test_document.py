@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedloom.papers.beside import lines
 from fedloom.papers.document import document
-from fedloom.papers.page import lines_csv
+from fedloom.papers.measured import measured, measured_csv
 from fedloom.papers.recipe import find, recipes
 from toy_results import MakeResult
 
@@ -27,8 +26,14 @@ def test_without_values_every_table_is_named_as_not_run(tmp_path: Path) -> None:
 
 def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.9931]) for seed in range(2)]}
-    (tmp_path / "feddw-table1.csv").write_text(lines_csv(lines(find("feddw/table1"), done)))
+    recipe = find("feddw/table1")
+    (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(recipe, done, {})))
+    other = measured(recipe, done, {}, "with model=mlp", False)
+    (tmp_path / "feddw-table1-mlp.csv").write_text(measured_csv(other))
     page = document(tmp_path)
+    assert "Setting: the paper's own." in page
+    assert "Setting: with model=mlp." in page
+    assert "with model=mlp: only the order is compared" in page
     assert "## FedDW, Table I: accuracy on four data sets" in page
     assert "| 2       | 99.31 ± 0.00 |" in page
     assert "| `feddw/table1` |" not in page

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedloom.study.studies.plan import Cell, Study
 
 
-_NO_NUMBERS = ("engine", "checkpoint", "scenario.path")  # keys that change no number
+_FORESEEN = "foreseen.json"
 
 
 def reproduce(
@@ -62,6 +62,8 @@ def reproduce(
     from fedloom.papers.data import refuse_missing
 
     refuse_missing(cells)
+    if recipe.table.kind == "table":
+        foresee(study, cells, folder)
     try:
         carry_out(study, folder, only or (), False, workers, quiet, as_json)
     finally:
@@ -139,13 +141,38 @@ def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], place: Plac
     return {"name": name, "cells": len(cells), "done": done, "hours": hours}
 
 
+def foresee(study: Study, cells: Sequence[Cell], folder: Path) -> None:
+    """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays."""
+    from fedloom.core.files import json_text, write_atomic
+    from fedloom.papers.cost import study_cost
+    from fedloom.study.studies.place import Place
+
+    Place(folder).claim(study)
+    there = foreseen(folder)
+    new = {cell.group: cell for cell in cells if cell.group not in there}
+    if new:
+        say(f"how long {len(new)} rows will take: trials of their networks")
+        cost = study_cost(list(new.values()), tell=say)
+        there |= {name: round(cost[cell.name].seconds, 1) for name, cell in new.items() if cell.name in cost}
+        write_atomic(folder / _FORESEEN, json_text(there, indent=1))
+
+
+def foreseen(folder: Path) -> dict[str, float]:
+    """Seconds of one core for a run of each row, by "column/row", as far as they were foreseen."""
+    from fedloom.core.files import parse_json
+
+    path = folder / _FORESEEN
+    found: dict[str, float] = parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
 def write_beside(recipe: Recipe, study: Study, folder: Path, scale: Scale, overrides: Sequence[str]) -> None:
     """Write into the study's folder what the finished cells show: a figure with its rows as CSV, and of a table also
-    ours beside theirs, as Markdown and CSV."""
+    ours beside theirs, as Markdown, and what was measured, as CSV."""
     from fedloom.core.files import write_atomic
-    from fedloom.papers.beside import lines, orders
     from fedloom.papers.figures import tidy
-    from fedloom.papers.page import as_markdown, lines_csv
+    from fedloom.papers.measured import measured, measured_csv
+    from fedloom.papers.page import as_markdown
     from fedloom.report.figures import save
     from fedloom.study.studies.place import Place
     from fedloom.study.studies.work import done_of
@@ -160,10 +187,11 @@ def write_beside(recipe: Recipe, study: Study, folder: Path, scale: Scale, overr
         say(f"not drawn: {text}")
     if kind != "table":
         return
-    changed = [word for word in overrides if not word.startswith(_NO_NUMBERS)]
-    other = f"changed here ({', '.join(changed)})" if changed else "small scale" if scale == "small" else None
-    found = lines(recipe, done, other)
-    setting = f"{recipe.says(scale)}{f', with {chr(32).join(changed)}' if changed else ''}"
-    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, orders(found), setting))
-    write_atomic(folder / "reproduced.csv", lines_csv(found))
+    words = recipe.changing(overrides)
+    told = [recipe.says(scale)] if scale == "small" else []
+    told += [f"with {' '.join(words)}"] if words else []
+    own = scale == "full" and not recipe.beyond(words)
+    found = measured(recipe, done, foreseen(folder), ", ".join(told), own)
+    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, ", ".join(told) or recipe.says(scale)))
+    write_atomic(folder / "reproduced.csv", measured_csv(found))
     say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / 'reproduced.csv'}")

@@ -114,7 +114,9 @@ def seconds_per_sample(config: RunConfig) -> float:
     one shape in one network take equally long: a trial does for all the classes, sizes and rates of its configs."""
     shape = shape_of(config)
     resolved = config.resolved()
-    costs = {key: resolved[key] for key in ("model", "batch_size", "augment", "precision") if key in resolved}
+    costs: dict[str, Any] = {
+        key: resolved[key] for key in ("model", "batch_size", "augment", "precision") if key in resolved
+    }
     optimizer = {"name": config.optimizer.name, "momentum": config.optimizer.momentum}
     costs |= {"optimizer": optimizer, "method": _PLAIN, "local_epochs": 1}
     plain = json.dumps(costs | {"protocol": "personal/global"}, sort_keys=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
 from pathlib import Path
 
-from fedloom.papers.beside import Line, orders
+from fedloom.papers.measured import Measured, read_measured
 from fedloom.papers.page import as_markdown
 from fedloom.papers.recipe import Recipe, recipes
 
@@ -46,12 +44,15 @@ measured. Papers print no numbers with most of their figures, so figures have no
 
 
 def document(folder: Path) -> str:
-    """The page, from `folder/PAPER-TABLE.csv` (full scale) and `folder/PAPER-TABLE-small.csv`; tables without a file
-    are named as not run. Raises `OSError` for a file that cannot be read, `ValueError` for one of another form."""
+    """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`.
+
+    Tables without a file are named as not run. Raises `OSError` for a file that cannot be read, `ValueError` for one of
+    another form.
+    """
     run, left = [], []
     for name, recipe in recipes().items():
-        found = {path: _read(path) for path in _files(folder, name) if path.is_file()}
-        run += [_section(recipe, lines, small=path.stem.endswith("-small")) for path, lines in found.items()]
+        found = [values for path in _files(folder, name) if (values := read_measured(path))]
+        run += [as_markdown(recipe, values, _setting(values)) for values in found]
         if not found:
             left.append(f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {_cells(recipe)} |")
     rest = ["## Not drawn", "\n".join(_not_drawn())]
@@ -62,16 +63,11 @@ def document(folder: Path) -> str:
 
 def _files(folder: Path, name: str) -> list[Path]:
     stem = name.replace("/", "-")
-    return [folder / f"{stem}.csv", folder / f"{stem}-small.csv"]
+    return sorted([*folder.glob(f"{stem}.csv"), *folder.glob(f"{stem}-*.csv")])
 
 
-def _read(path: Path) -> list[Line]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        return [Line.read(row) for row in csv.DictReader(stream)]
-
-
-def _section(recipe: Recipe, lines: Sequence[Line], small: bool) -> str:
-    return as_markdown(recipe, lines, orders(lines), recipe.says("small" if small else "full"))
+def _setting(found: list[Measured]) -> str:
+    return found[0].changed or "the paper's own"
 
 
 def _not_drawn() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedloom.papers.beside import Done
+from fedloom.papers.measured import Done
 from fedloom.papers.recipe import Recipe
 from fedloom.study.clients import client_accuracies
 from fedloom.study.results import Result

@@ -1,4 +1,4 @@
-"""A reproduced table as Markdown and as CSV."""
+"""A reproduced table as Markdown."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from fedloom.papers.beside import Line, OrderLine, notes
+from fedloom.papers.beside import Line, OrderLine, lines, notes, orders
+from fedloom.papers.measured import Measured
 from fedloom.papers.recipe import Recipe
-from fedloom.study.formats import as_csv
 from fedloom.study.results import mean_std
 
 
-def as_markdown(recipe: Recipe, found: Sequence[Line], order: Sequence[OrderLine], setting: str) -> str:
-    """Ours beside theirs with verdicts, the order of the methods, what limits both, and what the paper leaves open.
+def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str) -> str:
+    """Ours beside theirs with verdicts, the order of the methods, what it took, what limits the comparison, and what
+    the paper leaves open. Lines that were not run are named below.
 
-    Lines that were not run are named below. setting: in what setting the cells ran, in words.
+    setting: in what setting the cells ran, in words.
     """
-    run = [line for line in found if line.ours]
+    every = lines(recipe, found)
+    run, order = [line for line in every if line.ours], orders(every)
     parts = [f"## {recipe.paper.paper}, {recipe.table.title}", f"Setting: {setting}."]
     if run:
-        parts += [_lines(run), *([_orders(order)] if any(one.found for one in order) else [])]
+        parts += [_lines(run), *([_orders(order)] if any(one.found for one in order) else []), _costs(run)]
+        parts.append(f"Measured on {'; '.join(dict.fromkeys(one.machine for one in found))}.")
     else:
         parts.append("Nothing of this table has been run.")
-    parts += [_listed(notes(found)), "Left open by the paper, and what was chosen:", _listed(recipe.open)]
+    parts += [_listed(notes(every)), "Left open by the paper, and what was chosen:", _listed(recipe.open)]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def lines_csv(found: Sequence[Line]) -> str:
-    """Every printed value, tidy, with ours where there is one."""
-    return as_csv([line.plain() for line in found]) + "\n"
 
 
 def _lines(found: Sequence[Line]) -> str:
@@ -62,6 +60,19 @@ def _orders(found: Sequence[OrderLine]) -> str:
         if one.found
     ]
     return tabulate(rows, ("column", "measure", "order", ""), tablefmt="pipe", disable_numparse=True)
+
+
+def _costs(found: Sequence[Line]) -> str:
+    """Minutes of one core for a run of each row, foreseen and taken."""
+    rows = []
+    for line in {(line.column, line.row): line for line in found}.values():
+        if line.seconds is None:
+            continue
+        foreseen = "–" if line.estimated is None else f"{line.estimated / 60:.1f}"
+        ratio = f"{line.seconds / line.estimated:.2f}" if line.estimated else "–"
+        rows.append([line.column, line.row, foreseen, f"{line.seconds / 60:.1f}", ratio])
+    names = ("column", "row", "core minutes foreseen", "taken", "ratio")
+    return tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
 
 
 def _value(mean: float, std: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -20,6 +20,7 @@ from fedloom.study.studies.plan import Study, laid, parse_study
 Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
 Keys = dict[str, Any]
+_NO_NUMBERS = ("engine", "checkpoint", "scenario.path")  # keys that change no number
 _OF_A_COLUMN = ("of", "panel", "x", "client")
 _UNDRAWN = "Not drawn:"
 
@@ -72,10 +73,12 @@ class Table(Section):
 
 
 class Paper(Section):
-    """A paper: its rows as keys of methods, what holds for all its tables, and the tables."""
+    """A paper: its rows as keys of methods, what holds for all its tables, and the tables. `searched`: keys of which it
+    tried several values and prints the best result; another one of them is the paper's setting as well."""
 
     paper: str
     open: tuple[str, ...] = ()
+    searched: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     rows: dict[str, Keys]
     small: Small
     tables: dict[str, Table]
@@ -133,6 +136,17 @@ class Recipe:
     def says(self, scale: Scale) -> str:
         """The scale in words."""
         return "the paper's own setting" if scale == "full" else self.paper.small.says
+
+    def changing(self, words: Sequence[str]) -> list[str]:
+        """Those of `key=value` words that can change a number."""
+        return [word for word in words if not word.startswith(_NO_NUMBERS)]
+
+    def beyond(self, words: Sequence[str]) -> list[str]:
+        """Those of `changing` that leave what the paper ran: they do not name another value that it searched."""
+        return [word for word in self.changing(words) if not self._searched(*word.split("=", 1))]
+
+    def _searched(self, key: str, text: str = "") -> bool:
+        return parse_yaml(text) in self.paper.searched.get(key, ())
 
     def study(self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None) -> Study:
         """The study of the table. seeds: how many, from 0 on; None takes the recipe's. keys: on top of all settings.

@@ -1,0 +1,185 @@
+"""What cells gave, one line for each printed value and seed: written as CSV, read again, joined with earlier ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fedloom.papers.recipe import Recipe
+from fedloom.papers.values import Printed
+from fedloom.study.costs import epoch_ms
+from fedloom.study.folder import RunFolder
+from fedloom.study.formats import as_csv
+from fedloom.study.results import Result, best_val
+from fedloom.study.targets import reached
+
+_ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
+VARIANT = re.compile(r" \[(authors|sound)\]$")
+Done = Mapping[tuple[str, str], Sequence[Result]]  # by setting and row
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One printed value as one run gives it. `row`: as in the study. `ours`: in the unit of `metric`; None where the
+    run does not have it. `seconds`: of one core, training and tests; `estimated`: what was foreseen. `changed`: what is
+    not as in the recipe, in words; `comparable`: it is within what the paper itself ran."""
+
+    column: str
+    row: str
+    metric: str
+    domain: str | None
+    seed: int
+    ours: float | None
+    seconds: float
+    estimated: float | None
+    machine: str
+    changed: str
+    comparable: bool
+
+    @property
+    def key(self) -> tuple[str, str, str, str | None, int]:
+        """What there is one of."""
+        return self.column, self.row, self.metric, self.domain, self.seed
+
+
+def measured(
+    recipe: Recipe, done: Done, estimates: Mapping[str, float], changed: str = "", comparable: bool = True
+) -> list[Measured]:
+    """What the finished cells give for printed values. estimates: seconds by "column/row"; the rest: see `Measured`."""
+    made = []
+    for value, column, row in pairs(recipe):
+        if column is None:
+            continue
+        name, predictor = recipe.table.beside.get(row, (row, ""))
+        for run in done.get((column, name), []):
+            ours = _measure(recipe, value, run, predictor, done)
+            spent = run.numbers["seconds"]["train"] + run.numbers["seconds"]["evaluate"]
+            made.append(
+                Measured(
+                    column,
+                    row,
+                    value.metric,
+                    value.domain,
+                    run.numbers["seed"],
+                    None if ours is None else float(f"{ours:.6g}"),
+                    round(float(spent), 1),
+                    _rounded(estimates.get(f"{column}/{name}")),
+                    _machine(run),
+                    changed,
+                    comparable,
+                )
+            )
+    return made
+
+
+def pairs(recipe: Recipe) -> Iterator[tuple[Printed, str | None, str]]:
+    """Every printed value with its column of the study, if it has one, and the rows that stand for it: the method's
+    own, and its variants (`authors`, `sound`)."""
+    for value in recipe.values:
+        column = recipe.column(value.column)
+        yield value, column, value.method
+        for row in recipe.rows:
+            if VARIANT.search(row) and VARIANT.sub("", row) == value.method:
+                yield value, column, row
+
+
+def measured_csv(found: Sequence[Measured]) -> str:
+    """As tidy CSV; `read_measured` is the way back."""
+    return as_csv([asdict(one) for one in found]) + "\n" if found else ",".join(_names()) + "\n"
+
+
+def read_measured(path: Path) -> list[Measured]:
+    """Raises `OSError` for a file that cannot be read, `ValueError` for one of another form."""
+    reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    if reader.fieldnames is None or list(reader.fieldnames) != _names():
+        raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_names())}")
+    return [
+        Measured(
+            row["column"],
+            row["row"],
+            row["metric"],
+            row["domain"] or None,
+            int(row["seed"]),
+            _number(row["ours"]),
+            float(row["seconds"]),
+            _number(row["estimated"]),
+            row["machine"],
+            row["changed"],
+            row["comparable"] == "True",
+        )
+        for row in reader
+    ]
+
+
+def joined(earlier: Sequence[Measured], later: Sequence[Measured]) -> list[Measured]:
+    """Both together; what was measured again counts as measured last. Raises `ValueError` for different settings."""
+    settings = {one.changed for one in (*earlier, *later)}
+    if len(settings) > 1:
+        told = " and ".join(one or "the paper's own" for one in sorted(settings))
+        raise ValueError(f"values of different settings: {told}; keep them in files of their own")
+    return list(({one.key: one for one in earlier} | {one.key: one for one in later}).values())
+
+
+def _names() -> list[str]:
+    return [field.name for field in fields(Measured)]
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _machine(run: Result) -> str:
+    """Processor and versions, in words."""
+    told: dict[str, Any] | None = None if run.folder is None else RunFolder(run.folder).read_json("env.json")
+    if told is None:
+        return "not known"
+    versions = told["versions"]
+    return (
+        f"{told['processor']}, {told['cores']} cores, Python {versions['python']}, torch {versions['torch']}, "
+        f"fedloom {versions['fedloom']}"
+    )
+
+
+def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: Done) -> float | None:
+    """Our value of a printed one, in its unit; None where the run does not have it."""
+    metric = value.metric
+    if metric.startswith("rounds_to_"):
+        first = reached(run, float(metric.removeprefix("rounds_to_")) / 100)
+        return None if first is None else float(first.round)
+    if metric == "ms_per_epoch":
+        return epoch_ms(run)
+    if metric == "gain_over_fedavg_points":
+        base = done.get((recipe.column(value.column) or "", recipe.table.baseline or ""), [])
+        same = [other.numbers["accuracy"] for other in base if other.numbers["seed"] == run.numbers["seed"]]
+        return 100 * (run.numbers["accuracy"] - same[0]) if same else None
+    if metric not in _ACCURACY:
+        return None
+    name = f"accuracy/{predictor}" if predictor else "accuracy"
+    if value.domain not in (None, "Avg"):
+        return _of_domain(recipe, value.domain, run, name)
+    if not predictor:
+        return 100 * float(run.numbers["accuracy"])
+    _, found = run.curve(name)
+    return 100 * found[-1] if found else None
+
+
+def _of_domain(recipe: Recipe, domain: str, run: Result, name: str) -> float | None:
+    """Accuracy of the client that holds a domain, in the round that the run's rule selects. name: the measure."""
+    if domain not in recipe.table.domains:
+        return None
+    best = best_val(run.rows) if run.numbers["select"] == "best_val" else None
+    rounds, _ = run.curve()
+    at, client = best[0] if best else rounds[-1], recipe.table.domains.index(domain)
+    own = [
+        r["value"] for r in run.rows if (r["client"], r["split"], r["name"], r["round"]) == (client, "test", name, at)
+    ]
+    return 100 * own[0] if own else None
