@@ -80,8 +80,11 @@ class Calibration(Method):
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         options, model = self.options, get_tree(server, "model")
+        means, covariances = pooled(uploads)
+        if not covariances.isfinite().all():  # the run diverged: there is nothing to draw from
+            return {"model": model}
         head = select(model, ctx.task.names(frozenset({Role.HEAD})))
-        z, labels = virtual_features(*pooled(uploads), options.features, ctx)
+        z, labels = virtual_features(means, covariances, options.features, ctx)
         z = z.to(head["head.weight"].dtype)
         drawn = batches(len(z), options.server_batch_size, ctx.task.streams.numpy("calibration", ctx.round))
 

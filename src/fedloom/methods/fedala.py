@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from statistics import pstdev
 
 import torch
@@ -148,4 +149,7 @@ def _clipped(parameters: Tree, consts: Consts) -> Tree:
 
 
 def _settled(means: Sequence[float]) -> bool:
-    return len(means) > _LOSSES and pstdev(means[-_LOSSES:]) < _SETTLED
+    last = means[-_LOSSES:]
+    if not all(map(isfinite, last)):
+        return True  # the run diverged: more passes will not mend it
+    return len(means) > _LOSSES and pstdev(last) < _SETTLED

@@ -19,12 +19,13 @@ def rank_for(singular: Tensor, energy: float) -> int:
 def factored(tree: Tree, energy: float) -> Tree:
     """Each floating entry of two dimensions or more as u [a, r], s [r], v [r, ...]; others as they are.
 
-    An entry [a, b, c, ...] counts as one matrix [a, b c ...]. The largest number of each column of u is positive, so
+    An entry [a, b, c, ...] counts as one matrix [a, b c ...]. One that is not finite has no factors, and stays as it
+    is: a run that diverged ends as those of other methods do. The largest number of each column of u is positive, so
     that factors are unique where singular values differ. Computed in float64, kept in the entry's dtype.
     """
     parts: Tree = {}
     for name, value in tree.items():
-        if value.dim() < 2 or not value.is_floating_point():
+        if value.dim() < 2 or not value.is_floating_point() or not value.isfinite().all():
             parts[name] = value
             continue
         u, s, v = torch.linalg.svd(value.double().flatten(1), full_matrices=False)

@@ -1,0 +1,30 @@
+"""A run that diverges ends, with every method, and says so: a study does not lose its row for it."""
+
+from __future__ import annotations
+
+import pytest
+
+import fedloom as fl
+from fedloom.methods.catalogue import Entry, entries
+
+FAR = {"name": "sgd", "lr": 1e8}
+NORMED = {"fednh"}  # unit features and a frozen head: its loss stays finite
+
+
+@pytest.mark.parametrize("entry", list(entries()), ids=lambda entry: entry.name)
+def test_a_run_that_diverges_ends_and_says_so(entry: Entry) -> None:
+    protocol = "personal/local" if "personal" in entry.yields else "global/global"
+    scenario = fl.scenario("digits", partition="dirichlet", alpha=0.3, clients=3, seed=0, public=0.05)
+    result = fl.run(
+        entry.name,
+        scenario=scenario,
+        rounds=2,
+        local_epochs=1,
+        model="digits-cnn",
+        optimizer=FAR,
+        engine="serial",
+        augment={"crop": 1},
+        evaluation={"protocol": protocol},
+    )
+    assert len(result.curve()[0]) == 2
+    assert entry.name in NORMED or any("diverged" in message for message in result.numbers["degenerate"])
