@@ -58,7 +58,7 @@ def test_a_cell_that_fails_is_named_and_the_exit_code_says_so(capsys: Any) -> No
     [
         (["study", "none.yaml"], "none.yaml: no such config file"),
         (["study", "mine.yaml", "--only", "soft"], "--only 'soft' fits no cell"),
-        (["study", "mine.yaml", "tune={optimizer.lr: []}"], "need at least one value to try"),
+        (["study", "mine.yaml", "tune={optimizer.lr: []}"], "need a list of values, or a range"),
         (["study", "mine.yaml", "--out", "mine.yaml"], "mine.yaml"),
         (["study", "mine.yaml", "--on", "ray", "--workers", "2"], "--on ray and --workers 2: the cluster says"),
     ],
