@@ -20,7 +20,7 @@ from fedloom.study.explain import explained
 from fedloom.study.grid import Point, points
 from fedloom.study.ready import find_config
 from fedloom.study.sections import Section
-from fedloom.study.studies.space import Space, check_tries, plain_space, read_space, tried_in
+from fedloom.study.studies.space import Space, check_tries, once, plain_space, read_space, tried_in
 
 _OWN = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # of a study; all others are of a config
 _NO_NUMBERS = ("engine", "checkpoint")
@@ -49,14 +49,14 @@ class StudyKeys(Section):
     @classmethod
     def _settings(cls, given: Any) -> Any:
         if isinstance(given, list):
-            return {str(name): {"config": name} for name in _once("settings", given)}
+            return {str(name): {"config": name} for name in once("settings", given)}
         return {key: {} if keys is None else keys for key, keys in given.items()} if _named(given) else given
 
     @field_validator("methods", mode="before")
     @classmethod
     def _methods(cls, given: Any) -> Any:
         if isinstance(given, list):
-            return {str(name): {} for name in _once("methods", given)}
+            return {str(name): {} for name in once("methods", given)}
         return {key: {} if keys is None else keys for key, keys in given.items()} if _named(given) else given
 
     @field_validator("seeds")
@@ -231,10 +231,3 @@ def _fits(cell: Cell, pattern: str) -> bool:
 
 def _named(given: Any) -> bool:
     return isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
-
-
-def _once(key: str, given: Sequence[Any]) -> Sequence[Any]:
-    twice = next((one for place, one in enumerate(given) if one in given[:place]), None)
-    if twice is not None:
-        raise ConfigError(f"{key} = {twice!r} stands twice in its list; name each once")
-    return given

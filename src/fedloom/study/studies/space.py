@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,15 @@ def _one(key: str, given: Any) -> tuple[Any, ...] | Range:
             raise explained(error, key, Range) from None
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"{key} = {shown(given)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
+    return tuple(once(key, given))
+
+
+def once(key: str, given: Sequence[Any]) -> Sequence[Any]:
+    """The list of a key, as it is. Raises `ConfigError` where a value stands twice in it."""
     twice = next((one for place, one in enumerate(given) if one in given[:place]), None)
     if twice is not None:
         raise ConfigError(f"{key} = {twice!r} stands twice in its list; name each once")
-    return tuple(given)
+    return given
 
 
 def check_tries(space: Space, tries: int | None) -> None:
