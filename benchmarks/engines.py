@@ -456,9 +456,8 @@ def main() -> None:
     for name, (letter, part) in parts.items():
         if asked and not asked & {name, letter}:
             continue
-        results[name] = part()
+        results[name] = part() | {"environment": describe()}  # parts may come from different machines
         told(name, results[name])
-        results["environment"] = describe()
         results["must hold"] = [must.judged(results) for must in MUST]
         if out:
             write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())

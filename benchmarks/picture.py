@@ -63,14 +63,18 @@ def table_of(measured: Measured) -> str:
             lines.append(f"| {title} | " + " | ".join("" if c is None else _number(c) for c in cells) + " |")
         elif reasons:
             lines.append(f"| {title} | {reasons.pop()} |" + " |" * (len(works) - 1))
+    lines.append("| processor | " + " | ".join(_processor(measured[work]) for work in works) + " |")
     return "\n".join([*lines, "", "The work:", "", *(f"- {WORK[w][0]}: {WORK[w][1]}." for w in works)]) + "\n"
 
 
 def bounds_of(measured: Measured) -> str:
     """What was asked for, and what was seen: misses stay."""
     rows = [row for row in measured.get("must hold", []) if row["seen"] is not None]
-    lines = [f"| {row['figure']} | {row['bound']} | {row['seen']:g} | {row['verdict']} |" for row in rows]
-    return "\n".join(["| ratio | asked for | seen | |", "|---|---|---|---|", *lines]) + "\n"
+    lines = ["| ratio | asked for | seen | | processor |", "|---|---|---|---|---|"]
+    for row in rows:
+        processor = _processor(measured[row["figure"].partition(":")[0]])
+        lines.append(f"| {row['figure']} | {row['bound']} | {row['seen']:g} | {row['verdict']} | {processor} |")
+    return "\n".join(lines) + "\n"
 
 
 def sentences_of(measured: Measured) -> str:
@@ -107,6 +111,10 @@ def draw(measured: Measured, path: Path) -> None:
     panels[-1, 0].set_xlabel("seconds a round (median); shorter is better")
     figure.savefig(path, dpi=120, metadata={"Software": None})
     plt.close(figure)
+
+
+def _processor(part: Measured) -> str:
+    return str(part["environment"]["processor"]).replace("(R)", "").removesuffix(" Processor")
 
 
 def _number(seconds: float) -> str:
