@@ -11,12 +11,13 @@ from typing import Any
 from fedloom.core.files import write_atomic
 from fedloom.study.clients import worst_of_group
 from fedloom.study.environment import describe
-from fedloom.study.results import Result
+from fedloom.study.results import Result, mean_std
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import Study
 from fedloom.study.studies.tuning import validation_accuracy
 from fedloom.study.studies.work import done_of
 
+FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 FOLDER = Path(__file__).parent / "results" / "studies"
 
 
@@ -83,3 +84,14 @@ def _at(config: Any, key: str) -> Any:
     for part in key.split("."):
         config = config[part]
     return config
+
+
+def percent(values: Sequence[float]) -> str:
+    """Mean ± sample standard deviation of shares, in percent."""
+    mean, std = mean_std(values)
+    return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
+
+
+def told(value: Any) -> str:
+    """An option's value, as one writes it in a config."""
+    return str(list(value)) if isinstance(value, list | tuple) else str(value)

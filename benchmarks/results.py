@@ -1,4 +1,4 @@
-"""Tables of measured accuracies in docs/: results.md, leaderboard.md, methods/robust.md and methods/sound.md.
+"""Tables of measured accuracies in docs/: results.md, leaderboard.md; in methods/: robust.md, sound.md, departures.md.
 
 fedloom study benchmarks/studies/NAME.yaml --out runs/NAME --workers 2
 python benchmarks/results.py runs/NAME     # its finished methods into results/studies/NAME.json, and the pages
@@ -13,14 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cells import FOLDER, keep
+from cells import FOLDER, keep, percent
+from departures import departure_tables
 from fedloom.core.files import write_atomic
 from fedloom.methods.catalogue import entries
 from fedloom.study.results import mean_std
 from sound import sound_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
-ATTACKS, SOUND = "attacks", "sound"
+ATTACKS, SOUND, DEPARTURES = "attacks", "sound", "departures"
+PAGES = {ATTACKS, SOUND, DEPARTURES}  # studies with a page of their own
 SCENARIOS = {
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
     "all-methods/alpha-0.2": "Fashion-MNIST, Dirichlet 0.2",
@@ -59,7 +61,7 @@ def leaderboard(studies: Mapping[str, Cells]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for study, cells in studies.items():
-        for name, cell in cells.items() if study not in (ATTACKS, SOUND) else ():
+        for name, cell in cells.items() if study not in PAGES else ():
             setting, _, label = name.partition("/")
             scenario = SCENARIOS[f"{study}/{setting}" if setting else study]
             traffic = f"{(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f}"
@@ -89,11 +91,12 @@ def tables() -> dict[Path, dict[str, str]]:
     settings = {
         f"{study}/{setting}" if setting else study: setting_table(cells, setting)
         for study, cells in studies.items()
-        if study not in (ATTACKS, SOUND)
+        if study not in PAGES
         for setting in dict.fromkeys(name.partition("/")[0] for name in cells)
     }
     found = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
     found[DOCS / "methods" / "robust.md"] = {ATTACKS: attack_table(studies[ATTACKS])}
+    found[DOCS / "methods" / "departures.md"] = departure_tables(studies.get(DEPARTURES, {}))
     return found | {DOCS / "methods" / "sound.md": sound_tables(studies.get(SOUND, {}))}
 
 
@@ -121,8 +124,7 @@ def _mean(cell: Mapping[str, Any]) -> float:
 
 
 def _accuracy(cell: Mapping[str, Any]) -> str:
-    mean, std = mean_std(cell["accuracies"])
-    return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
+    return percent(cell["accuracies"])
 
 
 def _worst(cell: Mapping[str, Any]) -> str:

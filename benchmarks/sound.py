@@ -13,14 +13,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from cells import FIVE, percent, told
 from fedloom.methods import METHODS
-from fedloom.study.results import mean_std
 from fedloom.study.studies.plan import read_study
 
 STUDY = Path(__file__).parent / "studies" / "sound.yaml"
 CHOOSE = ("digits", "fashion-0.1", "fashion-0.5", "cifar10-0.3")
 REPORT = ("fashion-two-classes", "fashion-long-tail", "cifar10-0.1", "domains")
-NAMES = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 TIE = 0.01
 Cells = Mapping[str, Mapping[str, Any]]
 
@@ -65,7 +64,7 @@ def chosen(among: list[Candidate], cells: Cells) -> Candidate | None:
 
 def sound_tables(cells: Cells) -> dict[str, str]:
     """By method, its candidates: validation accuracy where it chooses, test accuracy where it does not."""
-    return {f"sound-{name}": _table(name, cells) for name in NAMES} | {"sound-others": _others(cells)}
+    return {f"sound-{name}": _table(name, cells) for name in FIVE} | {"sound-others": _others(cells)}
 
 
 def _table(method: str, cells: Cells) -> str:
@@ -78,10 +77,10 @@ def _table(method: str, cells: Cells) -> str:
     for one in among:
         score = one.score(cells)
         name = one.label.removeprefix(f"{method}-")
-        told = ", ".join(f"{key}={_told(value)}" for key, value in one.options.items())
+        options = ", ".join(f"{key}={told(value)}" for key, value in one.options.items())
         at = [*_each(one.label, CHOOSE, cells, "validations"), *_each(one.label, REPORT, cells, "accuracies")]
         lines.append(
-            f"| {f'**{name}**' if one == winner else name} | {told or '–'} |"
+            f"| {f'**{name}**' if one == winner else name} | {options or '–'} |"
             f" {'–' if score is None else f'{100 * score:.1f}'} | {' | '.join(at)} |"
         )
     return "\n".join(lines) + "\n"
@@ -97,13 +96,4 @@ def _others(cells: Cells) -> str:
 
 def _each(label: str, settings: tuple[str, ...], cells: Cells, what: str) -> list[str]:
     found = [cells.get(f"{setting}/{label}") for setting in settings]
-    return ["–" if cell is None else _percent(cell[what]) for cell in found]
-
-
-def _percent(values: list[float]) -> str:
-    mean, std = mean_std(values)
-    return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
-
-
-def _told(value: Any) -> str:
-    return str(list(value)) if isinstance(value, list | tuple) else str(value)
+    return ["–" if cell is None else percent(cell[what]) for cell in found]

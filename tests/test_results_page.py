@@ -4,6 +4,9 @@ import importlib.util
 import json
 from pathlib import Path
 
+from fedloom.methods import METHODS
+from fedloom.study.studies.plan import read_study
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -62,3 +65,32 @@ def test_fedco2_is_not_scored_where_it_has_no_batch_norm(monkeypatch):
     sound = loaded("sound")
     assert {one.settings for one in sound.candidates("fedco2")} == {("fashion-0.1", "fashion-0.5", "cifar10-0.3")}
     assert {one.settings for one in sound.candidates("fedsc")} == {sound.CHOOSE}
+
+
+def test_every_departure_of_released_code_has_a_row_of_its_own(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    departures = loaded("departures")
+    there = {}
+    for cell in read_study(departures.STUDY).cells:
+        there[cell.method] = (cell.config.method, cell.values.get("preset"), cell.values.get(cell.config.method, {}))
+    wanted = {}
+    for name in departures.FIVE:
+        for option, (_, released) in departures.departures(name).items():
+            wanted[f"{name}-{option.replace('_', '-')}"] = (name, "paper", {option: released})
+        presets = {preset for preset, values in METHODS.get(name).presets.items() if values} | {"paper"}
+        wanted |= {f"{name}-{preset}": (name, preset, {}) for preset in presets}
+    assert {label: (name, preset, list(own)) for label, (name, preset, own) in there.items()} == {
+        label: (name, preset, list(own)) for label, (name, preset, own) in wanted.items()
+    }
+    for label, (_, _, own) in wanted.items():
+        for option, released in own.items():
+            given = there[label][2][option]
+            assert (tuple(given) if isinstance(given, list) else given) == released
+
+
+def test_a_departure_is_compared_with_the_paper_seed_by_seed(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    departures = loaded("departures")
+    cells = {"/feddw-paper": {"accuracies": [0.5, 0.6]}, "/feddw-sl-ema": {"accuracies": [0.51, 0.57]}}
+    row = next(line for line in departures.departure_tables(cells)["departures-feddw"].splitlines() if "sl_ema" in line)
+    assert row.endswith("| 54.0 ± 4.2 | -1.0, ahead on 1 of 2 |")
