@@ -44,6 +44,15 @@ def test_bars_of_a_table_have_the_other_predictors_own_accuracy(make_result: Mak
     assert [(row["row"], row["accuracy"]) for row in rows] == [("Fed-CO2", 50.0), ("Online Model", 45.0)]
 
 
+def test_bars_of_domains_stand_beside_their_mean(make_result: MakeResult) -> None:
+    run = make_result("fedco2", 0, (0.2, 0.5), client_accuracies=(0.1, 0.2, 0.3, 0.9))
+    rows = tidy(find("fedco2/fig7"), {("office", "Personalize BN"): [run]})
+    assert {(row["panel"], row["row"]) for row in rows} == {("Office-Caltech10", "Personalize BN")}
+    assert [(row["group"], round(row["accuracy"], 1)) for row in rows] == [
+        *(("mean", 50.0), ("Amazon", 10.0), ("Caltech", 20.0), ("DSLR", 30.0), ("WebCam", 90.0))
+    ]
+
+
 def test_costs_are_those_until_the_best_of_the_weakest(make_result: MakeResult) -> None:
     def run(method: str, accuracies: tuple[float, ...], up: int) -> Result:
         made = make_result(method, 0, accuracies)

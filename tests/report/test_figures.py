@@ -49,6 +49,22 @@ def test_boxes_bars_and_costs_have_a_place_for_every_row() -> None:
     assert [text.get_text() for text in costs.legends[0].get_texts()] == ["FedAvg", "FedSC", "0.01", "1", "100"]
 
 
+def test_bars_of_groups_stand_together_and_a_legend_names_the_rows() -> None:
+    rows = [
+        {"panel": "Digits", "group": group, "row": row, "seed": 0, "accuracy": accuracy}
+        for group, accuracies in (("mean", (80.0, 70.0)), ("MNIST", (90.0, 95.0)))
+        for row, accuracy in zip(("BN", "head"), accuracies, strict=True)
+    ]
+    drawn = figure("bars", rows)
+    bars = drawn.axes[0]
+    found = [number for bar in bars.patches for number in (bar.get_width(), bar.get_y() + bar.get_height() / 2)]
+    assert found == pytest.approx([80, 0, 70, 1, 90, 3, 95, 4])
+    assert [tick.get_text() for tick in bars.get_yticklabels()] == ["mean", "MNIST"]
+    assert list(bars.get_yticks()) == [0.5, 3.5]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["BN", "head"]
+    assert drawn.get_figheight() == pytest.approx(3.0)
+
+
 def test_heat_maps_hold_the_matrices_and_say_how_far_they_are_apart() -> None:
     values = {"SL": np.array([[0.9, 0.1], [0.3, 0.7]]), "CR": np.array([[0.8, 0.2], [0.4, 0.6]])}
     rows = [

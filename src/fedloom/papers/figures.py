@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedloom.papers.measured import Done
+from fedloom.papers.measured import Done, of_client
 from fedloom.papers.recipe import Recipe
 from fedloom.study.clients import client_accuracies
 from fedloom.study.results import Result
@@ -57,6 +57,11 @@ def _accuracies(recipe: Recipe, column: str, row: str, run: Result) -> list[Row]
         for label, name in names.items()
         for x, y in _points(recipe, column, keys, run, name)
     ]
+    if domains := keys.get("domains", []):
+        made = [one | {"group": "mean"} for one in made]
+    for client, domain in enumerate(domains):
+        own = of_client(client, run)
+        made += [] if own is None else [{"group": domain, "seed": seed, "x": domain, "accuracy": own}]
     clients = client_accuracies(run.rows) if recipe.table.further else {}
     for panel, client in recipe.table.further.items():
         if client in clients:

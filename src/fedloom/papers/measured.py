@@ -165,20 +165,21 @@ def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: 
         return None
     name = f"accuracy/{predictor}" if predictor else "accuracy"
     if value.domain not in (None, "Avg"):
-        return _of_domain(recipe, value.domain, run, name)
+        domains = recipe.table.domains
+        return of_client(domains.index(value.domain), run, name) if value.domain in domains else None
     if not predictor:
         return 100 * float(run.numbers["accuracy"])
     _, found = run.curve(name)
     return 100 * found[-1] if found else None
 
 
-def _of_domain(recipe: Recipe, domain: str, run: Result, name: str) -> float | None:
-    """Accuracy of the client that holds a domain, in the round that the run's rule selects. name: the measure."""
-    if domain not in recipe.table.domains:
-        return None
+def of_client(client: int, run: Result, name: str = "accuracy") -> float | None:
+    """Test accuracy of one client in percent, in the round that the run's rule selects; None where it has none.
+
+    name: the measure, where it is of another predictor, e.g. "accuracy/online".
+    """
     best = best_val(run.rows) if run.numbers["select"] == "best_val" else None
-    rounds, _ = run.curve()
-    at, client = best[0] if best else rounds[-1], recipe.table.domains.index(domain)
+    at = best[0] if best else run.curve()[0][-1]
     own = [
         r["value"] for r in run.rows if (r["client"], r["split"], r["name"], r["round"]) == (client, "test", name, at)
     ]

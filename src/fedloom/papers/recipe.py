@@ -21,7 +21,7 @@ Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
 Keys = dict[str, Any]
 _NO_NUMBERS = ("engine", "checkpoint", "scenario.path")  # keys that change no number
-_OF_A_COLUMN = ("of", "panel", "x", "client")
+_OF_A_COLUMN = ("of", "panel", "x", "client", "domains")
 _UNDRAWN = "Not drawn:"
 
 
@@ -44,14 +44,14 @@ class Points(Section):
 
 class Table(Section):
     """One table, or the runs of a figure. `columns`: settings of its study by name, each with `without` (rows that are
-    not run there), and in a table `of` (data set and setting as printed), in a figure `panel`, `x` and `client` (whose
-    accuracy is drawn). `kind`: a table, or what is drawn: accuracy by round (curves), by the `axis` of a sweep, of
-    single clients, as bars, or against its costs (`x`: the setting); or of trained models t-SNE (`points`), SL and CR
-    matrices (relations), class weight norms, or loss surfaces. `rows`: those of the paper's rows that it has (None:
-    all), or `only`: rows of its own. `with`: keys on top of a row. `beside`: rows that are another predictor of a row's
-    run. `further`: panels of a sweep that show one client alone, by name. `domains`: clients in order, where values are
-    printed by domain. `baseline`: the row that gains refer to. `facts`: why nothing is run. `open`: what the paper
-    leaves open, and what was chosen."""
+    not run there), and in a table `of` (data set and setting as printed), in a figure `panel`, `x`, `client` (whose
+    accuracy is drawn) and `domains` (clients in order that have bars of their own). `kind`: a table, or what is drawn:
+    accuracy by round (curves), by the `axis` of a sweep, of single clients, as bars, or against its costs (`x`: the
+    setting); or of trained models t-SNE (`points`), SL and CR matrices (relations), class weight norms, or loss
+    surfaces. `rows`: those of the paper's rows that it has (None: all), or `only`: rows of its own. `with`: keys on top
+    of a row. `beside`: rows that are another predictor of a row's run. `further`: panels of a sweep that show one
+    client alone, by name. `domains`: clients in order, where values are printed by domain. `baseline`: the row that
+    gains refer to. `facts`: why nothing is run. `open`: what the paper leaves open, and what was chosen."""
 
     title: str
     kind: Kind = "table"

@@ -84,26 +84,36 @@ def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
 
 
 def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
-    """Mean accuracy, a bar for each row from zero on, with the sample deviation over seeds and the value in words."""
-    every = strokes(among or rows)
-    for place, (label, stroke) in enumerate(every.items()):
-        values = [row["accuracy"] for row in rows if row["row"] == label]
-        if not values:
-            continue
-        mean, std = mean_std(values)
-        ax.barh(place, mean, height=0.66, color=stroke["color"], alpha=0.85)
-        ax.errorbar(mean, place, xerr=std or 0.0, color=color("ink"), capsize=2.5, linewidth=1)
-        said = f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
-        ax.annotate(
-            said,
-            (mean + (std or 0.0), place),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=color("ink"),
-        )
-    ax.set_yticks(range(len(every)), list(every))
+    """Mean accuracy, a bar for each row from zero on, with the sample deviation over seeds and the value in words.
+
+    Rows of one `group` stand together, in order of appearance; then the groups are named, and a legend has the rows.
+    """
+    every, groups = strokes(among or rows), list(dict.fromkeys(row.get("group", "") for row in rows))
+    apart = len(every) + (len(groups) > 1)
+    for at, group in enumerate(groups):
+        for place, (label, stroke) in enumerate(every.items(), start=at * apart):
+            values = [row["accuracy"] for row in rows if (row["row"], row.get("group", "")) == (label, group)]
+            if not values:
+                continue
+            mean, std = mean_std(values)
+            bar = ax.barh(place, mean, height=0.66, color=stroke["color"], alpha=0.85)
+            if len(groups) > 1:
+                bar.set_label(label)
+            ax.errorbar(mean, place, xerr=std or 0.0, color=color("ink"), capsize=2.5, linewidth=1)
+            said = f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
+            ax.annotate(
+                said,
+                (mean + (std or 0.0), place),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                color=color("ink"),
+            )
+    if len(groups) > 1:
+        ax.set_yticks([at * apart + (len(every) - 1) / 2 for at in range(len(groups))], groups)
+    else:
+        ax.set_yticks(range(len(every)), list(every))
     ax.invert_yaxis()
     ax.set_xlim(0, 1.3 * max(row["accuracy"] for row in rows))
     dressed(ax, ACCURACY, "", grid="x")

@@ -82,7 +82,8 @@ def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
     wide = min(how.most, len(panels) if len(panels) <= how.most else ceil(sqrt(len(panels))))
     high = -(-len(panels) // wide)
     with in_light_theme() as page:
-        height = max(how.height, 0.8 + how.each * len({row.get("row") for row in rows}))
+        groups = max(len({row.get("group") for row in found}) for found in panels.values())
+        height = max(how.height, 0.8 + how.each * groups * len({row.get("row") for row in rows}))
         drawn = Figure(figsize=(how.width * wide, height * high), layout="constrained", facecolor=page)
         grid = list(drawn.subplots(high, wide, squeeze=False).flat)
         bars = []
