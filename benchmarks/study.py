@@ -26,27 +26,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 Entry = tuple[str, dict[str, Any]]
 
 _FASHION = {"source": "fashion-mnist", "limit": 10_000, "clients": 20, "val": 0.0}
-_FASHION_RUN: dict[str, Any] = {
-    "model": "lenet5",
-    "rounds": 40,
-    "participation": 0.4,
-    "local_epochs": 2,
-    "batch_size": 64,
-    "optimizer": {"name": "sgd", "lr": 0.02, "momentum": 0.9},
-    "evaluation": {"protocol": "global/global", "every": 2},
-}
-_OWN_MODELS = {"evaluation": {"protocol": "personal/global", "every": 40}}  # every model on the whole test set
-_SHARED: list[Entry] = [
-    ("FedAvg", {"method": "fedavg"}),
-    ("FedProx (mu 0.01)", {"method": "fedprox"}),
-    *(
-        (f"{name} ({preset})", {"method": name.lower(), "preset": preset})
-        for name in ("FedSKC", "FedDW", "FedSC")
-        for preset in ("paper", "sound")
-    ),
-    ("FedBN, own models", {"method": "fedbn", "model": "lenet5-bn", **_OWN_MODELS}),
-    ("Local, own models", {"method": "local", **_OWN_MODELS}),
-]
 _DOMAINS: dict[str, Any] = {
     "model": "fedco2-cnn-bn",
     "rounds": 20,
@@ -68,21 +47,7 @@ _TWO_CLASSES: dict[str, Any] = {
 
 def settings(data: Path | None) -> dict[str, tuple[str, dict[str, Any], list[Entry]]]:
     """By key: what it is in words, the config that all its runs share, and the runs."""
-    dirichlet = {**_FASHION, "partition": "dirichlet"}
-    found: dict[str, tuple[str, dict[str, Any], list[Entry]]] = {
-        f"dirichlet-{alpha}": (
-            f"Fashion-MNIST, Dirichlet {alpha}",
-            {**_FASHION_RUN, "scenario": {**dirichlet, "alpha": alpha}},
-            _SHARED,
-        )
-        for alpha in (0.05, 0.2)
-    }
-    tail = {**dirichlet, "alpha": 0.2, "skews": [{"name": "long-tail", "rho": 50}]}
-    found["long-tail-50"] = (
-        "Fashion-MNIST, long tail rho 50, Dirichlet 0.2",
-        {**_FASHION_RUN, "scenario": tail},
-        _SHARED,
-    )
+    found: dict[str, tuple[str, dict[str, Any], list[Entry]]] = {}
     found["two-classes"] = (
         "Fashion-MNIST, two classes a client",
         {

@@ -30,7 +30,7 @@ def test_the_tables_of_the_results_page_are_those_of_the_results_file():
     study = loaded("study")
     settings = json.loads(study.RESULTS.read_text(encoding="utf-8"))["settings"]
     page = study.PAGE.read_text(encoding="utf-8")
-    assert len(settings) == 5
+    assert len(settings) == 2
     assert study.with_tables(page, settings) == page
 
 
