@@ -1,7 +1,6 @@
 """The results page shows what was measured."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 from fedloom.methods import METHODS
@@ -24,14 +23,6 @@ def test_the_tables_of_all_pages_are_those_of_the_studies(monkeypatch):
         text = page.read_text(encoding="utf-8")
         assert tables
         assert results.with_tables(text, tables) == text
-
-
-def test_the_tables_of_the_results_page_are_those_of_the_results_file():
-    study = loaded("study")
-    settings = json.loads(study.RESULTS.read_text(encoding="utf-8"))["settings"]
-    page = study.PAGE.read_text(encoding="utf-8")
-    assert len(settings) == 2
-    assert study.with_tables(page, settings) == page
 
 
 def test_sound_is_the_plainest_candidate_within_a_point_of_the_best(monkeypatch):
