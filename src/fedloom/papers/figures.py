@@ -61,7 +61,7 @@ def _accuracies(recipe: Recipe, column: str, row: str, run: Result) -> list[Row]
         made = [one | {"group": "mean"} for one in made]
     for client, domain in enumerate(domains):
         own = of_client(client, run)
-        made += [] if own is None else [{"group": domain, "seed": seed, "x": domain, "accuracy": own}]
+        made += [] if own is None else [{"group": domain, "seed": seed, "accuracy": own}]
     clients = client_accuracies(run.rows) if recipe.table.further else {}
     for panel, client in recipe.table.further.items():
         if client in clients:
