@@ -39,7 +39,7 @@ class FedDyn(method.Method):
 
     g_k, h and both terms are over parameters; buffers are averaged. The predictor "average" is mean_k(w_k), of which
     the paper reports, too. The authors' code clips gradients at 10 (preset `authors`) and divides alpha by the client's
-    share of all samples times N, which is not done here: no client knows the size of the others.
+    share of all samples times N, which is not done here (our choice): no client knows the size of the others.
     """
 
     spec = Spec(sends={"model": Sent()})

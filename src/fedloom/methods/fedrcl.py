@@ -42,9 +42,9 @@ class FedRCL(method.Method):
     Penalty = -log(e^(1 / tau) / (e^(1 / tau) + e^(q / tau))), q the least similar other sample of the class, -1 where
     there is none or it is below the threshold.
 
-    These are the released code's samples, in all presets; the paper takes all positives and negatives, and all pairs
-    above the threshold. Levels are what `Net.levels` gives: stem and stages of a residual net before their last ReLUs,
-    the head's input of others.
+    These are the released code's samples, in all presets (our choice); the paper takes all positives and negatives, and
+    all pairs above the threshold. Levels are what `Net.levels` gives: stem and stages of a residual net before their
+    last ReLUs, the head's input of others.
     """
 
     spec = Spec(features=True)
