@@ -41,7 +41,7 @@ At `--scale small` values are never compared, only orders.
 A figure is drawn from the cells that are done, of a table too. [Draw figures](how-to/figures.md) says how each is
 measured. Papers print no numbers with most of their figures, so figures have no verdicts.
 
-Where released code departs from its paper, and the study of what each departure does, are on
+Where released code departs from its paper, and the measured effect of each departure, are on
 [a page of their own](methods/departures.md).
 """
 
