@@ -141,7 +141,7 @@ def test_options_that_a_paper_states_for_one_method():
     assert configured("fedprox", "fedco2").options.mu == 0.001
     assert configured("fedprox", "fedsc").options == configured("fedprox", "paper").options  # it states none
     assert set_by(METHODS.get("fedprox"), "mu") == {"feddw": 0.01, "fedco2": 0.001}
-    assert configured("fedavg+dw", "sound").options.dw_mu == 10
+    assert configured("fedavg+dw", "sound").options.dw_mu == configured("feddw", "sound").options.mu == 30
 
 
 # -- values that make no sense -----------------------------------------------------------------------------------------

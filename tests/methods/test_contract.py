@@ -62,7 +62,7 @@ def test_presets_of_fedsc():
     assert (paper.consistent, paper.positives, paper.prototypes_from) == ("renorm", "all", "after_training")
     assert (authors.neighbour, authors.scale, authors.positives) == ("none", "none", "self")
     assert (authors.cpdr, authors.consistent, authors.prototypes_from) == ("off", "code", "last_epoch")
-    assert (sound.scale, sound.cpdr, sound.rpcl_ramp) == ("batch", "mse", 30)
+    assert (sound.scale, sound.cpdr, sound.tau) == ("dataset", "mse", 0.5)
 
 
 def test_options_override_presets():

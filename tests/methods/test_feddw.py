@@ -567,7 +567,7 @@ def test_presets():
     assert (paper.relin_every, paper.relu_on_cr, paper.head_bias) == (0, False, False)
     assert (authors.mu_decay, authors.sl_ema, authors.sl_cumulative) == ((9, 10), 0.5, True)
     assert (authors.absent_row, authors.head_bias) == ("eye", True)
-    assert (sound.mu, sound.absent_row) == (10, "mask")
+    assert (sound.mu, sound.absent_row) == (30, "mask")
 
 
 def on_digits(method, rounds):

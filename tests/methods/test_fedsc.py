@@ -527,15 +527,15 @@ def test_U_in_float32_is_as_exact_as_its_docstring_says(near, width):
 
 
 @pytest.mark.parametrize(
-    ("preset", "round_", "share"),
-    [("sound", 2, 1 / 15), ("sound", 15, 0.5), ("sound", 30, 1.0), ("sound", 90, 1.0), ("paper", 2, 1.0)],
+    ("over", "round_", "share"),
+    [(30, 2, 1 / 15), (30, 15, 0.5), (30, 30, 1.0), (30, 90, 1.0), (0, 2, 1.0)],
 )
-def test_the_default_lets_rpcl_grow_over_thirty_rounds(preset, round_, share):
+def test_a_ramp_lets_rpcl_grow(over, round_, share):
     """Its weight, and its part of the loss: 2 / 30 in round 2, where it begins, whole from round 30 on."""
     r, o = random_table(), consistent_of(random_table())
     terms = {}
-    for name, ramp in (("ours", {}), ("whole", {"rpcl_ramp": 0})):
-        method = configured("fedsc", preset, lambda_rpcl=3.0, **ramp)
+    for name, ramp in (("ours", over), ("whole", 0)):
+        method = configured("fedsc", "sound", lambda_rpcl=3.0, rpcl_ramp=ramp)
         toy = world(method, [[0, 1]])
         payload = {"model": toy.task.init, "relational": r, "consistent": o}
         consts = method.begin(payload, {}, toy.federation.client_context(0, round_)).consts

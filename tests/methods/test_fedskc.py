@@ -636,7 +636,7 @@ def test_presets():
     assert (authors.silu, authors.scale, authors.denominator) == (False, "none", "positive_twice")
     assert (authors.missing_positive, authors.lcl_ramp, authors.knowledge_from) == ("self", 100, "last_epoch")
     assert (authors.gda, authors.gpr, authors.beta, authors.gpr_classes) == ("fedavg", "paper", 0.99, "own")
-    assert (sound.scale, sound.lcl_ramp, sound.gda, sound.gpr) == ("batch", 30, "share", "off")
+    assert (sound.tau, sound.scale, sound.gda, sound.gpr) == (0.5, "none", "fedavg", "off")
 
 
 @pytest.mark.parametrize("preset", PRESETS)

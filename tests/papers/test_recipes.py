@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import ConfigError
+from fedloom.methods import METHODS
+from fedloom.papers.measured import VARIANT
 from fedloom.papers.recipe import Recipe, find, recipes
 from fedloom.papers.shapes import stand_in
 from fedloom.papers.values import names, printed
@@ -131,6 +133,20 @@ def test_what_the_specs_fix() -> None:
     over = [cell.config for cell in find("feddw/table4").study().cells if cell.method.endswith("+DW")]
     assert {config.build_method().options.dw_mu for config in over} == {10}  # as for CIFAR-100 in Table I
     assert over[0].preset == "feddw"
+
+
+@pytest.mark.parametrize("recipe", [r for r in RUN if r.table.kind == "table"], ids=lambda r: r.name)
+def test_rows_of_released_code_and_of_sound_have_their_presets_options(recipe: Recipe) -> None:
+    """What a config says of the printed method is no part of another preset, but mu of CIFAR-100 and the algorithm."""
+    of_the_setting = {"algorithm", "mu"}
+    for cell in recipe.study().cells:
+        if (variant := VARIANT.search(cell.method)) is None:
+            continue
+        kept = {"mu"} if variant[1] == "sound" else set()
+        preset = vars(METHODS.get(cell.config.method).configured(variant[1], {}).options)
+        ours = vars(cell.config.build_method().options)
+        differ = {name for name in preset if ours[name] != preset[name]}
+        assert differ <= of_the_setting - kept, cell.name
 
 
 def test_values_are_read_as_printed() -> None:

@@ -225,7 +225,7 @@ class FedDW(DW, FedAvg):
     stays as it was. The released code differs (preset `authors`): moving average 0.5, uploads summed from round 1
     on, rows without data reset to e_i, mu divided by 10 every 9 rounds, and the bias stays. (It also takes soft labels
     and tests on augmented images, hands sample 0 to empty clients and truncates the number of participants; here
-    nothing of this.) Preset `sound` has mu = 10 and leaves out rows without data: see the method's page.
+    nothing of this.) Preset `sound` has mu = 30 and leaves out rows without data: see the method's page.
     """
 
     spec = Spec(head_bias=False)
@@ -239,7 +239,7 @@ class FedDW(DW, FedAvg):
             "absent_row": "eye",
             "head_bias": True,
         },
-        "sound": {"mu": 10.0, "absent_row": "mask"},
+        "sound": {"mu": 30.0, "absent_row": "mask"},
     }
     settings = {  # noqa: RUF012
         "authors": {"optimizer": {"name": "adam", "lr": 0.001}, "local_epochs": 5, "batch_size": 128}

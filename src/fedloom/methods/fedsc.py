@@ -80,7 +80,7 @@ class FedSC(Method):
     epoch and has no gradient. Departures: all losses are means over the batch (Algorithm 1 sums CE); classes that
     nobody holds are masked, and means and weights go over those that hold or take part. The released code differs: see
     `methods/released/fedsc.py` and preset `authors`. Preset `sound` takes CPDR as a mean square, because the printed L1
-    sum over d swamps CE, takes U per batch, and lets RPCL grow over 30 rounds: see the method's page.
+    sum over d swamps CE, and tau = 0.5: see the method's page.
     """
 
     spec = Spec(
@@ -102,7 +102,7 @@ class FedSC(Method):
             "consistent": "code",
             "prototypes_from": "last_epoch",
         },
-        "sound": {"scale": "batch", "cpdr": "mse", "rpcl_ramp": 30},
+        "sound": {"tau": 0.5, "cpdr": "mse"},
     }
     settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}  # noqa: RUF012
     about = About(

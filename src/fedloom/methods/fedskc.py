@@ -96,8 +96,8 @@ class FedSKC(Method):
     afresh before every epoch and has no gradient; GPR also acts on batch-norm statistics. Departures: both losses are
     means over the batch (Algorithm 1 sums CE); classes that nobody holds are masked, and means divide by what was
     merged. The released code differs (preset `authors`): sample weights overwrite GDA, no U, no SiLU, knowledge from
-    the last epoch, and the loss of `methods/released/fedskc.py`. Preset `sound` has U per batch, GDA on shares, no GPR,
-    and LCL growing over 30 rounds: see the method's page.
+    the last epoch, and the loss of `methods/released/fedskc.py`. Preset `sound` has no U, no GDA and no GPR,
+    and tau = 0.5: see the method's page.
     """
 
     spec = Spec(features=True, sends={"model": Sent(), "knowledge": Sent(each=True, labels=True)})
@@ -115,7 +115,7 @@ class FedSKC(Method):
             "beta": 0.99,
             "gpr_classes": "own",
         },
-        "sound": {"scale": "batch", "lcl_ramp": 30, "gda": "share", "gpr": "off"},
+        "sound": {"tau": 0.5, "scale": "none", "gda": "fedavg", "gpr": "off"},
     }
     settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}  # noqa: RUF012
     about = About(
