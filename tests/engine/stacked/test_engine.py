@@ -103,9 +103,10 @@ def test_any_width_of_the_stacks(width):
     agree(configured("fedsc"), engine=lambda worker: Batched(worker, width))
 
 
+@pytest.mark.parametrize("scale", ["dataset", "batch"])
 @pytest.mark.parametrize("name", ["fedskc", "fedsc"])
-def test_the_scale_over_the_data_set_is_taken_in_every_epoch(name):
-    agree(configured(name, "sound", scale="dataset"), epochs=3)
+def test_the_scale_is_taken_in_every_epoch_or_batch(name, scale):
+    agree(configured(name, "sound", scale=scale), epochs=3)
 
 
 def test_gradients_that_are_clipped():
