@@ -1,6 +1,6 @@
 """The results page shows what was measured."""
 
-import importlib.util
+from importlib import import_module
 from pathlib import Path
 
 from fedloom.methods import METHODS
@@ -9,16 +9,9 @@ from fedloom.study.studies.plan import read_study
 ROOT = Path(__file__).parents[1]
 
 
-def loaded(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_tables_of_all_pages_are_those_of_the_studies(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    results = loaded("results")
+    results = import_module("results")
     for page, tables in results.tables().items():
         text = page.read_text(encoding="utf-8")
         assert tables
@@ -27,7 +20,7 @@ def test_the_tables_of_all_pages_are_those_of_the_studies(monkeypatch):
 
 def test_sound_is_the_plainest_candidate_within_a_point_of_the_best(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    sound = loaded("sound")
+    sound = import_module("sound")
     plain, simple, rich = (sound.Candidate(name, options, ("a", "b")) for name, options in OPTIONS.items())
 
     def cells(*scores):
@@ -53,14 +46,14 @@ OPTIONS = {"plain": {}, "simple": {"x": 1}, "rich": {"x": 1, "y": 2}}
 
 def test_fedco2_is_not_scored_where_it_has_no_batch_norm(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    sound = loaded("sound")
+    sound = import_module("sound")
     assert {one.settings for one in sound.candidates("fedco2")} == {("fashion-0.1", "fashion-0.5", "cifar10-0.3")}
     assert {one.settings for one in sound.candidates("fedsc")} == {sound.CHOOSE}
 
 
 def test_every_departure_of_released_code_has_a_row_of_its_own(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    departures = loaded("departures")
+    departures = import_module("departures")
     there = {}
     for cell in read_study(departures.STUDY).cells:
         there[cell.method] = (cell.config.method, cell.values.get("preset"), cell.values.get(cell.config.method, {}))
@@ -81,7 +74,7 @@ def test_every_departure_of_released_code_has_a_row_of_its_own(monkeypatch):
 
 def test_a_departure_is_compared_with_the_paper_seed_by_seed(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    departures = loaded("departures")
+    departures = import_module("departures")
     cells = {"/feddw-paper": {"accuracies": [0.5, 0.6]}, "/feddw-sl-ema": {"accuracies": [0.51, 0.57]}}
     row = next(line for line in departures.departure_tables(cells)["departures-feddw"].splitlines() if "sl_ema" in line)
     assert row.endswith("| 54.0 ± 4.2 | -1.0, ahead on 1 of 2 |")
