@@ -1,5 +1,6 @@
 """The results page shows what was measured."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def test_fedco2_is_not_scored_where_it_has_no_batch_norm(monkeypatch):
     sound = import_module("sound")
     assert {one.settings for one in sound.candidates("fedco2")} == {("fashion-0.1", "fashion-0.5", "cifar10-0.3")}
     assert {one.settings for one in sound.candidates("fedsc")} == {sound.CHOOSE}
+
+
+def test_preset_sound_is_what_the_rule_chose(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    sound = import_module("sound")
+    cells = json.loads((ROOT / "benchmarks" / "results" / "studies" / "sound.json").read_text())["cells"]
+    for name in sound.FIVE:
+        assert sound.chosen(sound.candidates(name), cells).options == METHODS.get(name).presets["sound"], name
 
 
 def test_every_departure_of_released_code_has_a_row_of_its_own(monkeypatch):
