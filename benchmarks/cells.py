@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedloom.core.files import write_atomic
+from fedloom.methods.catalogue import entries
 from fedloom.study.clients import worst_of_group
 from fedloom.study.environment import describe
 from fedloom.study.results import Result, mean_std
@@ -18,6 +20,7 @@ from fedloom.study.studies.tuning import validation_accuracy
 from fedloom.study.studies.work import done_of
 
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
+BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}
 FOLDER = Path(__file__).parent / "results" / "studies"
 
 
@@ -86,10 +89,22 @@ def _at(config: Any, key: str) -> Any:
     return config
 
 
+@cache
+def titles() -> dict[str, str]:
+    """By name, how papers write a method's."""
+    return {one.name: one.title for one in entries()}
+
+
 def percent(values: Sequence[float]) -> str:
     """Mean ± sample standard deviation of shares, in percent."""
     mean, std = mean_std(values)
     return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
+
+
+def against(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Mean difference of two methods over the same seeds, in points, and on how many of them the first is ahead."""
+    each = [100 * (one - other) for one, other in zip(ours, theirs, strict=True)]
+    return f"{fmean(each):+.1f}, ahead on {sum(one > 0 for one in each)} of {len(each)}"
 
 
 def told(value: Any) -> str:

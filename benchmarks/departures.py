@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from cells import FIVE, percent, told
+from cells import BESIDE, FIVE, against, percent, told
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue import meanings
 
@@ -27,8 +26,8 @@ def departures(method: str) -> dict[str, tuple[Any, Any]]:
 
 
 def departure_tables(cells: Cells) -> dict[str, str]:
-    """By method, a row for each departure, and for the presets as a whole."""
-    return {f"departures-{name}": _table(name, cells) for name in FIVE}
+    """By method, a row for each departure, and for the presets as a whole; the methods to compare with."""
+    return {f"departures-{name}": _table(name, cells) for name in FIVE} | {"departures-others": _others(cells)}
 
 
 def _table(method: str, cells: Cells) -> str:
@@ -49,6 +48,14 @@ def _table(method: str, cells: Cells) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _others(cells: Cells) -> str:
+    lines = ["| method | accuracy % |", "|---|---|"]
+    for label, title in BESIDE.items():
+        cell = cells.get(f"/{label}")
+        lines.append(f"| {title} | {'–' if cell is None else percent(cell['accuracies'])} |")
+    return "\n".join(lines) + "\n"
+
+
 def _accuracy(method: str, label: str, cells: Cells) -> str:
     cell = cells.get(f"/{method}-{label}")
     return "–" if cell is None else percent(cell["accuracies"])
@@ -59,5 +66,4 @@ def _against(method: str, label: str, cells: Cells) -> str:
     cell, paper = cells.get(f"/{method}-{label}"), cells.get(f"/{method}-paper")
     if cell is None or paper is None:
         return "–"
-    each = [100 * (ours - theirs) for ours, theirs in zip(cell["accuracies"], paper["accuracies"], strict=True)]
-    return f"{fmean(each):+.1f}, ahead on {sum(one > 0 for one in each)} of {len(each)}"
+    return against(cell["accuracies"], paper["accuracies"])

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cells import titles, told
 from fedloom.core.files import write_atomic
 from fedloom.methods import METHODS
 from fedloom.study.config import RunConfig
@@ -112,6 +113,21 @@ def measure(case: Case) -> dict[str, Any]:
         "first_not_finite": first_lost,
         "accuracy": [round(mean, 4), round(std, 4)],
     }
+
+
+def table(cases: Sequence[Mapping[str, Any]]) -> str:
+    """The cases by method, as in `PAPERS`."""
+    lines = ["| method | alpha | preset | options | seeds that stayed finite | accuracy % |", "|---" * 6 + "|"]
+    for case in sorted(cases, key=lambda case: (list(PAPERS).index(case["method"]), -(case["alpha"] or 0))):
+        options = ", ".join(f"{key}={told(value)}" for key, value in case["options"].items())
+        lost = sorted({first for first in case["first_not_finite"] if first is not None})
+        finite = f"{case['finite']} of {case['seeds']}" + (f" (round {', '.join(map(str, lost))})" if lost else "")
+        mean, std = (100 * value for value in case["accuracy"])
+        lines.append(
+            f"| {titles()[case['method']]} | {case['alpha'] or '–'} | {case['preset']} | {options or '–'} |"
+            f" {finite} | {mean:.1f} ± {std:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

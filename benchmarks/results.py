@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cells import FOLDER, keep, percent
+import hundred_rounds
+from cells import FOLDER, keep, percent, titles
 from departures import departure_tables
 from fedloom.core.files import write_atomic
-from fedloom.methods.catalogue import entries
 from fedloom.study.results import mean_std
 from sound import sound_tables
 
@@ -94,6 +94,7 @@ def tables() -> dict[Path, dict[str, str]]:
         if study not in PAGES
         for setting in dict.fromkeys(name.partition("/")[0] for name in cells)
     }
+    settings["hundred-rounds"] = hundred_rounds.table(json.loads(hundred_rounds.RESULTS.read_text())["cases"])
     found = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
     found[DOCS / "methods" / "robust.md"] = {ATTACKS: attack_table(studies[ATTACKS])}
     found[DOCS / "methods" / "departures.md"] = departure_tables(studies.get(DEPARTURES, {}))
@@ -113,8 +114,7 @@ def with_tables(page: str, tables: Mapping[str, str]) -> str:
 
 
 def _name(label: str, cell: Mapping[str, Any]) -> str:
-    titles = {one.name: one.title for one in entries()}
-    title = titles.get(cell["method"], cell["method"])
+    title = titles().get(cell["method"], cell["method"])
     own = label.removeprefix(cell["method"]).strip("-")
     return f"{title} ({own})" if own else title
 

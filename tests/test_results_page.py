@@ -45,6 +45,33 @@ def test_sound_is_the_plainest_candidate_within_a_point_of_the_best(monkeypatch)
 OPTIONS = {"plain": {}, "simple": {"x": 1}, "rich": {"x": 1, "y": 2}}
 
 
+def test_what_was_chosen_is_shown_beside_the_plain_method(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    sound = import_module("sound")
+    cells = {
+        f"{at}/{one.label}": {"validations": [0.5, 0.7], "accuracies": [0.4, 0.6]}
+        for at in sound.CHOOSE
+        for one in sound.candidates("fedssa")
+    }
+    cells |= {f"{at}/local": {"validations": [0.6, 0.6], "accuracies": [0.9, 0.9]} for at in sound.CHOOSE}
+    cells["domains/fedssa-paper"], cells["domains/local"] = {"accuracies": [0.4, 0.6]}, {"accuracies": [0.45, 0.5]}
+    tables = sound.sound_tables(cells)
+    assert tables["sound-chosen"].splitlines()[2:] == [
+        "| FedSSA | nothing | 60.0 | 60.0 | Local, own models: 60.0 | in 4 of 8 runs |"
+    ]
+    assert tables["sound-unseen"].splitlines()[2:] == [
+        "| FedSSA | Local, own models | – | – | – | +2.5, ahead on 1 of 2 |"
+    ]
+
+
+def test_a_hundred_rounds_say_when_a_loss_was_lost(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    case = {"method": "fedskc", "preset": "paper", "options": {"tau": 0.01}, "alpha": 0.2, "finite": 4, "seeds": 5}
+    lost = case | {"first_not_finite": [None, 5, None, None, None], "accuracy": [0.581, 0.441]}
+    rows = import_module("hundred_rounds").table([lost]).splitlines()
+    assert rows[2] == "| FedSKC | 0.2 | paper | tau=0.01 | 4 of 5 (round 5) | 58.1 ± 44.1 |"
+
+
 def test_fedco2_is_not_scored_where_it_has_no_batch_norm(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     sound = import_module("sound")
@@ -66,7 +93,7 @@ def test_every_departure_of_released_code_has_a_row_of_its_own(monkeypatch):
     there = {}
     for cell in read_study(departures.STUDY).cells:
         there[cell.method] = (cell.config.method, cell.values.get("preset"), cell.values.get(cell.config.method, {}))
-    wanted = {}
+    wanted = {"fedavg": ("fedavg", None, {}), "local": ("local", None, {})}
     for name in departures.FIVE:
         for option, (_, released) in departures.departures(name).items():
             wanted[f"{name}-{option.replace('_', '-')}"] = (name, "paper", {option: released})
@@ -85,5 +112,6 @@ def test_a_departure_is_compared_with_the_paper_seed_by_seed(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     departures = import_module("departures")
     cells = {"/feddw-paper": {"accuracies": [0.5, 0.6]}, "/feddw-sl-ema": {"accuracies": [0.51, 0.57]}}
+    assert "| FedAvg | – |" in departures.departure_tables(cells)["departures-others"]
     row = next(line for line in departures.departure_tables(cells)["departures-feddw"].splitlines() if "sl_ema" in line)
     assert row.endswith("| 54.0 ± 4.2 | -1.0, ahead on 1 of 2 |")
