@@ -3,6 +3,7 @@
 python benchmarks/reproduction.py feddw-table1=runs/feddw-table1-full      # a study's folder into results/
 python benchmarks/reproduction.py fedskc-table1-lenet5=runs/fedskc-lenet5  # another setting: a file of its own
 python benchmarks/reproduction.py                                          # the page again
+fedloom reproduce --list --json > benchmarks/results/reproduction/planned.json   # hours of what was not run
 
 Values join those that are in the file; a cell that was measured again counts as measured last.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ def _without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_list_names_every_table_with_cells_data_and_hours(capsys: Any) -> None:
     code, out, _ = call(capsys, "reproduce", "--list", "--json")
-    tables = {row["name"]: row for row in json.loads(out)["tables"]}
+    told = json.loads(out)
+    tables = {row["name"]: row for row in told["tables"]}
     assert code == 0
+    assert f"Python {platform.python_version()}, torch" in told["machine"]
     assert len(tables) == 32 + 29
     first = tables["feddw/table1"]
     assert (first["cells"], first["hours"]) == (560, 560.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from fedloom.papers.document import document
@@ -22,6 +23,16 @@ def test_without_values_every_table_is_named_as_not_run(tmp_path: Path) -> None:
     assert "No table has been run and committed yet." in page
     for name in recipes():
         assert f"| `{name}` |" in page
+
+
+def test_what_was_not_run_has_its_hours(tmp_path: Path) -> None:
+    tables = [{"name": name, "hours": 1234.56} for name in recipes() if name != "fedsc/table4"]
+    (tmp_path / "planned.json").write_text(json.dumps({"machine": "a fast one", "tables": tables}))
+    page = document(tmp_path)
+    assert "`fedloom reproduce --list` on a fast one" in page
+    assert "Table 3: label skew on CIFAR | 36 | 1,234.6 |" in page
+    assert "Fed-CO2, Table 6: clients of the data sets | nothing is run | – |" in page
+    assert "FedSC, Table 4: parts taken out | 96 | – |" in page
 
 
 def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:

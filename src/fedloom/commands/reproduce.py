@@ -91,7 +91,9 @@ def show_all(scale: Scale, as_json: bool) -> None:
             | {"cells": len(cells), "data": ", ".join(sources(cells)), "missing": list(missing(cells)), "hours": hours}
         )
     if as_json:
-        print_json({"scale": scale, "tables": told})
+        from fedloom.study.environment import describe, in_words
+
+        print_json({"scale": scale, "machine": in_words(describe()), "tables": told})
         return
     console = console_of(as_json)
     for row in told:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from fedloom.core.files import parse_json
 from fedloom.papers.measured import Measured, read_measured
 from fedloom.papers.page import as_markdown
 from fedloom.papers.recipe import Recipe, recipes
@@ -49,17 +51,20 @@ Where released code departs from its paper, and the measured effect of each depa
 def document(folder: Path) -> str:
     """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`.
 
-    Tables without a file are named as not run. Raises `OSError` for a file that cannot be read, `ValueError` for one of
-    another form.
+    Tables without a file are named as not run, with their hours by `folder/planned.json`, which `fedloom reproduce
+    --list --json` prints. Raises `OSError` for a file that cannot be read, `ValueError` for one of another form.
     """
     run, left = [], []
+    hours, machine = _hours(folder / "planned.json")
     for name, recipe in recipes().items():
         found = [values for path in _files(folder, name) if (values := read_measured(path))]
         run += [as_markdown(recipe, values, _setting(values)) for values in found]
         if not found:
-            left.append(f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {_cells(recipe)} |")
+            left.append(f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {_planned(recipe, hours)} |")
     rest = ["## Not drawn", "\n".join(_not_drawn())]
-    rest += ["## Not run yet", "\n".join(["| name | table | cells |", "|---|---|---|", *left])] if left else []
+    if left:
+        rest += ["## Not run yet", *machine]
+        rest.append("\n".join(["| name | table | cells | core hours |", "|---|---|---|---|", *left]))
     none = [] if run else ["No table has been run and committed yet."]
     return "\n\n".join([_HEAD.rstrip(), *none, *(part.rstrip() for part in run), *rest]) + "\n"
 
@@ -79,5 +84,19 @@ def _not_drawn() -> list[str]:
     return ["| name | not drawn |", "|---|---|", *rows]
 
 
-def _cells(recipe: Recipe) -> str:
-    return "nothing is run" if recipe.table.facts is not None else f"{recipe.cells}"
+def _hours(path: Path) -> tuple[dict[str, float], list[str]]:
+    """Core hours by recipe, and on what machine they were foreseen."""
+    if not path.exists():
+        return {}, []
+    told = parse_json(path.read_text(encoding="utf-8"))
+    words = (
+        f"Core hours are those of `fedloom reproduce --list` on {told['machine']}, as if every method cost what FedAvg"
+        " costs. `--plan` counts each method's own."
+    )
+    return {row["name"]: row["hours"] for row in told["tables"]}, [words]
+
+
+def _planned(recipe: Recipe, hours: Mapping[str, float]) -> str:
+    if recipe.table.facts is not None:
+        return "nothing is run | –"
+    return f"{recipe.cells} | {f'{hours[recipe.name]:,.1f}' if recipe.name in hours else '–'}"

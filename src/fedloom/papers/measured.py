@@ -13,6 +13,7 @@ from typing import Any
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import Printed
 from fedloom.study.costs import epoch_ms
+from fedloom.study.environment import in_words
 from fedloom.study.folder import RunFolder
 from fedloom.study.formats import as_csv
 from fedloom.study.results import Result, best_val
@@ -140,13 +141,7 @@ def _rounded(seconds: float | None) -> float | None:
 def _machine(run: Result) -> str:
     """Processor and versions, in words."""
     told: dict[str, Any] | None = None if run.folder is None else RunFolder(run.folder).read_json("env.json")
-    if told is None:
-        return "not known"
-    versions = told["versions"]
-    return (
-        f"{told['processor']}, {told['cores']} cores, Python {versions['python']}, torch {versions['torch']}, "
-        f"fedloom {versions['fedloom']}"
-    )
+    return "not known" if told is None else in_words(told)
 
 
 def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: Done) -> float | None:

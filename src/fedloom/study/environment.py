@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ def describe() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
     }
+
+
+def in_words(told: Mapping[str, Any]) -> str:
+    """What `describe` found, in one line: processor, cores and the versions that decide numbers."""
+    versions = told["versions"]
+    return (
+        f"{told['processor']}, {told['cores']} cores, Python {versions['python']}, torch {versions['torch']}, "
+        f"fedloom {versions['fedloom']}"
+    )
 
 
 def peak_memory_mb() -> float:
