@@ -41,7 +41,9 @@ def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(recipe, done, {})))
     other = measured(recipe, done, {}, "with model=mlp", False)
     (tmp_path / "feddw-table1-mlp.csv").write_text(measured_csv(other))
+    (tmp_path / "fedskc-table5-small.csv").write_text(measured_csv(other))
     page = document(tmp_path)
+    assert "| `fedskc/table5` |" in page  # what was run is another setting
     assert "Setting: the paper's own." in page
     assert "Setting: with model=mlp." in page
     assert "with model=mlp: only the order is compared" in page

@@ -51,19 +51,20 @@ Where released code departs from its paper, and the measured effect of each depa
 def document(folder: Path) -> str:
     """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`.
 
-    Tables without a file are named as not run, with their hours by `folder/planned.json`, which `fedloom reproduce
-    --list --json` prints. Raises `OSError` for a file that cannot be read, `ValueError` for one of another form.
+    Tables that were not run in the paper's own setting are named as such, with their hours by `folder/planned.json`,
+    which `fedloom reproduce --list --json` prints. Raises `OSError` for a file that cannot be read, `ValueError` for
+    one of another form.
     """
     run, left = [], []
     hours, machine = _hours(folder / "planned.json")
     for name, recipe in recipes().items():
         found = [values for path in _files(folder, name) if (values := read_measured(path))]
         run += [as_markdown(recipe, values, _setting(values)) for values in found]
-        if not found:
+        if not any(one.comparable for values in found for one in values):
             left.append(f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {_planned(recipe, hours)} |")
     rest = ["## Not drawn", "\n".join(_not_drawn())]
     if left:
-        rest += ["## Not run yet", *machine]
+        rest += ["## Not run yet in the paper's own setting", *machine]
         rest.append("\n".join(["| name | table | cells | core hours |", "|---|---|---|---|", *left]))
     none = [] if run else ["No table has been run and committed yet."]
     return "\n\n".join([_HEAD.rstrip(), *none, *(part.rstrip() for part in run), *rest]) + "\n"
