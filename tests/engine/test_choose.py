@@ -1,6 +1,7 @@
 """The engine that is asked for, with own kernels or without, and what stands in the way of one."""
 
 import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -291,10 +292,12 @@ def test_a_config_may_take_every_step_in_plain_python():
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_FSIZE"])
 @pytest.mark.parametrize("name", ["processes", "auto"])
 def test_where_no_memory_can_be_shared_it_is_said_and_rounds_run(limit, name):
-    """As under ulimit -v and ulimit -f."""
+    """As under ulimit -v and ulimit -f. What earlier tests left mapped comes on top of the first: without room for its
+    stack a worker's thread would never start."""
     kind = getattr(resource, limit)
     before, toy = resource.getrlimit(kind), world(configured("fedsc"), LABELS)
-    resource.setrlimit(kind, (1 << 38, before[1]))
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if limit == "RLIMIT_AS" else 0
+    resource.setrlimit(kind, (pages * resource.getpagesize() + (1 << 38), before[1]))
     try:
         found = choose(toy.federation, toy.worker, EngineChoice(name=name, workers=2))
         toy.federation.engine = found.engine
