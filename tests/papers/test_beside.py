@@ -98,10 +98,17 @@ def test_another_setting_is_compared_in_its_order_alone(make_result: MakeResult)
     recipe, accuracies = find("fedsc/table5"), {"L1": 0.1, "L2": 0.2, "Cosine": 0.3, "KL": 0.25, "Angle-wise": 0.4}
     done = {("cifar10", row): [make_result("fedsc", 0, [value])] for row, value in accuracies.items()}
     found = lines(recipe, measured(recipe, done, {}, "small scale", False))
-    assert {line.verdict.why for line in found} == {"small scale: only the order is compared"}
+    assert {line.verdict.why for line in found} == {"another setting: only the order is compared"}
     (order,) = orders(found)
     assert order.found is not None
     assert order.found.n == 5
+
+
+def test_values_without_a_spread_are_told(make_result: MakeResult) -> None:
+    seeds = {"L1": (0.1, 0.1), "L2": (0.2, 0.1), "KL": (0.1,)}
+    done = {("cifar10", row): [make_result("fedsc", k, [v]) for k, v in enumerate(of)] for row, of in seeds.items()}
+    told = [text for text in notes(beside("fedsc/table5", done)) if "the same value on every seed" in text]
+    assert told == ["cifar10: the same value on every seed, as of nets that answer one class always: L1."]
 
 
 def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:

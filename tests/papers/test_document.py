@@ -46,7 +46,9 @@ def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     assert "| `fedskc/table5` |" in page  # what was run is another setting
     assert "Setting: the paper's own." in page
     assert "Setting: with model=mlp." in page
-    assert "with model=mlp: only the order is compared" in page
+    assert "another setting: only the order is compared" in page
+    assert "practical and pathological | the paper's own | 2 | 1 | 0 | 0 | – |" in page
+    assert "| with model=mlp | 2 | – | – | – | – |" in page
     assert "## FedDW, Table I: accuracy on four data sets" in page
     assert "| 2       | 99.31 ± 0.00 |" in page
     assert "| `feddw/table1` |" not in page

@@ -12,6 +12,8 @@ from fedloom.papers.values import Printed
 from fedloom.papers.verdicts import Order, Verdict, judged, order, order_judged
 from fedloom.study.text import listed
 
+_VARIANTS = {"authors": "released code", "sound": "our default"}
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -48,7 +50,7 @@ def lines(recipe: Recipe, found: Sequence[Measured]) -> list[Line]:
 
     A value that was not run, or cannot be compared, is there with the reason.
     """
-    other = next((one.changed for one in found if not one.comparable), None)
+    other = any(not one.comparable for one in found)
     by_value: dict[tuple[str, str, str, str | None], list[Measured]] = {}
     for one in found:
         by_value.setdefault(one.key[:-1], []).append(one)
@@ -74,7 +76,7 @@ def orders(found: Sequence[Line]) -> list[OrderLine]:
 
 
 def notes(found: Sequence[Line]) -> list[str]:
-    """What limits the comparison: single seeds, and numbers of seeds that differ between methods."""
+    """What limits the comparison: single seeds, other seeds for some methods, the same value on all seeds."""
     run = [line for line in found if line.ours]
     made = []
     single = list(dict.fromkeys(line.row for line in run if len(line.seeds) == 1))
@@ -85,6 +87,10 @@ def notes(found: Sequence[Line]) -> list[str]:
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{row} {len(seeds)}" for row, seeds in counts.items())
             made.append(f"{column}: methods were run with different seeds ({told}).")
+    same = [line for line in run if len(line.ours) > 1 and len(set(line.ours)) == 1]
+    for column in dict.fromkeys(line.column for line in same):
+        told = listed(list(dict.fromkeys(line.row for line in same if line.column == column)))
+        made.append(f"{column}: the same value on every seed, as of nets that answer one class always: {told}.")
     missing = list(dict.fromkeys(f"{line.row} in {line.column}" for line in found if line.verdict.why == "not run"))
     if missing and run:
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
@@ -92,9 +98,7 @@ def notes(found: Sequence[Line]) -> list[str]:
     return made
 
 
-def _line(
-    recipe: Recipe, value: Printed, column: str | None, row: str, runs: Sequence[Measured], other: str | None
-) -> Line:
+def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Sequence[Measured], other: bool) -> Line:
     known = {one.seed: one.ours for one in sorted(runs, key=lambda one: one.seed) if one.ours is not None}
     reason = _reason(recipe, value, column, row, other)
     if reason is None and runs and not known:
@@ -118,7 +122,7 @@ def _line(
     )
 
 
-def _reason(recipe: Recipe, value: Printed, column: str | None, row: str, other: str | None) -> str | None:
+def _reason(recipe: Recipe, value: Printed, column: str | None, row: str, other: bool) -> str | None:
     """Why a printed value cannot be compared with ours, whatever ours is."""
     name, _ = recipe.table.beside.get(row, (row, ""))
     if column is None:
@@ -127,6 +131,7 @@ def _reason(recipe: Recipe, value: Printed, column: str | None, row: str, other:
         return "left out here; see what the recipe leaves open"
     if value.metric == "ms_per_epoch":
         return "times of another machine: only their order is compared"
-    if other is not None:
-        return f"{other}: only the order is compared"
-    return "released code, not the printed method" if row.endswith("[authors]") else None
+    if other:
+        return "another setting: only the order is compared"
+    variant = VARIANT.search(row)
+    return None if variant is None else f"{_VARIANTS[variant[1]]}, not the printed method"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from fedloom.core.files import parse_json
+from fedloom.papers.beside import lines, orders
 from fedloom.papers.measured import Measured, read_measured
 from fedloom.papers.page import as_markdown
 from fedloom.papers.recipe import Recipe, recipes
@@ -47,6 +49,15 @@ Where released code departs from its paper, and the measured effect of each depa
 [a page of their own](methods/departures.md).
 """
 
+_GLANCE = """## At a glance
+
+How many of the printed values that were run have which verdict, and in how many columns the order of the methods is the
+printed one. Presets `authors` and `sound` are not counted: they are not what is printed.
+
+| table | setting | seeds | reproduced | near | not reproduced | order |
+|---|---|---|---|---|---|---|
+"""
+
 
 def document(folder: Path) -> str:
     """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`.
@@ -55,19 +66,23 @@ def document(folder: Path) -> str:
     which `fedloom reproduce --list --json` prints. Raises `OSError` for a file that cannot be read, `ValueError` for
     one of another form.
     """
-    run, left = [], []
+    run: list[str] = []
+    left: list[str] = []
+    glance: list[str] = []
     hours, machine = _hours(folder / "planned.json")
     for name, recipe in recipes().items():
         found = [values for path in _files(folder, name) if (values := read_measured(path))]
-        run += [as_markdown(recipe, values, _setting(values)) for values in found]
+        for values in found:
+            run.append(as_markdown(recipe, values, _setting(values)))
+            glance.append(_counts(recipe, values))
         if not any(one.comparable for values in found for one in values):
             left.append(f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {_planned(recipe, hours)} |")
     rest = ["## Not drawn", "\n".join(_not_drawn())]
     if left:
         rest += ["## Not run yet in the paper's own setting", *machine]
         rest.append("\n".join(["| name | table | cells | core hours |", "|---|---|---|---|", *left]))
-    none = [] if run else ["No table has been run and committed yet."]
-    return "\n\n".join([_HEAD.rstrip(), *none, *(part.rstrip() for part in run), *rest]) + "\n"
+    first = [_GLANCE + "\n".join(glance)] if run else ["No table has been run and committed yet."]
+    return "\n\n".join([_HEAD.rstrip(), *first, *(part.rstrip() for part in run), *rest]) + "\n"
 
 
 def _files(folder: Path, name: str) -> list[Path]:
@@ -77,6 +92,19 @@ def _files(folder: Path, name: str) -> list[Path]:
 
 def _setting(found: list[Measured]) -> str:
     return found[0].changed or "the paper's own"
+
+
+def _counts(recipe: Recipe, found: list[Measured]) -> str:
+    """One table's verdicts, counted."""
+    every = lines(recipe, found)
+    words = Counter(line.verdict.word for line in every if line.ours)
+    order = [one.verdict.word for one in orders(every) if one.found]
+    seeds = sorted({len(line.ours) for line in every if line.ours})
+    cells = [f"{recipe.paper.paper}, {recipe.table.title}", _setting(found), " or ".join(map(str, seeds))]
+    judged = all(one.comparable for one in found)
+    cells += [str(words[word]) if judged else "–" for word in ("reproduced", "near", "not reproduced")]
+    cells.append(f"{order.count('order reproduced')} of {len(order)}" if order else "–")
+    return f"| {' | '.join(cells)} |"
 
 
 def _not_drawn() -> list[str]:
