@@ -46,7 +46,7 @@ def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_
     assert (
         "| mnist-practical | FedAvg          | acc_pct   | 3       | 99.31 ± 0.01 | 99.31 ± 0.20 | reproduced" in page
     )
-    assert "The seeds are not printed." in page
+    assert "Seeds are not printed." in page
     assert "| mnist-practical | FedAvg          | 2.0" in page  # core minutes that were foreseen
     (tmp_path / "t.csv").write_text(measured_csv(values))
     assert read_measured(tmp_path / "t.csv") == values
@@ -129,12 +129,21 @@ def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
     assert one(domains, "COPA", domain="Avg").verdict.why == "not run"
     also = with_row(make_result("fedco2", 0, [0.5]), "accuracy/online", 0.45)
     also = with_row(also, "accuracy/online", 0.6, client=4)  # the fifth domain
-    online = beside("fedco2/table10", {("domainnet", "Fed-CO2"): [also]})
+    online = beside("fedco2/table10", {("domainnet", "Fed-CO2 (no intra and inter knowledge transfer)"): [also]})
     assert one(online, "Online Model", domain="Avg").ours == pytest.approx([45.0])
     assert one(online, "Online Model", domain="Real").ours == pytest.approx([60.0])
     assert one(online, "Online Model", domain="Sketch").verdict.why == "no run gives test_accuracy_pct of Sketch"
 
 
-def with_row(result: Result, name: str, value: float, client: int | None = None) -> Result:
-    result.rows.append(Row(round=1, client=client, split="test", protocol=None, name=name, value=value))
+def test_pooled_accuracy_is_of_the_rounds_that_the_run_selects(make_result: MakeResult) -> None:
+    config = {"evaluation": {"last_k": 2}}
+    run = make_result("fedco2", 0, (0.1, 0.2, 0.3), select="mean_last_k", config=config)
+    for round_, value in ((1, 0.5), (2, 0.6), (3, 0.7)):
+        with_row(run, "accuracy_pooled", value, round_=round_)
+    found = beside("fedco2/table3", {("cifar10-pathological", "Fed-CO2"): [run]})
+    assert one(found, "Fed-CO2", column="cifar10-pathological").ours == pytest.approx([65.0])
+
+
+def with_row(result: Result, name: str, value: float, client: int | None = None, round_: int = 1) -> Result:
+    result.rows.append(Row(round=round_, client=client, split="test", protocol=None, name=name, value=value))
     return result

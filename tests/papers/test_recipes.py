@@ -14,9 +14,10 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
 from fedloom.papers.measured import VARIANT
-from fedloom.papers.recipe import Recipe, find, recipes
-from fedloom.papers.shapes import stand_in
+from fedloom.papers.recipe import Recipe, Scale, find, recipes
+from fedloom.papers.shapes import shape_of, stand_in
 from fedloom.papers.values import names, printed
+from fedloom.study.setup import Setup
 from fedloom.study.studies.plan import Cell
 
 TABLES = {
@@ -113,6 +114,19 @@ def test_every_setting_reaches_its_partition(name: str, column: str) -> None:
     assert (scenario.train.sizes > 0).all()
 
 
+@pytest.mark.parametrize("scale", ["full", "small"])
+def test_no_method_refuses_its_net_and_none_is_another_one_all_along(scale: Scale) -> None:
+    seen: set[tuple[Any, ...]] = set()
+    for cell in (cell for recipe in RUN for cell in recipe.study(scale).cells):
+        config, shape = cell.config, shape_of(cell.config)
+        key = config.method, str(config.model), shape.sample, len(shape.classes)
+        if key not in seen:
+            seen.add(key)
+            made = Setup.of(config, shape.sample, len(shape.classes), config.scenario.clients)
+            found = made.method.examine(made.tasks, config.scenario.clients)
+            assert [finding.code for finding in found if finding.code.endswith("only_warmup")] == [], cell.name
+
+
 def test_what_the_specs_fix() -> None:
     """Facts of the papers that no config file holds: rows that switch parts off."""
     ablation = find("fedsc/table4").study().cells
@@ -130,6 +144,13 @@ def test_what_the_specs_fix() -> None:
     mus = {cell.setting: cell.config.build_method().options.mu for cell in own}
     assert mus["cifar100-practical"] == 10
     assert mus["cifar10-practical"] == 0.1
+    split = {cell.setting: cell for cell in find("feddw/table2").study().cells if cell.method == "FedRep"}
+    bodies = {name: cell.config.build_method().options.body_epochs for name, cell in split.items()}
+    assert (bodies["cifar10"], bodies["25-rounds"], bodies["125-rounds"]) == (4, 9, 1)  # and one of the head
+    moon = {cell.setting: cell for cell in find("fedsc/table3").study().cells if cell.method == "MOON"}
+    assert {name: cell.config.build_method().options.mu for name, cell in moon.items()} == {"cifar10": 5, "cifar100": 1}
+    bare = {cell.method for cell in find("fedco2/table1").study().cells if "fc_norm" in str(cell.config.model)}
+    assert bare == {"FedPer", "MOON", "FedRoD"}
     over = [cell.config for cell in find("feddw/table4").study().cells if cell.method.endswith("+DW")]
     assert {config.build_method().options.dw_mu for config in over} == {10}  # as for CIFAR-100 in Table I
     assert over[0].preset == "feddw"
@@ -137,8 +158,9 @@ def test_what_the_specs_fix() -> None:
 
 @pytest.mark.parametrize("recipe", [r for r in RUN if r.table.kind == "table"], ids=lambda r: r.name)
 def test_rows_of_released_code_and_of_sound_have_their_presets_options(recipe: Recipe) -> None:
-    """What a config says of the printed method is no part of another preset, but mu of CIFAR-100 and the algorithm."""
-    of_the_setting = {"algorithm", "mu"}
+    """What a config says of the printed method is no part of another preset, but mu of CIFAR-100, and the round of
+    stabilisation where all have one net."""
+    of_the_setting = {"mu", "t_stable"}
     for cell in recipe.study().cells:
         if (variant := VARIANT.search(cell.method)) is None:
             continue

@@ -16,7 +16,7 @@ from fedloom.study.costs import epoch_ms
 from fedloom.study.environment import in_words
 from fedloom.study.folder import RunFolder
 from fedloom.study.formats import as_csv
-from fedloom.study.results import Result, best_val
+from fedloom.study.results import Result, at_selected, best_val
 from fedloom.study.targets import reached
 
 _ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
@@ -158,14 +158,15 @@ def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: 
         return 100 * (run.numbers["accuracy"] - same[0]) if same else None
     if metric not in _ACCURACY:
         return None
-    name = f"accuracy/{predictor}" if predictor else "accuracy"
+    name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if value.domain not in (None, "Avg"):
         domains = recipe.table.domains
         return of_client(domains.index(value.domain), run, name) if value.domain in domains else None
-    if not predictor:
+    if name == "accuracy":
         return 100 * float(run.numbers["accuracy"])
-    _, found = run.curve(name)
-    return 100 * found[-1] if found else None
+    last_k = run.config.get("evaluation", {}).get("last_k", 1)
+    found = at_selected(run.rows, name, run.numbers["select"], last_k)
+    return None if found is None else 100 * found
 
 
 def of_client(client: int, run: Result, name: str = "accuracy") -> float | None:

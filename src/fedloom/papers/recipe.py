@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -26,10 +27,12 @@ _UNDRAWN = "Not drawn:"
 
 
 class Small(Section):
-    """A reduction: what it is in words, the keys that make it, and how many seeds."""
+    """A reduction: what it is in words, the keys that make it, rows that it leaves out by patterns of columns, and how
+    many seeds."""
 
     says: str
     keys: Keys
+    without: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seeds: int = Field(3, ge=1)
 
 
@@ -51,7 +54,8 @@ class Table(Section):
     surfaces. `rows`: those of the paper's rows that it has (None: all), or `only`: rows of its own. `with`: keys on top
     of a row. `beside`: rows that are another predictor of a row's run. `further`: panels of a sweep that show one
     client alone, by name. `domains`: clients in order, where values are printed by domain. `baseline`: the row that
-    gains refer to. `facts`: why nothing is run. `open`: what the paper leaves open, and what was chosen."""
+    gains refer to. `pooled`: accuracy is over all clients' test samples together, not the mean over
+    clients. `facts`: why nothing is run. `open`: what the paper leaves open, and what was chosen."""
 
     title: str
     kind: Kind = "table"
@@ -67,6 +71,7 @@ class Table(Section):
     points: Points = Points()
     domains: tuple[str, ...] = ()
     baseline: str | None = None
+    pooled: bool = False
     facts: str | None = None
     small: Keys = Field(default_factory=dict)
     open: tuple[str, ...] = ()
@@ -160,15 +165,18 @@ class Recipe:
         return parse_study(
             {
                 **laid(shared, keys or {}),
-                "settings": {name: _block(column) for name, column in self.table.columns.items()},
+                "settings": {name: self._block(name, small) for name in self.table.columns},
                 "methods": self.rows,
                 "seeds": seeds or (self.paper.small.seeds if small else self.table.seeds),
             }
         )
 
-
-def _block(column: Keys) -> Keys:
-    return {key: value for key, value in column.items() if key not in _OF_A_COLUMN}
+    def _block(self, name: str, small: bool) -> Keys:
+        """A column's keys, as a setting of the study."""
+        block = {key: value for key, value in self.table.columns[name].items() if key not in _OF_A_COLUMN}
+        less = self.paper.small.without.items() if small else ()
+        left_out = [row for row, where in less if row in self.rows and any(fnmatchcase(name, glob) for glob in where)]
+        return laid(block, {"without": [*block.get("without", []), *left_out]}) if left_out else block
 
 
 @cache
