@@ -109,6 +109,8 @@ def test_values_without_a_spread_are_told(make_result: MakeResult) -> None:
     done = {("cifar10", row): [make_result("fedsc", k, [v]) for k, v in enumerate(of)] for row, of in seeds.items()}
     told = [text for text in notes(beside("fedsc/table5", done)) if "the same value on every seed" in text]
     assert told == ["cifar10: the same value on every seed, as of nets that answer one class always: L1."]
+    base = {("cifar10", "FedAvg (no module)"): [make_result("fedavg", k, [0.5 + k / 10]) for k in range(2)]}
+    assert not any("the same value" in text for text in notes(beside("fedskc/table5", base)))  # its gain over itself
 
 
 def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:

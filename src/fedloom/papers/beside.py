@@ -87,7 +87,8 @@ def notes(found: Sequence[Line]) -> list[str]:
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{row} {len(seeds)}" for row, seeds in counts.items())
             made.append(f"{column}: methods were run with different seeds ({told}).")
-    same = [line for line in run if len(line.ours) > 1 and len(set(line.ours)) == 1]
+    tested = [line for line in run if line.metric.endswith(("acc_pct", "accuracy_pct"))]
+    same = [line for line in tested if len(line.ours) > 1 and len(set(line.ours)) == 1]
     for column in dict.fromkeys(line.column for line in same):
         told = listed(list(dict.fromkeys(line.row for line in same if line.column == column)))
         made.append(f"{column}: the same value on every seed, as of nets that answer one class always: {told}.")
