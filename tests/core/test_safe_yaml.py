@@ -16,7 +16,7 @@ from fedloom.core.safe_yaml import parse_yaml, read_yaml
     ("text", "value"),
     [
         ("", None),
-        ("a: [1, 2.5, yes, x]", {"a": [1, 2.5, True, "x"]}),
+        ("a: [1, 2.5, true, x]", {"a": [1, 2.5, True, "x"]}),
         ("a: &x {b: 1}\nc: *x", {"a": {"b": 1}, "c": {"b": 1}}),
         ("base: &x {a: 1, b: 2}\nown: {<<: *x, b: 3}", {"base": {"a": 1, "b": 2}, "own": {"a": 1, "b": 3}}),
     ],
@@ -73,3 +73,13 @@ def test_the_file_is_named_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     file.write_bytes(b"\xef\xbb\xbfa: 1")  # a byte order mark, as some editors write it
     assert read_yaml(file) == {"a": 1}
+
+
+@pytest.mark.parametrize("word", ["off", "on", "no", "yes", "Off", "NO", "y", "n"])
+def test_words_that_are_names_of_options_are_no_truth_values(word: str) -> None:
+    assert parse_yaml(f"fedskc: {{gpr: {word}}}") == {"fedskc": {"gpr": word}}
+
+
+@pytest.mark.parametrize(("word", "value"), [("true", True), ("True", True), ("FALSE", False), ("trueish", "trueish")])
+def test_truth_values_are_true_and_false(word: str, value: object) -> None:
+    assert parse_yaml(word) == value

@@ -40,9 +40,9 @@ def scenarios(
     if name is not None:
         found = find_ready(name)
         if as_json:
-            import yaml
+            from fedloom.core.safe_yaml import parse_yaml
 
-            print_json({"name": found.name, "path": str(found.path), "config": yaml.safe_load(found.text)})
+            print_json({"name": found.name, "path": str(found.path), "config": parse_yaml(found.text)})
         else:
             console_of(as_json).print(f"# {found.path}\n{found.text.rstrip()}", markup=False, soft_wrap=True)
         return

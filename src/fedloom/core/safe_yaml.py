@@ -1,11 +1,12 @@
 """YAML from people, read in bounded time: plain values only, no key twice, no bombs.
 
-PyYAML's safe loader builds no objects, but it recurses as deep as its input, unfolds aliases without limit and keeps
-the last of two equal keys.
+PyYAML's safe loader builds no objects, but it recurses as deep as its input, unfolds aliases without limit, keeps the
+last of two equal keys, and reads the words off, on, no and yes as truth values. Options are called `off`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from functools import lru_cache
 from pathlib import Path
@@ -24,8 +25,16 @@ class _Refused(yaml.YAMLError):
     """Valid YAML that no config needs."""
 
 
+_TRUTH = "tag:yaml.org,2002:bool"
+
+
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which refuses a key that comes twice."""
+    """The safe loader, which refuses a key that comes twice. Truth values are true and false, as in YAML 1.2."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in known if tag != _TRUTH]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -35,6 +44,9 @@ class _Loader(yaml.SafeLoader):
                     raise _Refused(f"the key '{key.value}' comes twice, again in line {key.start_mark.line + 1}")
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(_TRUTH, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def parse_yaml(text: str, longest: int = _LETTERS) -> Any:
