@@ -96,6 +96,8 @@ def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any)
         (["fedco2/table6"], "nothing is run"),
         (["fedssa/fig3"], "Not drawn: a formula"),
         ([], "name a table"),
+        (["feddw/table1", "seeds=2"], "seeds = 2: a table has its own; see --seeds and --only"),
+        (["feddw/table1", "optimizer.lr=[0.1, 0.01]"], "a table takes one value of a key"),
     ],
 )
 def test_what_cannot_be_is_one_line(capsys: Any, words: list[str], says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult
     both = joined(run(0, 1), run(1, 2, accuracy=0.98))
     (line,) = [line for line in lines(recipe, both) if line.ours]
     assert (line.seeds, line.ours) == ([0, 1, 2], pytest.approx([99.0, 98.0, 98.0]))
+    gone = [replace(value, ours=None) for value in run(2)]
+    assert joined(run(2), gone) == run(2)  # as a gain on a day without its baseline
     with pytest.raises(ValueError, match=r"different settings: the paper.s own and with model=mlp"):
         joined(run(0), run(1, changed="with model=mlp"))
 
@@ -117,13 +120,16 @@ def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
     curve = (0.1, 0.3, 0.5)
     rounds = beside("fedsc/table3", {("cifar10", "FedAvg"): [make_result("fedavg", 0, curve)]})
     assert one(rounds, "FedAvg", column="cifar10", metric="rounds_to_40").ours == [3]
-    assert one(rounds, "FedAvg", column="cifar10", metric="rounds_to_80").verdict.why == "no run gives rounds_to_80"
+    assert one(rounds, "FedAvg", column="cifar10", metric="rounds_to_80").verdict.why == "1 of 1 seed did not get there"
     both = {
         ("cifar10", "FedAvg (no module)"): [make_result("fedavg", 0, [0.5]), make_result("fedavg", 1, [0.6])],
         ("cifar10", "LCL"): [make_result("fedskc", 0, [0.55])],
     }
     gain = one(beside("fedskc/table5", both), "LCL", column="cifar10", metric="gain_over_fedavg_points")
     assert gain.ours == pytest.approx([5.0])
+    itself = one(beside("fedskc/table5", both), "FedAvg (no module)", column="cifar10", metric=gain.metric)
+    assert itself.verdict.word == "not comparable"
+    assert {order.metric for order in orders(beside("fedskc/table5", both))} == {"test_accuracy_pct"}
     office = make_result("fedavg", 0, [0.5], client_accuracies=(0.1, 0.2, 0.3, 0.4))
     domains = beside("fedco2/table1", {("office", "FedAvg"): [office]})
     assert one(domains, "FedAvg", domain="DSLR").ours == pytest.approx([30.0])
@@ -144,6 +150,24 @@ def test_pooled_accuracy_is_of_the_rounds_that_the_run_selects(make_result: Make
         with_row(run, "accuracy_pooled", value, round_=round_)
     found = beside("fedco2/table3", {("cifar10-pathological", "Fed-CO2"): [run]})
     assert one(found, "Fed-CO2", column="cifar10-pathological").ours == pytest.approx([65.0])
+
+
+def test_a_target_that_was_not_reached_counts_against_a_method(make_result: MakeResult) -> None:
+    quick, slow, never = (0.1, 0.3, 0.5), (0.1, 0.1, 0.1, 0.45), (0.1, 0.1, 0.1, 0.1)
+    curves = {"FedSC": (quick, never, never), "FedAvg": (slow, slow, slow), "MOON": (never, never, never)}
+    done = {
+        ("cifar10", row): [make_result(row.lower(), seed, curve) for seed, curve in enumerate(of)]
+        for row, of in curves.items()
+    }
+    found = beside("fedsc/table3", done)
+    fedsc = one(found, "FedSC", column="cifar10", metric="rounds_to_40")
+    assert (fedsc.seeds, fedsc.ours, fedsc.missed) == ([0, 1, 2], [3], 2)
+    assert (fedsc.verdict.word, fedsc.verdict.why) == ("not reproduced", "2 of 3 seeds did not get there")
+    assert fedsc.ranked > one(found, "FedAvg", column="cifar10", metric="rounds_to_40").ranked == 4
+    assert not any("One seed" in text or "different seeds" in text for text in notes(found))
+    page = as_markdown(find("fedsc/table3"), measured(find("fedsc/table3"), done, {}), "")
+    assert "3.00, 1 of 3 seeds" in page
+    assert "–, 0 of 3 seeds" in page
 
 
 def with_row(result: Result, name: str, value: float, client: int | None = None, round_: int = 1) -> Result:

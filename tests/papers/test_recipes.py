@@ -127,6 +127,14 @@ def test_no_method_refuses_its_net_and_none_is_another_one_all_along(scale: Scal
             assert [finding.code for finding in found if finding.code.endswith("only_warmup")] == [], cell.name
 
 
+def test_keys_of_a_call_lie_on_top_of_columns_and_rows() -> None:
+    assert {cell.config.rounds for cell in find("feddw/table3").study(keys={"rounds": 7}).cells} == {7}
+    models = {cell.config.model for cell in find("fedco2/table3").study(keys={"model": "lenet5-bn"}).cells}
+    assert models == {"lenet5-bn"}
+    parts = {cell.method: cell.config for cell in find("fedsc/table4").study(keys={"fedsc": {"tau": 0.5}}).cells}
+    assert (parts["RPCL"].build_method().options.tau, parts["RPCL"].build_method().options.cpdr) == (0.5, "off")
+
+
 def test_what_the_specs_fix() -> None:
     """Facts of the papers that no config file holds: rows that switch parts off."""
     ablation = find("fedsc/table4").study().cells

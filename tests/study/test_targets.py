@@ -108,6 +108,24 @@ def test_rows_of_other_settings_are_not_paired_but_rates_may_differ(make_result:
     assert found.difference == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"model": "mlp"}, {"model": {"name": "mlp", "hidden": "[64]"}}),
+        ({"scenario": {"attack": None}}, {"scenario": {"attack": {"kind": "noise"}}}),
+        ({}, {"early_stopping": {"patience": 3}}),
+    ],
+)
+def test_a_key_that_only_one_row_has_makes_another_setting(one: Any, other: Any, make_result: MakeResult) -> None:
+    def run(method: str, config: Any, accuracy: float, seed: int) -> Result:
+        return make_result(method, seed, [accuracy], config={**config, method: {"own": accuracy}})
+
+    runs = [run("fedavg", one, 0.5, seed) for seed in (0, 1)] + [run("moon", one, 0.6, seed) for seed in (0, 1)]
+    runs += [run("fedavg", other, 0.7, seed) for seed in (0, 1)] + [run("moon", other, 0.9, seed) for seed in (0, 1)]
+    found = all_paired(result_table(runs), "fedavg")
+    assert [one.difference for one in found] == pytest.approx([0.1, 0.2])
+
+
 def test_the_table_of_a_target_in_all_formats(make_result: MakeResult) -> None:
     runs = [
         with_costs(make_result(seed=k, accuracies=a), 1000, 500, 10) for k, a in enumerate([(0.5, 0.8), (0.1, 0.2)])

@@ -60,14 +60,16 @@ def reproduce(
         show_cost(recipe, study, cells, folder, chosen, as_json)
         return
     from fedloom.papers.data import refuse_missing
+    from fedloom.study.studies.place import Place
 
     refuse_missing(cells)
+    Place(folder).claim(study)
     if recipe.table.kind == "table":
-        foresee(study, cells, folder)
+        foresee(cells, folder)
     try:
         carry_out(study, folder, only or (), False, workers, quiet, as_json)
     finally:
-        write_beside(recipe, study, folder, chosen, overrides or ())
+        write_beside(recipe, folder, chosen, overrides or ())
 
 
 def show_all(scale: Scale, as_json: bool) -> None:
@@ -143,13 +145,11 @@ def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], place: Plac
     return {"name": name, "cells": len(cells), "done": done, "hours": hours}
 
 
-def foresee(study: Study, cells: Sequence[Cell], folder: Path) -> None:
+def foresee(cells: Sequence[Cell], folder: Path) -> None:
     """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays."""
     from fedloom.core.files import json_text, write_atomic
     from fedloom.papers.cost import study_cost
-    from fedloom.study.studies.place import Place
 
-    Place(folder).claim(study)
     there = foreseen(folder)
     new = {cell.group: cell for cell in cells if cell.group not in there}
     if new:
@@ -168,18 +168,19 @@ def foreseen(folder: Path) -> dict[str, float]:
     return found
 
 
-def write_beside(recipe: Recipe, study: Study, folder: Path, scale: Scale, overrides: Sequence[str]) -> None:
-    """Write into the study's folder what the finished cells show: a figure with its rows as CSV, and of a table also
+def write_beside(recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence[str]) -> None:
+    """Write into the study's folder what its finished cells show: a figure with its rows as CSV, and of a table also
     ours beside theirs, as Markdown, and what was measured, as CSV."""
     from fedloom.core.files import write_atomic
     from fedloom.papers.figures import tidy
     from fedloom.papers.measured import measured, measured_csv
     from fedloom.papers.page import as_markdown
     from fedloom.report.figures import save
-    from fedloom.study.studies.place import Place
+    from fedloom.study.studies.place import Place, read
     from fedloom.study.studies.work import done_of
 
-    done = done_of(study, Place(folder))
+    whole = read(folder)  # which may be larger than what this call ran
+    done = {} if whole is None else done_of(whole, Place(folder))
     if not done:
         return
     kind = recipe.table.kind

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
 
-from fedloom.papers.measured import VARIANT, Measured, pairs
+from fedloom.papers.measured import ACCURACY, GAIN, VARIANT, Measured, pairs
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import Printed
-from fedloom.papers.verdicts import Order, Verdict, judged, order, order_judged
+from fedloom.papers.verdicts import NEAR, NOT_RUN, Order, Verdict, judged, order, order_judged
 from fedloom.study.text import listed
 
 _VARIANTS = {"authors": "released code", "sound": "our default"}
@@ -17,8 +18,8 @@ _VARIANTS = {"authors": "released code", "sound": "our default"}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One value: ours by seed, and theirs. `row`: as in the study; `method`: as printed. `seconds`, `estimated`: of one
-    core, a run on average."""
+    """One value: ours by seed, and theirs. `row`: as in the study; `method`: as printed. `missed`: seeds that never had
+    it, as a target accuracy; `ours` leaves them out. `seconds`, `estimated`: of one core, a run on average."""
 
     column: str
     row: str
@@ -27,11 +28,22 @@ class Line:
     domain: str | None
     seeds: list[int]
     ours: list[float]
+    missed: int
     theirs: float | None
     theirs_std: float | None
     seconds: float | None
     estimated: float | None
     verdict: Verdict
+
+    @property
+    def run(self) -> bool:
+        """Whether there is a run for it."""
+        return bool(self.seeds)
+
+    @property
+    def ranked(self) -> float:
+        """What an order goes by: the mean, or worse than any number of rounds where a seed never got there."""
+        return inf if self.missed else fmean(self.ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +73,26 @@ def lines(recipe: Recipe, found: Sequence[Measured]) -> list[Line]:
 
 
 def orders(found: Sequence[Line]) -> list[OrderLine]:
-    """How far the order of the methods is the printed one, by column and measure. Variants do not count."""
+    """How far the order of the methods is the printed one, by column and measure. Variants do not count, and gains have
+    the order of the accuracies that they come from."""
     groups: dict[tuple[str, str, str | None], list[Line]] = {}
     for line in found:
-        if line.row == line.method or not VARIANT.search(line.row):
+        if not VARIANT.search(line.row) and line.metric != GAIN:
             groups.setdefault((line.column, line.metric, line.domain), []).append(line)
     made = []
     for (column, metric, domain), members in groups.items():
-        both = [(fmean(line.ours), line.theirs) for line in members if line.ours and line.theirs is not None]
+        both = [(line.ranked, line.theirs) for line in members if line.run and line.theirs is not None]
         agree = order([ours for ours, _ in both], [theirs for _, theirs in both])
-        reason = None if both else "not run"
+        reason = None if both else NOT_RUN
         made.append(OrderLine(column, metric, domain, agree, order_judged(agree, reason)))
     return made
 
 
 def notes(found: Sequence[Line]) -> list[str]:
     """What limits the comparison: single seeds, other seeds for some methods, the same value on all seeds."""
-    run = [line for line in found if line.ours]
+    run = [line for line in found if line.run]
     made = []
-    single = list(dict.fromkeys(line.row for line in run if len(line.seeds) == 1))
+    single = list(dict.fromkeys(f"{line.row} in {line.column}" for line in run if len(line.seeds) == 1))
     if single:
         made.append(f"One seed only, so without an interval: {listed(single)}.")
     for column in dict.fromkeys(line.column for line in run):
@@ -87,12 +100,12 @@ def notes(found: Sequence[Line]) -> list[str]:
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{row} {len(seeds)}" for row, seeds in counts.items())
             made.append(f"{column}: methods were run with different seeds ({told}).")
-    tested = [line for line in run if line.metric.endswith(("acc_pct", "accuracy_pct"))]
+    tested = [line for line in run if line.metric in ACCURACY]
     same = [line for line in tested if len(line.ours) > 1 and len(set(line.ours)) == 1]
     for column in dict.fromkeys(line.column for line in same):
         told = listed(list(dict.fromkeys(line.row for line in same if line.column == column)))
         made.append(f"{column}: the same value on every seed, as of nets that answer one class always: {told}.")
-    missing = list(dict.fromkeys(f"{line.row} in {line.column}" for line in found if line.verdict.why == "not run"))
+    missing = list(dict.fromkeys(f"{line.row} in {line.column}" for line in found if line.verdict.why == NOT_RUN))
     if missing and run:
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         made.append(f"Not run yet: {', '.join(missing[:8])}{more}.")
@@ -100,12 +113,14 @@ def notes(found: Sequence[Line]) -> list[str]:
 
 
 def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Sequence[Measured], other: bool) -> Line:
-    known = {one.seed: one.ours for one in sorted(runs, key=lambda one: one.seed) if one.ours is not None}
-    reason = _reason(recipe, value, column, row, other)
-    if reason is None and runs and not known:
+    by_seed = {one.seed: one.ours for one in sorted(runs, key=lambda one: one.seed)}
+    known = {seed: ours for seed, ours in by_seed.items() if ours is not None}
+    to_target = value.metric.startswith("rounds_to_")
+    reason = _reason(recipe, value, column, row, other, bool(runs))
+    if reason is None and runs and not known and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
-    ours = list(known.values())
-    verdict = judged(ours, value.value, near=None if value.metric.startswith("rounds_to") else 1.0, reason=reason)
+    ours, missed = list(known.values()), len(by_seed) - len(known) if to_target else 0
+    verdict = judged(ours, value.value, near=None if to_target else NEAR, missed=missed, reason=reason)
     estimates = [one.estimated for one in runs if one.estimated is not None]
     return Line(
         column or value.column,
@@ -113,8 +128,9 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Se
         value.method,
         value.metric,
         value.domain,
-        list(known),
+        list(by_seed if to_target else known),
         ours,
+        missed,
         value.value,
         value.std,
         fmean(one.seconds for one in runs) if runs else None,
@@ -123,13 +139,17 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Se
     )
 
 
-def _reason(recipe: Recipe, value: Printed, column: str | None, row: str, other: bool) -> str | None:
+def _reason(recipe: Recipe, value: Printed, column: str | None, row: str, other: bool, run: bool) -> str | None:
     """Why a printed value cannot be compared with ours, whatever ours is."""
     name, _ = recipe.table.beside.get(row, (row, ""))
     if column is None:
         return "a mean over other columns"
     if name in recipe.table.columns[column].get("without", []):
         return "left out here; see what the recipe leaves open"
+    if not run:
+        return NOT_RUN
+    if value.metric == GAIN and name == recipe.table.baseline:
+        return "the gain of a method over itself"
     if value.metric == "ms_per_epoch":
         return "times of another machine: only their order is compared"
     if other:

@@ -51,10 +51,10 @@ Where released code departs from its paper, and the measured effect of each depa
 
 _GLANCE = """## At a glance
 
-How many of the printed values that were run have which verdict, and in how many columns the order of the methods is the
-printed one. Presets `authors` and `sound` are not counted: they are not what is printed.
+How many of the printed values that were run have which verdict. Last, of the columns with at least five methods, in how
+many their order is the printed one. Presets `authors` and `sound` are not counted: they are not what is printed.
 
-| table | setting | seeds | reproduced | near | not reproduced | order |
+| table | setting | seeds | reproduced | near | not reproduced | orders reproduced |
 |---|---|---|---|---|---|---|
 """
 
@@ -97,9 +97,9 @@ def _setting(found: list[Measured]) -> str:
 def _counts(recipe: Recipe, found: list[Measured]) -> str:
     """One table's verdicts, counted."""
     every = lines(recipe, found)
-    words = Counter(line.verdict.word for line in every if line.ours)
+    words = Counter(line.verdict.word for line in every if line.run)
     order = [one.verdict.word for one in orders(every) if one.found]
-    seeds = sorted({len(line.ours) for line in every if line.ours})
+    seeds = sorted({len(line.seeds) for line in every if line.run})
     cells = [f"{recipe.paper.paper}, {recipe.table.title}", _setting(found), " or ".join(map(str, seeds))]
     judged = all(one.comparable for one in found)
     cells += [str(words[word]) if judged else "–" for word in ("reproduced", "near", "not reproduced")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedloom.papers.measured import Done, of_client
+from fedloom.papers.measured import Done, accuracy, of_client
 from fedloom.papers.recipe import Recipe
 from fedloom.study.clients import client_accuracies
 from fedloom.study.results import Result
@@ -78,8 +78,8 @@ def _points(recipe: Recipe, column: str, keys: Mapping[str, Any], run: Result, n
         case "clients":
             return list(client_accuracies(run.rows, name).items())
         case _:
-            found = [float(run.numbers["accuracy"])] if name == "accuracy" else run.curve(name)[1][-1:]
-            return [(keys.get("x", column), one) for one in found]
+            found = accuracy(recipe, run, name.partition("/")[2])
+            return [] if found is None else [(keys.get("x", column), found / 100)]
 
 
 def _target(done: Done, column: str) -> float:

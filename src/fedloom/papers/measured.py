@@ -19,7 +19,8 @@ from fedloom.study.formats import as_csv
 from fedloom.study.results import Result, at_selected, best_val
 from fedloom.study.targets import reached
 
-_ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
+ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
+GAIN = "gain_over_fedavg_points"
 VARIANT = re.compile(r" \[(authors|sound)\]$")
 Done = Mapping[tuple[str, str], Sequence[Result]]  # by setting and row
 
@@ -123,7 +124,9 @@ def joined(earlier: Sequence[Measured], later: Sequence[Measured]) -> list[Measu
     if len(settings) > 1:
         told = " and ".join(one or "the paper's own" for one in sorted(settings))
         raise ValueError(f"values of different settings: {told}; keep them in files of their own")
-    return list(({one.key: one for one in earlier} | {one.key: one for one in later}).values())
+    known = {one.key for one in earlier if one.ours is not None}
+    new = [one for one in later if one.ours is not None or one.key not in known]  # as a gain without its baseline
+    return list(({one.key: one for one in earlier} | {one.key: one for one in new}).values())
 
 
 def _names() -> list[str]:
@@ -152,16 +155,23 @@ def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: 
         return None if first is None else float(first.round)
     if metric == "ms_per_epoch":
         return epoch_ms(run)
-    if metric == "gain_over_fedavg_points":
+    if metric == GAIN:
         base = done.get((recipe.column(value.column) or "", recipe.table.baseline or ""), [])
         same = [other.numbers["accuracy"] for other in base if other.numbers["seed"] == run.numbers["seed"]]
         return 100 * (run.numbers["accuracy"] - same[0]) if same else None
-    if metric not in _ACCURACY:
+    if metric not in ACCURACY:
         return None
-    name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if value.domain not in (None, "Avg"):
         domains = recipe.table.domains
+        name = f"accuracy/{predictor}" if predictor else "accuracy"
         return of_client(domains.index(value.domain), run, name) if value.domain in domains else None
+    return accuracy(recipe, run, predictor)
+
+
+def accuracy(recipe: Recipe, run: Result, predictor: str = "") -> float | None:
+    """The test accuracy of a run as its table counts it, in percent, in the round that the run's rule selects; of
+    another `predictor` where one is named. None where it was not measured."""
+    name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if name == "accuracy":
         return 100 * float(run.numbers["accuracy"])
     last_k = run.config.get("evaluation", {}).get("last_k", 1)
@@ -170,7 +180,8 @@ def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: 
 
 
 def of_client(client: int, run: Result, name: str = "accuracy") -> float | None:
-    """Test accuracy of one client in percent, in the round that the run's rule selects; None where it has none.
+    """Test accuracy of one client in percent, in the round of best validation accuracy if the run goes by it, else in
+    the last one; None where it has none.
 
     name: the measure, where it is of another predictor, e.g. "accuracy/online".
     """

@@ -19,7 +19,7 @@ def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str) -> str:
     setting: in what setting the cells ran, in words.
     """
     every = lines(recipe, found)
-    run, order = [line for line in every if line.ours], orders(every)
+    run, order = [line for line in every if line.run], orders(every)
     parts = [f"## {recipe.paper.paper}, {recipe.table.title}", f"Setting: {setting}."]
     if run:
         parts += [_lines(run), *([_orders(order)] if any(one.found for one in order) else []), _costs(run)]
@@ -36,8 +36,8 @@ def _lines(found: Sequence[Line]) -> str:
             line.column,
             line.row,
             line.metric if line.domain is None else f"{line.metric}, {line.domain}",
-            len(line.ours),
-            _value(*mean_std(line.ours)),
+            len(line.seeds),
+            _ours(line),
             "–" if line.theirs is None else _value(line.theirs, line.theirs_std),
             line.verdict.word,
             line.verdict.why,
@@ -73,6 +73,11 @@ def _costs(found: Sequence[Line]) -> str:
         rows.append([line.column, line.row, foreseen, f"{line.seconds / 60:.1f}", ratio])
     names = ("column", "row", "core minutes foreseen", "taken", "ratio")
     return tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
+
+
+def _ours(line: Line) -> str:
+    told = _value(*mean_std(line.ours)) if line.ours else "–"
+    return f"{told}, {len(line.ours)} of {len(line.seeds)} seeds" if line.missed else told
 
 
 def _value(mean: float, std: float | None) -> str:

@@ -16,7 +16,7 @@ from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import Printed, printed
 from fedloom.study.sections import Section
-from fedloom.study.studies.plan import Study, laid, parse_study
+from fedloom.study.studies.plan import OF_STUDIES, Study, laid, parse_study
 
 Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
@@ -154,22 +154,26 @@ class Recipe:
         return parse_yaml(text) in self.paper.searched.get(key, ())
 
     def study(self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None) -> Study:
-        """The study of the table. seeds: how many, from 0 on; None takes the recipe's. keys: on top of all settings.
+        """The study of the table. seeds: how many, from 0 on; None takes the recipe's. keys: on top of all cells.
 
-        Raises `ConfigError` for a table in which nothing is run.
+        Raises `ConfigError` for a table in which nothing is run, and for keys that are none of a cell's.
         """
         if self.table.facts is not None:
             raise ConfigError(f"{self.name}: {self.table.facts}")
-        small = scale == "small"
-        shared = laid(self.paper.small.keys, self.table.small) if small else {}
-        return parse_study(
+        small, over = scale == "small", keys or {}
+        for key in over.keys() & set(OF_STUDIES):
+            raise ConfigError(f"{key} = {shown(over[key])}: a table has its own; see --seeds and --only")
+        made = parse_study(
             {
-                **laid(shared, keys or {}),
+                **(laid(self.paper.small.keys, self.table.small) if small else {}),
                 "settings": {name: self._block(name, small) for name in self.table.columns},
-                "methods": self.rows,
+                "methods": {row: laid(own, over) for row, own in self.rows.items()},
                 "seeds": seeds or (self.paper.small.seeds if small else self.table.seeds),
             }
         )
+        if listed := next((cell.point for cell in made.cells if cell.point), None):
+            raise ConfigError(f"{listed}: a table takes one value of a key; `fedloom study` takes lists")
+        return made
 
     def _block(self, name: str, small: bool) -> Keys:
         """A column's keys, as a setting of the study."""

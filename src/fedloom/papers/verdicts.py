@@ -13,7 +13,8 @@ from fedloom.study.text import counted
 
 Word = Literal["reproduced", "near", "order reproduced", "not reproduced", "not comparable"]
 NEAR = 1.0  # points
-_FEWEST = 4  # methods of which an order means something
+NOT_RUN = "not run"
+_FEWEST = 5  # methods: the interval of four holds zero whatever their order is
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +26,27 @@ class Verdict:
 
 
 def judged(
-    ours: Sequence[float], theirs: float | None, *, near: float | None = NEAR, reason: str | None = None
+    ours: Sequence[float],
+    theirs: float | None,
+    *,
+    near: float | None = NEAR,
+    missed: int = 0,
+    reason: str | None = None,
 ) -> Verdict:
     """Compare our values, one a seed, with the printed one, in the same unit.
 
     reproduced: theirs lies inside the 95 % t interval of our mean, for which it takes two seeds. near: our mean is
-    within `near` (None: no such word for this measure). reason: why they cannot be compared at all.
+    within `near` (None: no such word for this measure). missed: seeds that never had the value, as a target that they
+    did not reach; then there is no mean to compare. reason: why they cannot be compared at all.
     """
     if reason is not None:
         return Verdict("not comparable", reason)
     if theirs is None:
         return Verdict("not comparable", "nothing is printed")
+    if missed:
+        return Verdict("not reproduced", f"{missed} of {counted(missed + len(ours), 'seed')} did not get there")
     if not ours:
-        return Verdict("not comparable", "not run")
+        return Verdict("not comparable", NOT_RUN)
     mean, inside = fmean(ours), interval(ours)
     away = f"{mean - theirs:+.2f}"
     if inside is not None and inside[0] <= theirs <= inside[1]:
@@ -61,7 +70,7 @@ class Order:
 
 
 def order(ours: Sequence[float], theirs: Sequence[float]) -> Order | None:
-    """How far two orders of the same methods agree; None for fewer than four methods, or where all values tie.
+    """How far two orders of the same methods agree; None for fewer than five methods, or where all values tie.
 
     The 95 % interval is Fisher's, with the standard error sqrt(1.06 / (n - 3)) of Fieller, Hartley and Pearson (1957).
     A correlation of 1 counts as half a step of its scale below 1, for its transform is not finite.

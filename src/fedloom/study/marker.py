@@ -14,12 +14,11 @@ Kind = Literal["run", "comparison", "study"]
 _EARLIER = ("config.yaml", "scenario.json", "env.json")  # of run folders that versions without a marker left
 
 
-def claim(path: Path, kind: Kind, hash: str | None = None) -> None:
-    """Mark a folder as that of a run, a comparison or a study (`hash`: which). Raises `RunFolderError` as `check`."""
+def claim(path: Path, kind: Kind) -> None:
+    """Mark a folder as that of a run, a comparison or a study. Raises `RunFolderError` as `check`."""
     check(path, kind)
     if not (path / MARKER).exists():
-        told = {"fedloom": __version__, "folder": kind} | ({} if hash is None else {"hash": hash})
-        write_atomic(path / MARKER, json_text(told) + "\n")
+        write_atomic(path / MARKER, json_text({"fedloom": __version__, "folder": kind}) + "\n")
 
 
 def check(path: Path, kind: Kind) -> None:

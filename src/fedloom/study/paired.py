@@ -82,10 +82,12 @@ def _alike(row: ResultRow, other: ResultRow) -> bool:
 
 
 def same_setting(row: ResultRow, other: ResultRow) -> bool:
-    """Whether the keys in which rows differ, and which both have, have equal values; the optimiser's do not count."""
+    """Whether all keys have equal values, one that only one row has being unequal: an attack, a width of a net. The
+    optimiser's, and each method's own options, do not count."""
+    apart = ("optimizer.", f"{row['method']}.", f"{other['method']}.")
     mine, theirs = row["setting"], other["setting"]
-    shared = [key for key in mine.keys() & theirs.keys() if not key.startswith("optimizer.")]
-    return all(mine[key] == theirs[key] for key in shared)
+    keys = [key for key in mine.keys() | theirs.keys() if not key.startswith(apart)]
+    return all(mine.get(key) == theirs.get(key) for key in keys)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -116,6 +116,8 @@ def test_patterns_choose_by_setting_method_or_seed() -> None:
     assert len(study.chosen(["a", "seed0"])) == 6
     with pytest.raises(ConfigError, match="--only 'c' fits no cell"):
         study.chosen(["c"])
+    named = parse_study(SHARED | {"methods": {"FedDW [authors]": {"method": "feddw"}, "FedDW a": {"method": "moon"}}})
+    assert {cell.method for cell in named.chosen(["FedDW [authors]"])} == {"FedDW [authors]"}
 
 
 def test_sections_are_joined_key_by_key_and_words_are_names() -> None:

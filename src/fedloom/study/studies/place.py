@@ -1,6 +1,6 @@
 """A study on disk, shared by processes and machines.
 
-.fedloom (the mark, with the study's hash) · study.yaml (all that the study says) · a run folder for each cell ·
+.fedloom (the mark) · study.yaml (all that the study says) · a run folder for each cell ·
 NAME.error.txt beside a cell that failed · trials/ (run folders of the tuning, and what it chose) · .locks/.
 """
 
@@ -36,22 +36,25 @@ class Place:
         self.path = path
 
     def check(self, study: Study) -> None:
-        """Raises `RunFolderError` if the folder is of something else, or of another study."""
+        """Raises `RunFolderError` if the folder is of something else, or of another study: neither has all cells of the
+        other."""
         marker.check(self.path, "study")
         there = read(self.path)
-        if there is not None and there.hash != study.hash:
+        if there is not None and not (there.holds(study) or study.holds(there)):
             how = difference(relevant(there.values), relevant(study.values)) or "made by another version of fedloom"
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
 
     def claim(self, study: Study) -> None:
-        """Make the folder, and mark it as this study's. Raises `RunFolderError` as `check` does."""
+        """Make the folder, and mark it as this study's; a study with more cells takes it over. Raises `RunFolderError`
+        as `check` does."""
         marker.check(self.path, "study")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with FileLock(self.path / marker.LOCK, timeout=_WAIT):
                 self.check(study)
-                marker.claim(self.path, "study", study.hash)
-                if not (self.path / STUDY).exists():
+                marker.claim(self.path, "study")
+                there = read(self.path)
+                if there is None or not there.holds(study):  # it has grown
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
         except Timeout:
             raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None

@@ -22,7 +22,7 @@ from fedloom.study.ready import find_config
 from fedloom.study.sections import Section
 from fedloom.study.studies.space import Space, check_tries, once, plain_space, read_space, tried_in
 
-_OWN = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # of a study; all others are of a config
+OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # others are of a config
 _NO_NUMBERS = ("engine", "checkpoint")
 
 
@@ -118,6 +118,11 @@ class Study:
         """Hash (16 hex digits) of everything in the study that can change a number."""
         return hashlib.sha256(json.dumps(relevant(self.values), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
+    def holds(self, other: Study) -> bool:
+        """Whether all cells of another study are cells of this one, tuned in the same way."""
+        same = (self.tried, self.trials) == (other.tried, other.trials)
+        return same and {cell.folder for cell in other.cells} <= {cell.folder for cell in self.cells}
+
     def chosen(self, patterns: Sequence[str] = ()) -> list[Cell]:
         """The cells whose names fit one of `patterns` (`*` and `?` as in a shell); all if there are none.
 
@@ -145,10 +150,10 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
     Raises `ConfigError` for the first thing that is wrong, in any cell.
     """
     try:
-        keys = StudyKeys(**{key: value for key, value in values.items() if key in _OWN})
+        keys = StudyKeys(**{key: value for key, value in values.items() if key in OF_STUDIES})
     except ValidationError as error:
         raise explained(error, "", StudyKeys) from None
-    shared = {key: value for key, value in values.items() if key not in _OWN}
+    shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
     settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
     cells = [cell for name, block in settings.items() for cell in _cells(keys, name, block)]
     told: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
@@ -226,7 +231,8 @@ def _told(point: Point) -> str:
 
 def _fits(cell: Cell, pattern: str) -> bool:
     """Whether the whole name fits, or a part of it from its beginning or to its end."""
-    return any(fnmatchcase(cell.name, one) for one in (pattern, f"{pattern}/*", f"*/{pattern}", f"*/{pattern}/*"))
+    plain = pattern.replace("[", "[[]")  # a bracket is part of a name: FedDW [authors]
+    return any(fnmatchcase(cell.name, one) for one in (plain, f"{plain}/*", f"*/{plain}", f"*/{plain}/*"))
 
 
 def _named(given: Any) -> bool:
