@@ -33,7 +33,7 @@ Then nothing runs.
 
 | verdict | what it means |
 |---|---|
-| reproduced | theirs lies inside the 95 % t interval of our mean over seeds |
+| reproduced | theirs lies inside the 95 % t interval of our mean over seeds; a large spread makes it wide |
 | near | our mean is within one point of theirs |
 | order reproduced | the rank correlation of the methods with theirs has an interval above zero |
 | not reproduced | none of these |
