@@ -76,6 +76,15 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
     assert "60.0" in page  # core minutes that were foreseen
 
 
+def test_more_seeds_join_those_that_are_done(capsys: Any) -> None:
+    words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--out", "t", "--quiet")
+    assert call(capsys, *words, "--seeds", "1")[0] == 0
+    assert call(capsys, *words, "--seeds", "2")[0] == 0
+    assert call(capsys, *words, "--seeds", "1")[0] == 0  # a part of it again hides nothing
+    rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
+    assert [row["seed"] for row in rows] == ["0", "1"]
+
+
 def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any) -> None:
     words = ("reproduce", "feddw/fig4", *CHANGED, "--only", "mnist", "--out", "f", "--quiet")
     code, _, err = call(capsys, *words)

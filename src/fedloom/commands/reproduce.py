@@ -181,6 +181,8 @@ def write_beside(recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence
 
     whole = read(folder)  # which may be larger than what this call ran
     done = {} if whole is None else done_of(whole, Place(folder))
+    known = recipe.table.columns.keys(), recipe.rows.keys()  # those of an earlier version may be gone
+    done = {(column, row): runs for (column, row), runs in done.items() if column in known[0] and row in known[1]}
     if not done:
         return
     kind = recipe.table.kind
