@@ -27,10 +27,11 @@ _UNDRAWN = "Not drawn:"
 
 
 class Small(Section):
-    """A reduction: what it is in words, the keys that make it, rows that it leaves out by patterns of columns, and how
-    many seeds."""
+    """A reduction: what it is in words, and what it does to single rows; the keys that make it, rows that it leaves out
+    by patterns of columns, and how many seeds."""
 
     says: str
+    rows: dict[str, str] = Field(default_factory=dict)
     keys: Keys
     without: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seeds: int = Field(3, ge=1)
@@ -140,7 +141,10 @@ class Recipe:
 
     def says(self, scale: Scale) -> str:
         """The scale in words."""
-        return "the paper's own setting" if scale == "full" else self.paper.small.says
+        if scale == "full":
+            return "the paper's own setting"
+        small = self.paper.small
+        return "; ".join([small.says, *(text for row, text in small.rows.items() if row in self.rows)])
 
     def changing(self, words: Sequence[str]) -> list[str]:
         """Those of `key=value` words that can change a number."""
