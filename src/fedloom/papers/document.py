@@ -87,7 +87,7 @@ def document(folder: Path) -> str:
 
 def _files(folder: Path, name: str) -> list[Path]:
     stem = name.replace("/", "-")
-    return sorted([*folder.glob(f"{stem}.csv"), *folder.glob(f"{stem}-*.csv")])
+    return sorted([*folder.glob(f"{stem}.csv"), *folder.glob(f"{stem}-*.csv")], key=lambda path: path.stem)
 
 
 def _setting(found: list[Measured]) -> str:
