@@ -18,8 +18,8 @@ _VARIANTS = {"authors": "released code", "sound": "our default"}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One value: ours by seed, and theirs. `row`: as in the study; `method`: as printed. `missed`: seeds that never had
-    it, as a target accuracy; `ours` leaves them out. `seconds`, `estimated`: of one core, a run on average."""
+    """One value: ours by seed, and theirs. `row`: as in the study; `method`: as printed. `ours` leaves out seeds that
+    never reached a target. `seconds`, `estimated`: of one core, a run on average."""
 
     column: str
     row: str
@@ -28,7 +28,6 @@ class Line:
     domain: str | None
     seeds: list[int]
     ours: list[float]
-    missed: int
     theirs: float | None
     theirs_std: float | None
     seconds: float | None
@@ -39,6 +38,11 @@ class Line:
     def run(self) -> bool:
         """Whether there is a run for it."""
         return bool(self.seeds)
+
+    @property
+    def missed(self) -> int:
+        """How many seeds never reached the target."""
+        return len(self.seeds) - len(self.ours)
 
     @property
     def ranked(self) -> float:
@@ -119,8 +123,9 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Se
     reason = _reason(recipe, value, column, row, other, bool(runs))
     if reason is None and runs and not known and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
-    ours, missed = list(known.values()), len(by_seed) - len(known) if to_target else 0
-    verdict = judged(ours, value.value, near=None if to_target else NEAR, missed=missed, reason=reason)
+    seeds, ours = list(by_seed if to_target else known), list(known.values())
+    near, missed = None if to_target else NEAR, len(seeds) - len(ours)
+    verdict = judged(ours, value.value, near=near, missed=missed, reason=reason)
     estimates = [one.estimated for one in runs if one.estimated is not None]
     return Line(
         column or value.column,
@@ -128,9 +133,8 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Se
         value.method,
         value.metric,
         value.domain,
-        list(by_seed if to_target else known),
+        seeds,
         ours,
-        missed,
         value.value,
         value.std,
         fmean(one.seconds for one in runs) if runs else None,
