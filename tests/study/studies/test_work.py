@@ -101,12 +101,12 @@ def test_the_folder_of_another_study_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_study_grows_in_its_folder_and_a_part_of_it_finds_its_place(tmp_path: Path) -> None:
-    out, tried = tmp_path / "s", Path.stat
+    out = tmp_path / "s"
     first, larger = parse_study(TINY | {"seeds": 1}), parse_study(TINY | {"methods": ["fedavg", "fedprox", "fedbn"]})
     run_all(first, out)
-    made = {path: tried(path).st_mtime_ns for path in out.glob("*/summary.json")}
+    made = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
     assert len(run_all(larger, out).done) == 6
-    assert {path: tried(path).st_mtime_ns for path in made} == made  # nothing is done twice
+    assert {path: path.stat().st_mtime_ns for path in made} == made  # nothing is done twice
     assert len(collect([out]).results) == 6
     assert len(run_all(first, out).done) == 2  # a part again
     assert len(collect([out]).results) == 6
