@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fedloom.papers import cost as module
-from fedloom.papers.cost import cost, relative_flops, study_cost
+from fedloom.papers.cost import cost, study_cost
 from fedloom.papers.recipe import find
+from fedloom.papers.shapes import shape_of
 from fedloom.study.config import parse
+
+
+def _tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of all trials that would be made; none is."""
+    tried: list[str] = []
+
+    def speed(keys: str, batch: int, shape: Any) -> float:
+        tried.append(keys)
+        return 1e-3
+
+    monkeypatch.setattr(module, "_speed", speed)
+    monkeypatch.setattr(module, "_speeds", {})
+    return tried
 
 
 def config(name: str, cell: str) -> Any:
@@ -30,39 +46,58 @@ def config(name: str, cell: str) -> Any:
 def test_samples_are_those_of_the_setting(
     monkeypatch: pytest.MonkeyPatch, name: str, cell: str, trained: int, tested: int
 ) -> None:
-    monkeypatch.setattr(module, "seconds_per_sample", lambda config: 1e-3)
+    monkeypatch.setattr(module, "seconds_per_sample", lambda config, by_method=True: 1e-3)
     found = cost(config(name, cell), by_method=False)
     assert found.trained == pytest.approx(trained, rel=0.01)
     assert found.tested == pytest.approx(tested, rel=0.01)
     assert found.seconds == pytest.approx(1e-3 * (found.trained + found.tested / 3))
 
 
-def test_a_method_that_does_more_counts_more() -> None:
-    keys = {
-        "scenario": {"source": "digits", "partition": "iid", "clients": 2},
-        "model": {"name": "mlp", "hidden": [16]},
-    }
-    assert relative_flops(parse(keys | {"method": "fedavg"})) == pytest.approx(1.0)
-    # MOON: one pass with gradients (3 units) and two without (1 each), of the body that it contrasts
-    assert 1.2 < relative_flops(parse(keys | {"method": "moon"})) < 2.0
+_DIGITS = {
+    "scenario": {"source": "digits", "partition": "iid", "clients": 2},
+    "model": {"name": "mlp", "hidden": [16]},
+}
 
 
 def test_the_trial_is_the_speed_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TRIAL", 0.05)
-    keys = {
-        "scenario": {"source": "digits", "partition": "iid", "clients": 2},
-        "model": {"name": "mlp", "hidden": [16]},
-    }
-    assert 1e-8 < module.seconds_per_sample(parse(keys)) < 1e-2
+    for by_method in (True, False):
+        assert 1e-8 < module.seconds_per_sample(parse(_DIGITS), by_method) < 1e-2
+
+
+def test_a_trial_runs_the_method_and_the_engine_of_its_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = _tried(monkeypatch)
+    moon = {"method": "moon", "preset": "paper", "moon": {"mu": 3.0}, "local_epochs": 2}
+    config = parse(_DIGITS | moon | {"engine": {"name": "processes", "kernels": "torch", "fast": False}})
+    module.seconds_per_sample(config)
+    trial = module._trial(tried[0], 3, 2)
+    assert (trial.method, trial.preset, trial.local_epochs) == ("moon", "paper", 2)
+    assert trial.resolved()["moon"] == config.resolved()["moon"]
+    assert (trial.engine.name, trial.engine.kernels, trial.engine.fast) == ("serial", "torch", False)
+    module.seconds_per_sample(config, by_method=False)
+    plain = module._trial(tried[1], 3, 2)
+    assert (plain.method, plain.local_epochs, plain.engine) == ("local", 1, trial.engine)
+
+
+def test_what_a_method_does_beside_its_steps_is_in_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients, two local epochs, 20 samples each: seconds of a round belong to 80 samples."""
+    rows = [{"round": 3, "name": "seconds_train", "value": 8.0}, {"round": 2, "name": "seconds_train", "value": 99.0}]
+    result = SimpleNamespace(rows=[row | {"split": "system", "client": None} for row in rows])
+    monkeypatch.setattr(module, "run", lambda config, scenario: result)
+    keys = json.dumps(module._of_method(parse(_DIGITS | {"method": "feddw", "local_epochs": 2})))
+    seconds, samples = module._timed(keys, shape_of(parse(_DIGITS)), 20)
+    assert (seconds, samples) == (8.0, 80)
+
+
+def test_a_trial_has_few_local_epochs() -> None:
+    assert module._of_method(parse(_DIGITS | {"method": "fedavg", "local_epochs": 50}))["local_epochs"] == 3
 
 
 def test_one_trial_does_for_all_configs_of_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-    monkeypatch.setattr(module, "_speed", lambda plain, batch, shape: tried.append(plain) or 1e-3)
-    monkeypatch.setattr(module, "_speeds", {})
+    tried = _tried(monkeypatch)
     for name in ("fedssa/table1", "fedssa/table2"):  # 10 and 100 classes; 10, 50 and 100 clients; own options
         for cell in find(name).study().cells:
-            assert module.seconds_per_sample(cell.config) == 1e-3
+            assert module.seconds_per_sample(cell.config, by_method=False) == 1e-3
     assert len(tried) == 4  # one net or five, with two views of an image or without
 
 

@@ -105,7 +105,7 @@ def show_all(scale: Scale, as_json: bool) -> None:
             f"{row['name']:<16} {what}{row['title']} ({row['data']}{absent})".replace(" ()", ""), markup=False
         )
     console.print(
-        "hours: one core of this machine, as if every method cost what FedAvg costs; --plan counts each one's FLOPs"
+        "hours: one core of this machine, as if every method cost what FedAvg costs; --plan tries each method"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a study costs on this machine, before it runs: FLOPs from the counter, speed from a trial of a second.
+"""What a study costs on this machine, before it runs: samples from the setting, speed from a trial of a second.
 
 Nothing is read: samples of the right shape stand in for the data.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import ceil
 from typing import Any
 
@@ -27,7 +26,7 @@ _FORWARD = 1 / 3  # of what training costs
 _PLAIN = "local"  # trains as FedAvg does, also where clients have different nets
 _ROUNDS = 3  # of a trial; the last one is timed
 _MOST_STEPS = 128  # of a client in one
-_SAMPLES = 4  # a client's, where FLOPs are counted
+_MOST_EPOCHS = 3  # in one; more would hardly change a sample's share of what a method does once a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,18 @@ class Cost:
 
 
 def cost(config: RunConfig, by_method: bool = True) -> Cost:
-    """What a run will cost. by_method: count the method's FLOPs beside FedAvg's; else it counts as FedAvg.
+    """What a run will cost. by_method: the method itself is tried; else it counts as FedAvg.
 
-    Runs trials of about a second for every network that it has not met in this process.
+    Runs a trial of about a second for every method on every network, or for every network, that it has not met in this
+    process.
     """
     world = _world(config)
     trained = config.rounds * world.participants * world.train_size * config.local_epochs
     tests = ceil(config.rounds / config.evaluation.every)
     tested = tests * world.tested
-    ratio = relative_flops(config) if by_method else 1.0
-    each = seconds_per_sample(config)
-    return Cost(trained, tested, each * (trained * ratio + _FORWARD * tested))
+    plain = seconds_per_sample(config, by_method=False)
+    each = seconds_per_sample(config) if by_method else plain
+    return Cost(trained, tested, each * trained + plain * _FORWARD * tested)
 
 
 def study_cost(
@@ -109,89 +109,82 @@ def _sizes(key: str, config: RunConfig) -> tuple[int, float, float]:
     return _known[key]
 
 
-def seconds_per_sample(config: RunConfig) -> float:
-    """Seconds of a sample's plain training step, as in FedAvg, on one core, from a trial of about a second. Samples of
-    one shape in one network take equally long: a trial does for all the classes, sizes and rates of its configs."""
+def seconds_per_sample(config: RunConfig, by_method: bool = True) -> float:
+    """Seconds of one core for a client's sample in a local epoch, with the method's own work, from a trial of about a
+    second. Without by_method the trial trains as FedAvg does: samples of one shape in one network take equally long,
+    so one trial does for all the classes, sizes, methods and rates of such configs."""
     shape = shape_of(config)
+    keys = json.dumps(_of_method(config) if by_method else _of_network(config), sort_keys=True)
+    about = keys, replace(shape, train=(), test=()) if by_method else shape.sample
+    if about not in _speeds:
+        _speeds[about] = _speed(keys, config.batch_size, shape)
+    return _speeds[about]
+
+
+_speeds: dict[tuple[str, Any], float] = {}
+
+
+def _of_network(config: RunConfig) -> dict[str, Any]:
+    """What a plain step of a config's network costs: the keys of a trial."""
+    return _kept(config, ("model", "batch_size", "augment", "precision")) | {
+        "optimizer": {"name": config.optimizer.name, "momentum": config.optimizer.momentum},
+        "method": _PLAIN,
+        "local_epochs": 1,
+        "protocol": "personal/global",
+    }
+
+
+def _of_method(config: RunConfig) -> dict[str, Any]:
+    """What a config's method costs on its network: the keys of a trial."""
+    protocol = config.evaluation.protocol
+    return _kept(config, ("model", "batch_size", "optimizer", "augment", "precision", config.method)) | {
+        "method": config.method,
+        "preset": config.preset,
+        "local_epochs": min(config.local_epochs, _MOST_EPOCHS),
+        "protocol": "global/global" if protocol == "few-shot" else protocol,
+    }
+
+
+def _kept(config: RunConfig, names: Sequence[str]) -> dict[str, Any]:
     resolved = config.resolved()
-    costs: dict[str, Any] = {
-        key: resolved[key] for key in ("model", "batch_size", "augment", "precision") if key in resolved
-    }
-    optimizer = {"name": config.optimizer.name, "momentum": config.optimizer.momentum}
-    costs |= {"optimizer": optimizer, "method": _PLAIN, "local_epochs": 1}
-    plain = json.dumps(costs | {"protocol": "personal/global"}, sort_keys=True)
-    key = plain, shape.sample
-    if key not in _speeds:
-        _speeds[key] = _speed(plain, config.batch_size, shape)
-    return _speeds[key]
+    choice = config.engine
+    engine = {"name": "serial", "kernels": choice.kernels, "device": choice.device, "fast": choice.fast}
+    return {key: resolved[key] for key in names if key in resolved} | {"engine": engine}
 
 
-_speeds: dict[tuple[str, tuple[int, ...]], float] = {}
-
-
-def relative_flops(config: RunConfig) -> float:
-    """FLOPs of the method's round over FedAvg's, on the same network and data, in the second round."""
-    mine = _flops(_plain(config, config.method), shape_of(config))
-    return mine / _flops(_plain(config, _PLAIN), shape_of(config))
-
-
-def _plain(config: RunConfig, method: str) -> str:
-    """A config reduced to what a step costs: net, method and options, batch, optimiser. As text, for it is a key."""
-    resolved = config.resolved()
-    own = {method: resolved[method]} if method == config.method and method in resolved else {}
-    kept = {
-        key: resolved[key] for key in ("model", "batch_size", "optimizer", "augment", "precision") if key in resolved
-    }
-    protocol = config.evaluation.protocol if method == config.method else "personal/global"
-    protocol = "global/global" if protocol == "few-shot" else protocol
-    preset = config.preset if method == config.method else "sound"
-    about: dict[str, Any] = {
-        "method": method,
-        "preset": preset,
-        "local_epochs": config.local_epochs,
-        "protocol": protocol,
-    }
-    return json.dumps(kept | own | about, sort_keys=True)
-
-
-def _speed(plain: str, batch: int, shape: Shape) -> float:
+def _speed(keys: str, batch: int, shape: Shape) -> float:
     size = min(batch, 16)  # a network that takes a second for these is not tried further
-    seconds, samples = _timed(plain, shape, size)
+    seconds, samples = _timed(keys, shape, size)
     while seconds < _TRIAL / 2 and size < _MOST_STEPS * batch:
         steps = ceil(size * _TRIAL / max(seconds, 1e-4) / batch)
         size = max(1, min(_MOST_STEPS, steps)) * batch
-        seconds, samples = _timed(plain, shape, size)
+        seconds, samples = _timed(keys, shape, size)
         if steps <= 1:
             break
     return seconds / samples
 
 
-def _timed(plain: str, shape: Shape, samples: int) -> tuple[float, float]:
-    """Seconds and samples of the last of three rounds, one client for each net; before it, steps are recorded."""
-    nets = len(_trial(plain, 1, 1).models())
-    result = run(_trial(plain, _ROUNDS, nets), scenario=_small(plain, shape, samples * nets, nets))
+def _timed(keys: str, shape: Shape, size: int) -> tuple[float, float]:
+    """Seconds of the last of three rounds, and the samples of its local epochs; before it, steps are recorded.
+
+    Two clients of `size` samples, for a method may need another; one for each net, where they have several.
+    """
+    clients = max(2, len(_trial(keys, 1, 1).models()))
+    config = _trial(keys, _ROUNDS, clients)
+    result = run(config, scenario=_small(keys, shape, size * clients, clients))
     last = [row for row in result.rows if row["round"] == _ROUNDS]
-    return total(last, "seconds_train"), total(last, "samples")
+    return total(last, "seconds_train"), size * clients * config.local_epochs
 
 
-@cache
-def _flops(plain: str, shape: Shape) -> float:
-    """Of the second round of a few samples, all clients together."""
-    clients = max(2, len(_trial(plain, 2, 1).models()))
-    return float(
-        run(_trial(plain, 2, clients), scenario=_small(plain, shape, clients * _SAMPLES, clients)).numbers["flops"]
-    )
-
-
-def _trial(plain: str, rounds: int, clients: int) -> RunConfig:
-    keys = json.loads(plain)
-    protocol = {"evaluation": {"protocol": keys.pop("protocol"), "every": rounds}}
+def _trial(keys: str, rounds: int, clients: int) -> RunConfig:
+    given = json.loads(keys)
+    protocol = {"evaluation": {"protocol": given.pop("protocol"), "every": rounds}}
     scenario = {"source": "given", "digest": "", "partition": "iid", "clients": clients, "val": 0}
-    return parse(keys | protocol | {"scenario": scenario, "rounds": rounds, "engine": "serial"})
+    return parse(given | protocol | {"scenario": scenario, "rounds": rounds})
 
 
-def _small(plain: str, shape: Shape, samples: int, clients: int) -> Scenario:
+def _small(keys: str, shape: Shape, samples: int, clients: int) -> Scenario:
     classes = len(shape.classes)
     small = replace(shape, train=(samples,), test=(max(classes, 2),), test_classes=None)
     splits = small.splits()
-    return _trial(plain, 1, clients).scenario.build(0, splits)
+    return _trial(keys, 1, clients).scenario.build(0, splits)
