@@ -8,6 +8,7 @@ from pathlib import Path
 from fedloom.papers.document import document
 from fedloom.papers.measured import measured, measured_csv
 from fedloom.papers.recipe import find, recipes
+from fedloom.study.results import Result
 from toy_results import MakeResult
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +48,24 @@ def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     assert "Setting: the paper's own." in page
     assert "Setting: with model=mlp." in page
     assert "another setting: only the order is compared" in page
-    assert "practical and pathological | the paper's own | 2 | 1 | 0 | 0 | – |" in page
-    assert "| with model=mlp | 2 | – | – | – | – |" in page
+    assert "practical and pathological | the paper's own | 2 | 1 | 0 | 0 | – | – |" in page
+    assert "| with model=mlp | 2 | – | – | – | – | – |" in page
     assert "## FedDW, Table I: accuracy on four data sets" in page
     assert "| 2       | 99.31 ± 0.00 |" in page
     assert "| `feddw/table1` |" not in page
+
+
+def test_gains_that_are_claimed_are_counted(tmp_path: Path, make_result: MakeResult) -> None:
+    def runs(method: str, *accuracies: float) -> list[Result]:
+        return [make_result(method, seed, [accuracy]) for seed, accuracy in enumerate(accuracies)]
+
+    done = {
+        ("mnist-practical", "FedAvg"): runs("fedavg", 0.50, 0.60),
+        ("mnist-practical", "FedDW"): runs("feddw", 0.52, 0.62),  # printed above FedAvg, and ahead
+        ("mnist-practical", "FedProx"): runs("fedprox", 0.49, 0.63),  # printed above, not seen
+        ("mnist-practical", "FedUV"): runs("feduv", 0.9),  # one seed
+        ("mnist-practical", "Local"): runs("local", 0.9, 0.9),  # printed below
+        ("mnist-practical", "FedDW [sound]"): runs("feddw", 0.9, 0.9),  # not what is printed
+    }
+    (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(find("feddw/table1"), done, {})))
+    assert "| 0 of 1 | 1 of 2 |" in document(tmp_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedloom.core.files import parse_json
 from fedloom.papers.beside import lines, orders
+from fedloom.papers.gains import gains
 from fedloom.papers.measured import Measured, read_measured
 from fedloom.papers.page import as_markdown
 from fedloom.papers.recipe import Recipe, recipes
@@ -42,6 +43,11 @@ Then nothing runs.
 With one seed there is no interval, so such a value is near at best.
 At `--scale small` values are never compared, only orders.
 
+What a paper claims is a gain. So each table also has the gain of every row over FedAvg; over local training where a
+table has no FedAvg; over the first row where parts are taken out or added; over MOON for MOON+DW. It is the mean
+difference of equal seeds, with its 95 % t interval. A method is ahead or behind where the interval leaves out zero.
+Intervals are not corrected for the number of rows.
+
 A figure is drawn from the cells that are done, of a table too. [Draw figures](how-to/figures.md) says how each is
 measured. Papers print no numbers with most of their figures, so figures have no verdicts.
 
@@ -51,11 +57,12 @@ Where released code departs from its paper, and the measured effect of each depa
 
 _GLANCE = """## At a glance
 
-How many of the printed values that were run have which verdict. Last, of the columns with at least five methods, in how
-many their order is the printed one. Presets `authors` and `sound` are not counted: they are not what is printed.
+How many of the printed values that were run have which verdict. Then, of the columns with at least five methods, in how
+many their order is the printed one. Last, of the printed gains above zero that were run with several seeds, how many
+are seen. Presets `authors` and `sound` are not counted: they are not what is printed.
 
-| table | setting | seeds | reproduced | near | not reproduced | orders reproduced |
-|---|---|---|---|---|---|---|
+| table | setting | seeds | reproduced | near | not reproduced | orders reproduced | gains seen |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -95,7 +102,7 @@ def _setting(found: list[Measured]) -> str:
 
 
 def _counts(recipe: Recipe, found: list[Measured]) -> str:
-    """One table's verdicts, counted."""
+    """One table's verdicts and gains, counted."""
     every = lines(recipe, found)
     words = Counter(line.verdict.word for line in every if line.run)
     order = [one.verdict.word for one in orders(every) if one.found]
@@ -104,6 +111,8 @@ def _counts(recipe: Recipe, found: list[Measured]) -> str:
     judged = all(one.comparable for one in found)
     cells += [str(words[word]) if judged else "–" for word in ("reproduced", "near", "not reproduced")]
     cells.append(f"{order.count('order reproduced')} of {len(order)}" if order else "–")
+    claimed = [gain for gain in gains(recipe, every) if (gain.theirs or 0) > 0 and len(gain.ours) > 1]
+    cells.append(f"{sum(gain.seen == 'ahead' for gain in claimed)} of {len(claimed)}" if claimed else "–")
     return f"| {' | '.join(cells)} |"
 
 
@@ -120,7 +129,7 @@ def _hours(path: Path) -> tuple[dict[str, float], list[str]]:
     told = parse_json(path.read_text(encoding="utf-8"))
     words = (
         f"Core hours are those of `fedloom reproduce --list` on {told['machine']}, as if every method cost what FedAvg"
-        " costs. `--plan` counts each method's own."
+        " costs. `--plan` tries each method."
     )
     return {row["name"]: row["hours"] for row in told["tables"]}, [words]
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from fedloom.papers.beside import Line, OrderLine, lines, notes, orders
+from fedloom.papers.gains import Gain, gains, in_words
 from fedloom.papers.measured import Measured
 from fedloom.papers.recipe import Recipe
 from fedloom.study.results import mean_std
 
 
 def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str) -> str:
-    """Ours beside theirs with verdicts, the order of the methods, what it took, what limits the comparison, and what
-    the paper leaves open. Lines that were not run are named below.
+    """Ours beside theirs with verdicts, the order of the methods, what each gains over the plain one, what it took,
+    what limits the comparison, and what the paper leaves open. Lines that were not run are named below.
 
     setting: in what setting the cells ran, in words.
     """
@@ -22,7 +23,10 @@ def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str) -> str:
     run, order = [line for line in every if line.run], orders(every)
     parts = [f"## {recipe.paper.paper}, {recipe.table.title}", f"Setting: {setting}."]
     if run:
-        parts += [_lines(run), *([_orders(order)] if any(one.found for one in order) else []), _costs(run)]
+        gained = gains(recipe, every)
+        parts += [_lines(run), *([_orders(order)] if any(one.found for one in order) else [])]
+        parts += [*(["Gains in points, seed by seed:", _gains(gained)] if gained else [])]
+        parts += [_costs(run)]
         parts.append(f"Measured on {'; '.join(dict.fromkeys(one.machine for one in found))}.")
     else:
         parts.append("Nothing of this table has been run.")
@@ -60,6 +64,22 @@ def _orders(found: Sequence[OrderLine]) -> str:
         if one.found
     ]
     return tabulate(rows, ("column", "measure", "order", ""), tablefmt="pipe", disable_numparse=True)
+
+
+def _gains(found: Sequence[Gain]) -> str:
+    rows = [
+        [
+            one.column if one.domain is None else f"{one.column}, {one.domain}",
+            one.row,
+            one.over,
+            len(one.ours),
+            *in_words(one),
+            one.seen,
+        ]
+        for one in found
+    ]
+    names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "seen")
+    return tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
 
 
 def _costs(found: Sequence[Line]) -> str:

@@ -55,8 +55,9 @@ class Table(Section):
     surfaces. `rows`: those of the paper's rows that it has (None: all), or `only`: rows of its own. `with`: keys on top
     of a row. `beside`: rows that are another predictor of a row's run. `further`: panels of a sweep that show one
     client alone, by name. `domains`: clients in order, where values are printed by domain. `baseline`: the row that
-    gains refer to. `pooled`: accuracy is over all clients' test samples together, not the mean over
-    clients. `facts`: why nothing is run. `open`: what the paper leaves open, and what was chosen."""
+    gains are over, where FedAvg's, or that of local training, is not. `pooled`: accuracy is over all clients' test
+    samples together, not the mean over clients. `facts`: why nothing is run. `open`: what the paper leaves open, and
+    what was chosen."""
 
     title: str
     kind: Kind = "table"
@@ -107,6 +108,15 @@ class Recipe:
             names = self.paper.rows if self.table.rows is None else self.table.rows
             rows = {name: laid(self.paper.rows[name], self.table.over.get(name, {})) for name in names}
         return {name: self._with_preset(keys) for name, keys in rows.items()}
+
+    def over(self, row: str) -> str | None:
+        """The row that a row's gain is over: with a wrapper the one without it, as MOON for MOON+DW, else the plain
+        one: the table's `baseline`, its FedAvg, or its local training. None for the plain one itself."""
+        by_method = {keys["method"]: name for name, keys in reversed(self.rows.items())}
+        plain = self.table.baseline or by_method.get("fedavg") or by_method.get("local")
+        method = self.rows.get(row, {"method": ""})["method"].rpartition("+")[0]
+        found = by_method.get(method, plain)
+        return None if found == row else found
 
     def _with_preset(self, keys: Keys) -> Keys:
         """A method's preset of this paper's name holds the options with which the paper ran it."""
