@@ -15,7 +15,7 @@ from fedloom.papers.page import as_markdown
 from fedloom.papers.recipe import Recipe, find
 from fedloom.study.log import Row
 from fedloom.study.results import Result
-from toy_results import MakeResult
+from toy_results import MakeResult, toy_scenario
 
 
 def one(found: Sequence[Any], row: str, **keys: Any) -> Any:
@@ -130,17 +130,24 @@ def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
     itself = one(beside("fedskc/table5", both), "FedAvg (no module)", column="cifar10", metric=gain.metric)
     assert itself.verdict.word == "not comparable"
     assert {order.metric for order in orders(beside("fedskc/table5", both))} == {"test_accuracy_pct"}
-    office = make_result("fedavg", 0, [0.5], client_accuracies=(0.1, 0.2, 0.3, 0.4))
+    world = toy_scenario()
+    office = make_result(
+        *("fedavg", 0, [0.5]),
+        client_accuracies=(0.1, 0.2, 0.3, 0.4),
+        world=world | {"domains": ["amazon", "caltech", "dslr", "webcam"]},
+    )
     domains = beside("fedco2/table1", {("office", "FedAvg"): [office]})
     assert one(domains, "FedAvg", domain="DSLR").ours == pytest.approx([30.0])
     assert one(domains, "FedAvg", domain="Avg").ours == pytest.approx([50.0])
     assert one(domains, "COPA", domain="Avg").verdict.why == "not run"
-    also = with_row(make_result("fedco2", 0, [0.5]), "accuracy/online", 0.45)
+    also = make_result("fedco2", 0, [0.5], world=world | {"domains": ["clipart", "a", "b", "c", "real", "sketch"]})
+    also = with_row(also, "accuracy/online", 0.45)
     also = with_row(also, "accuracy/online", 0.6, client=4)  # the fifth domain
     online = beside("fedco2/table10", {("domainnet", "Fed-CO2 (no intra and inter knowledge transfer)"): [also]})
     assert one(online, "Online Model", domain="Avg").ours == pytest.approx([45.0])
     assert one(online, "Online Model", domain="Real").ours == pytest.approx([60.0])
     assert one(online, "Online Model", domain="Sketch").verdict.why == "no run gives test_accuracy_pct of Sketch"
+    assert one(online, "Online Model", domain="Painting").seeds == []  # a source without this domain
 
 
 def test_pooled_accuracy_is_of_the_rounds_that_the_run_selects(make_result: MakeResult) -> None:

@@ -162,9 +162,10 @@ def _measure(recipe: Recipe, value: Printed, run: Result, predictor: str, done: 
     if metric not in ACCURACY:
         return None
     if value.domain not in (None, "Avg"):
-        domains = recipe.table.domains
+        domains = [name.casefold() for name in run.scenario["domains"]]
         name = f"accuracy/{predictor}" if predictor else "accuracy"
-        return of_client(domains.index(value.domain), run, name) if value.domain in domains else None
+        own = value.domain.casefold()
+        return of_client(domains.index(own), run, name) if own in domains else None  # another source has others
     return accuracy(recipe, run, predictor)
 
 

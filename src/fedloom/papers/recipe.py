@@ -54,10 +54,9 @@ class Table(Section):
     setting); or of trained models t-SNE (`points`), SL and CR matrices (relations), class weight norms, or loss
     surfaces. `rows`: those of the paper's rows that it has (None: all), or `only`: rows of its own. `with`: keys on top
     of a row. `beside`: rows that are another predictor of a row's run. `further`: panels of a sweep that show one
-    client alone, by name. `domains`: clients in order, where values are printed by domain. `baseline`: the row that
-    gains are over, where FedAvg's, or that of local training, is not. `pooled`: accuracy is over all clients' test
-    samples together, not the mean over clients. `facts`: why nothing is run. `open`: what the paper leaves open, and
-    what was chosen."""
+    client alone, by name. `baseline`: the row that gains are over, where FedAvg's, or that of local training, is not.
+    `pooled`: accuracy is over all clients' test samples together, not the mean over clients. `facts`: why nothing is
+    run. `open`: what the paper leaves open, and what was chosen."""
 
     title: str
     kind: Kind = "table"
@@ -71,7 +70,6 @@ class Table(Section):
     beside: dict[str, tuple[str, str]] = Field(default_factory=dict)
     further: dict[str, int] = Field(default_factory=dict)
     points: Points = Points()
-    domains: tuple[str, ...] = ()
     baseline: str | None = None
     pooled: bool = False
     facts: str | None = None
