@@ -40,9 +40,10 @@ def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_
     assert one(found, "FedDW [authors]", column="mnist-practical").verdict.why.startswith("released code")
     assert len(found) == 96 + 2 * 8
     limits = " ".join(notes(found))
-    assert "One seed only, so without an interval: FedDW [authors]" in limits
+    assert "mnist-practical: one seed only, so without an interval: FedDW [authors]." in limits
     assert "mnist-practical: methods were run with different seeds (FedAvg 3, FedDW [authors] 1)" in limits
-    assert "Not run yet: FedAvg in cifar10-practical" in limits
+    assert "mnist-practical: not run yet: MOON, FedBABU, FedUV" in limits
+    assert "Columns not run yet: cifar10-practical, cifar100-practical" in limits
     page = as_markdown(recipe, values, "the paper's own setting")
     assert (
         "| mnist-practical | FedAvg          | acc_pct   | 3       | 99.31 ± 0.01 | 99.31 ± 0.20 | reproduced" in page

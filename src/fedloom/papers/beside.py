@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean
@@ -96,24 +96,32 @@ def notes(found: Sequence[Line]) -> list[str]:
     """What limits the comparison: single seeds, other seeds for some methods, the same value on all seeds."""
     run = [line for line in found if line.run]
     made = []
-    single = list(dict.fromkeys(f"{line.row} in {line.column}" for line in run if len(line.seeds) == 1))
-    if single:
-        made.append(f"One seed only, so without an interval: {listed(single)}.")
+    for column, rows in _by_column(line for line in run if len(line.seeds) == 1).items():
+        made.append(f"{column}: one seed only, so without an interval: {listed(rows)}.")
     for column in dict.fromkeys(line.column for line in run):
         counts = {line.row: tuple(line.seeds) for line in run if line.column == column}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{row} {len(seeds)}" for row, seeds in counts.items())
             made.append(f"{column}: methods were run with different seeds ({told}).")
-    tested = [line for line in run if line.metric in ACCURACY]
-    same = [line for line in tested if len(line.ours) > 1 and len(set(line.ours)) == 1]
-    for column in dict.fromkeys(line.column for line in same):
-        told = listed(list(dict.fromkeys(line.row for line in same if line.column == column)))
-        made.append(f"{column}: the same value on every seed, as of nets that answer one class always: {told}.")
-    missing = list(dict.fromkeys(f"{line.row} in {line.column}" for line in found if line.verdict.why == NOT_RUN))
-    if missing and run:
-        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        made.append(f"Not run yet: {', '.join(missing[:8])}{more}.")
+    tested = (line for line in run if line.metric in ACCURACY)
+    for column, rows in _by_column(x for x in tested if len(x.ours) > 1 and len(set(x.ours)) == 1).items():
+        made.append(f"{column}: the same value on every seed, as of nets that answer one class always: {listed(rows)}.")
+    begun = {line.column for line in run}
+    missing = _by_column(line for line in found if line.verdict.why == NOT_RUN)
+    for column, rows in missing.items():
+        if column in begun:
+            made.append(f"{column}: not run yet: {listed(rows)}.")
+    if run and (columns := [column for column in missing if column not in begun]):
+        made.append(f"Columns not run yet: {listed(columns)}.")
     return made
+
+
+def _by_column(found: Iterable[Line]) -> dict[str, list[str]]:
+    """The rows of lines by column, each once."""
+    rows: dict[str, dict[str, None]] = {}
+    for line in found:
+        rows.setdefault(line.column, {})[line.row] = None
+    return {column: list(names) for column, names in rows.items()}
 
 
 def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Sequence[Measured], other: bool) -> Line:
