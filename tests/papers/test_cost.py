@@ -19,7 +19,7 @@ def _tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of all trials that would be made; none is."""
     tried: list[str] = []
 
-    def speed(keys: str, batch: int, shape: Any) -> float:
+    def speed(keys: str, batch: int, shape: Any, most: int) -> float:
         tried.append(keys)
         return 1e-3
 
@@ -85,8 +85,24 @@ def test_what_a_method_does_beside_its_steps_is_in_its_trial(monkeypatch: pytest
     result = SimpleNamespace(rows=[row | {"split": "system", "client": None} for row in rows])
     monkeypatch.setattr(module, "run", lambda config, scenario: result)
     keys = json.dumps(module._of_method(parse(_DIGITS | {"method": "feddw", "local_epochs": 2})))
-    seconds, samples = module._timed(keys, shape_of(parse(_DIGITS)), 20)
+    seconds, samples = module._timed(keys, shape_of(parse(_DIGITS)), 2, 20)
     assert (seconds, samples) == (8.0, 80)
+
+
+def test_clients_of_a_trial_are_no_larger_than_those_of_its_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, int]] = []
+
+    def timed(keys: str, shape: Any, clients: int, size: int) -> tuple[float, float]:
+        tried.append((clients, size))
+        return 1e-3 * clients * size, clients * size
+
+    monkeypatch.setattr(module, "_timed", timed)
+    keys = json.dumps(module._of_method(parse(_DIGITS)))
+    assert module._speed(keys, 64, shape_of(parse(_DIGITS)), 128) == pytest.approx(1e-3)
+    assert tried == [(2, 16), (6, 128)]  # about a second
+    tried.clear()
+    module._speed(keys, 64, shape_of(parse(_DIGITS)), 2048)
+    assert tried == [(2, 16), (2, 512)]
 
 
 def test_a_trial_has_few_local_epochs() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ _FORWARD = 1 / 3  # of what training costs
 _PLAIN = "local"  # trains as FedAvg does, also where clients have different nets
 _ROUNDS = 3  # of a trial; the last one is timed
 _MOST_STEPS = 128  # of a client in one
+_MOST_CLIENTS = 16  # in one; at least two, for a method may need another, and one for each net
 _MOST_EPOCHS = 3  # in one; more would hardly change a sample's share of what a method does once a round
 
 
@@ -115,13 +116,19 @@ def seconds_per_sample(config: RunConfig, by_method: bool = True) -> float:
     so one trial does for all the classes, sizes, methods and rates of such configs."""
     shape = shape_of(config)
     keys = json.dumps(_of_method(config) if by_method else _of_network(config), sort_keys=True)
-    about = keys, replace(shape, train=(), test=()) if by_method else shape.sample
+    size = _rounded(_world(config).train_size) if by_method else None
+    about = keys, replace(shape, train=(), test=()) if by_method else shape.sample, size
     if about not in _speeds:
-        _speeds[about] = _speed(keys, config.batch_size, shape)
+        _speeds[about] = _speed(keys, config.batch_size, shape, size or _MOST_STEPS * config.batch_size)
     return _speeds[about]
 
 
-_speeds: dict[tuple[str, Any], float] = {}
+_speeds: dict[tuple[str, Any, int | None], float] = {}
+
+
+def _rounded(size: float) -> int:
+    """To the nearest power of two, so that clients of about one size have one trial."""
+    return int(2 ** round(log2(max(1.0, size))))
 
 
 def _of_network(config: RunConfig) -> dict[str, Any]:
@@ -152,24 +159,25 @@ def _kept(config: RunConfig, names: Sequence[str]) -> dict[str, Any]:
     return {key: resolved[key] for key in names if key in resolved} | {"engine": engine}
 
 
-def _speed(keys: str, batch: int, shape: Shape) -> float:
-    size = min(batch, 16)  # a network that takes a second for these is not tried further
-    seconds, samples = _timed(keys, shape, size)
-    while seconds < _TRIAL / 2 and size < _MOST_STEPS * batch:
-        steps = ceil(size * _TRIAL / max(seconds, 1e-4) / batch)
-        size = max(1, min(_MOST_STEPS, steps)) * batch
-        seconds, samples = _timed(keys, shape, size)
-        if steps <= 1:
+def _speed(keys: str, batch: int, shape: Shape, most: int) -> float:
+    """Of clients with no more than `most` samples, for what a method does once a round is shared by these."""
+    fewest = max(2, len(_trial(keys, 1, 1).models()))
+    clients, size = fewest, min(batch, most, 16)
+    seconds, samples = _timed(keys, shape, clients, size)  # a network that takes a second for these is tried no further
+    most = min(most, _MOST_STEPS * batch)
+    while seconds < _TRIAL / 2 and (size < most or clients < _MOST_CLIENTS):
+        more = _TRIAL / max(seconds, 1e-4)
+        size, before = min(most, ceil(size * more / batch) * batch), (size, clients)
+        wanted = min(_MOST_CLIENTS, int(before[0] * before[1] * more / size))
+        clients = max(clients, wanted - wanted % fewest)
+        if (size, clients) == before:
             break
+        seconds, samples = _timed(keys, shape, clients, size)
     return seconds / samples
 
 
-def _timed(keys: str, shape: Shape, size: int) -> tuple[float, float]:
-    """Seconds of the last of three rounds, and the samples of its local epochs; before it, steps are recorded.
-
-    Two clients of `size` samples, for a method may need another; one for each net, where they have several.
-    """
-    clients = max(2, len(_trial(keys, 1, 1).models()))
+def _timed(keys: str, shape: Shape, clients: int, size: int) -> tuple[float, float]:
+    """Seconds of the last of three rounds, and the samples of its local epochs; before it, steps are recorded."""
     config = _trial(keys, _ROUNDS, clients)
     result = run(config, scenario=_small(keys, shape, size * clients, clients))
     last = [row for row in result.rows if row["round"] == _ROUNDS]
