@@ -1,6 +1,6 @@
 """What a study costs on this machine, before it runs: samples from the setting, speed from a trial of a second.
 
-Nothing is read: samples of the right shape stand in for the data.
+Nothing is read: noise of the right shape stands in for the data.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from math import ceil, log2
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedloom.core.errors import FedloomError
 from fedloom.data import Scenario
@@ -22,11 +23,11 @@ from fedloom.study.run import run
 from fedloom.study.studies.plan import Cell
 
 _TRIAL = 1.0  # seconds
-_FORWARD = 1 / 3  # of what training costs
 _PLAIN = "local"  # trains as FedAvg does, also where clients have different nets
 _ROUNDS = 3  # of a trial; the last one is timed
 _MOST_STEPS = 128  # of a client in one
 _MOST_CLIENTS = 16  # in one; at least two, for a method may need another, and one for each net
+_MOST_TESTS = 1024  # samples in one
 _MOST_EPOCHS = 3  # in one; more would hardly change a sample's share of what a method does once a round
 
 
@@ -49,9 +50,8 @@ def cost(config: RunConfig, by_method: bool = True) -> Cost:
     trained = config.rounds * world.participants * world.train_size * config.local_epochs
     tests = ceil(config.rounds / config.evaluation.every)
     tested = tests * world.tested
-    plain = seconds_per_sample(config, by_method=False)
-    each = seconds_per_sample(config) if by_method else plain
-    return Cost(trained, tested, each * trained + plain * _FORWARD * tested)
+    speed = speed_of(config, by_method)
+    return Cost(trained, tested, speed.train * trained + speed.test * tested)
 
 
 def study_cost(
@@ -110,10 +110,17 @@ def _sizes(key: str, config: RunConfig) -> tuple[int, float, float]:
     return _known[key]
 
 
-def seconds_per_sample(config: RunConfig, by_method: bool = True) -> float:
-    """Seconds of one core for a client's sample in a local epoch, with the method's own work, from a trial of about a
-    second. Without by_method the trial trains as FedAvg does: samples of one shape in one network take equally long,
-    so one trial does for all the classes, sizes, methods and rates of such configs."""
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds of one core: for a client's sample in a local epoch, with the method's own work, and for a tested one."""
+
+    train: float
+    test: float
+
+
+def speed_of(config: RunConfig, by_method: bool = True) -> Speed:
+    """From a trial of about a second. Without by_method the trial trains as FedAvg does: samples of one shape in one
+    network take equally long, so one trial does for all the classes, sizes, methods and rates of such configs."""
     shape = shape_of(config)
     keys = json.dumps(_of_method(config) if by_method else _of_network(config), sort_keys=True)
     size = _rounded(_world(config).train_size) if by_method else None
@@ -123,7 +130,7 @@ def seconds_per_sample(config: RunConfig, by_method: bool = True) -> float:
     return _speeds[about]
 
 
-_speeds: dict[tuple[str, Any, int | None], float] = {}
+_speeds: dict[tuple[str, Any, int | None], Speed] = {}
 
 
 def _rounded(size: float) -> int:
@@ -159,11 +166,11 @@ def _kept(config: RunConfig, names: Sequence[str]) -> dict[str, Any]:
     return {key: resolved[key] for key in names if key in resolved} | {"engine": engine}
 
 
-def _speed(keys: str, batch: int, shape: Shape, most: int) -> float:
+def _speed(keys: str, batch: int, shape: Shape, most: int) -> Speed:
     """Of clients with no more than `most` samples, for what a method does once a round is shared by these."""
     fewest = max(2, len(_trial(keys, 1, 1).models()))
     clients, size = fewest, min(batch, most, 16)
-    seconds, samples = _timed(keys, shape, clients, size)  # a network that takes a second for these is tried no further
+    seconds, speed = _timed(keys, shape, clients, size)  # a network that takes a second for these is tried no further
     most = min(most, _MOST_STEPS * batch)
     while seconds < _TRIAL / 2 and (size < most or clients < _MOST_CLIENTS):
         more = _TRIAL / max(seconds, 1e-4)
@@ -172,16 +179,19 @@ def _speed(keys: str, batch: int, shape: Shape, most: int) -> float:
         clients = max(clients, wanted - wanted % fewest)
         if (size, clients) == before:
             break
-        seconds, samples = _timed(keys, shape, clients, size)
-    return seconds / samples
+        seconds, speed = _timed(keys, shape, clients, size)
+    return speed
 
 
-def _timed(keys: str, shape: Shape, clients: int, size: int) -> tuple[float, float]:
-    """Seconds of the last of three rounds, and the samples of its local epochs; before it, steps are recorded."""
+def _timed(keys: str, shape: Shape, clients: int, size: int) -> tuple[float, Speed]:
+    """Seconds of training in the last of three rounds, before which steps are recorded, and what they tell."""
     config = _trial(keys, _ROUNDS, clients)
-    result = run(config, scenario=_small(keys, shape, size * clients, clients))
+    tests = max(len(shape.classes), 2, min(size * clients, _MOST_TESTS))
+    result = run(config, scenario=_small(keys, shape, size * clients, tests, clients))
     last = [row for row in result.rows if row["round"] == _ROUNDS]
-    return total(last, "seconds_train"), size * clients * config.local_epochs
+    seconds, spent = total(last, "seconds_train"), total(last, "seconds_evaluate")
+    tested = tests * (clients if config.evaluation.protocol == "personal/global" else 1)
+    return seconds, Speed(seconds / (size * clients * config.local_epochs), spent / tested)
 
 
 def _trial(keys: str, rounds: int, clients: int) -> RunConfig:
@@ -191,8 +201,11 @@ def _trial(keys: str, rounds: int, clients: int) -> RunConfig:
     return parse(given | protocol | {"scenario": scenario, "rounds": rounds})
 
 
-def _small(keys: str, shape: Shape, samples: int, clients: int) -> Scenario:
-    classes = len(shape.classes)
-    small = replace(shape, train=(samples,), test=(max(classes, 2),), test_classes=None)
+def _small(keys: str, shape: Shape, samples: int, tests: int, clients: int) -> Scenario:
+    small = replace(shape, train=(samples,), test=(tests,), test_classes=None)
     splits = small.splits()
+    if not shape.words:  # black images take less time than others
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randint(256, (samples, *shape.sample), dtype=torch.uint8, generator=generator)
+        splits = replace(splits, train=replace(splits.train, x=x))
     return _trial(keys, 1, clients).scenario.build(0, splits)
