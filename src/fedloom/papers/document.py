@@ -69,6 +69,9 @@ are seen. Presets `authors` and `sound` are not counted: they are not what is pr
 """
 
 
+_JPEG = "The images of CIFAR were JPEG files of quality 95 in all runs of this table, not the original pixels."
+
+
 def document(folder: Path) -> str:
     """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`.
 
@@ -84,6 +87,8 @@ def document(folder: Path) -> str:
         found = [values for path in _files(folder, name) if (values := read_measured(path))]
         for values in found:
             run.append(as_markdown(recipe, values, _setting(values)))
+            if any(one.column.startswith("cifar") for one in values):
+                run.append(_JPEG)
             glance.append(_counts(recipe, values))
         if not any(one.comparable for values in found for one in values):
             left.append(f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {_planned(recipe, hours)} |")
