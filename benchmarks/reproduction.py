@@ -2,6 +2,7 @@
 
 python benchmarks/reproduction.py feddw-table1=runs/feddw-table1-full      # a study's folder into results/
 python benchmarks/reproduction.py fedskc-table1-lenet5=runs/fedskc-lenet5  # another setting: a file of its own
+python benchmarks/reproduction.py fedssa-fig5=runs/fedssa-fig5             # what was sent until a target
 python benchmarks/reproduction.py                                          # the page again
 fedloom reproduce --list --json > benchmarks/results/reproduction/planned.json   # hours of what was not run
 
@@ -16,16 +17,22 @@ from pathlib import Path
 from fedloom.core.files import write_atomic
 from fedloom.papers.document import document
 from fedloom.papers.measured import joined, measured_csv, read_measured
+from fedloom.papers.spent import read_spent
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results" / "reproduction"
 
 
 def keep(name: str, study: Path) -> None:
-    path = FOLDER / f"{name}.csv"
-    earlier = read_measured(path) if path.exists() else []
+    """A table's values join the earlier ones; of a figure, which is drawn from all its cells, the rows replace them."""
+    path, values = FOLDER / f"{name}.csv", study / "reproduced.csv"
     FOLDER.mkdir(exist_ok=True)
-    write_atomic(path, measured_csv(joined(earlier, read_measured(study / "reproduced.csv"))))
+    if values.exists():
+        earlier = read_measured(path) if path.exists() else []
+        write_atomic(path, measured_csv(joined(earlier, read_measured(values))))
+    else:
+        read_spent(study / "figure.csv")
+        write_atomic(path, (study / "figure.csv").read_bytes())
 
 
 if __name__ == "__main__":

@@ -185,18 +185,19 @@ def write_beside(recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence
     done = {(column, row): runs for (column, row), runs in done.items() if column in known[0] and row in known[1]}
     if not done:
         return
-    kind = recipe.table.kind
-    written = save("bars" if kind == "table" else kind, tidy(recipe, done, say), folder, recipe.table.axis)
+    words = recipe.changing(overrides)
+    told = [recipe.says(scale)] if scale == "small" else []
+    told += [f"with {' '.join(words)}"] if words else []
+    changed, kind = ", ".join(told), recipe.table.kind
+    rows = [row | {"changed": changed} for row in tidy(recipe, done, say)]
+    written = save("bars" if kind == "table" else kind, rows, folder, recipe.table.axis)
     say(f"figure: {', '.join(map(str, written))}")
     for text in recipe.undrawn:
         say(f"not drawn: {text}")
     if kind != "table":
         return
-    words = recipe.changing(overrides)
-    told = [recipe.says(scale)] if scale == "small" else []
-    told += [f"with {' '.join(words)}"] if words else []
     own = scale == "full" and not recipe.beyond(words)
-    found = measured(recipe, done, foreseen(folder), ", ".join(told), own)
-    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, ", ".join(told) or recipe.says(scale)))
+    found = measured(recipe, done, foreseen(folder), changed, own)
+    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, changed or recipe.says(scale)))
     write_atomic(folder / "reproduced.csv", measured_csv(found))
     say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / 'reproduced.csv'}")

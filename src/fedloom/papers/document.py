@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedloom.core.files import parse_json
@@ -12,6 +12,7 @@ from fedloom.papers.gains import gains
 from fedloom.papers.measured import Measured, read_measured
 from fedloom.papers.page import as_markdown
 from fedloom.papers.recipe import Recipe, recipes
+from fedloom.papers.spent import read_spent, spent_markdown
 
 _HEAD = """# Reproduction
 
@@ -52,7 +53,8 @@ Core minutes are foreseen before a table runs, by trials of its methods. Most of
 counted FLOPs. Foreseen again by trials, 44 of these rows took 0.81 to 1.42 of it.
 
 A figure is drawn from the cells that are done, of a table too. [Draw figures](how-to/figures.md) says how each is
-measured. Papers print no numbers with most of their figures, so figures have no verdicts.
+measured. Papers print no numbers with most of their figures, so figures have no verdicts. Of those that show what was
+sent until a target, the numbers stand here.
 
 Where released code departs from its paper, and the measured effect of each departure, are on
 [a page of their own](methods/departures.md).
@@ -73,7 +75,8 @@ _JPEG = "The images of CIFAR were JPEG files of quality 95 in all runs of this t
 
 
 def document(folder: Path) -> str:
-    """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`.
+    """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`; of a
+    figure of kind `costs`, from its rows in a file named alike.
 
     Tables that were not run in the paper's own setting are named as such, with their hours by `folder/planned.json`,
     which `fedloom reproduce --list --json` prints. Raises `OSError` for a file that cannot be read, `ValueError` for
@@ -84,14 +87,19 @@ def document(folder: Path) -> str:
     glance: list[str] = []
     hours, machine = _hours(folder / "planned.json")
     for name, recipe in recipes().items():
+        if recipe.table.kind == "costs":
+            spent = [rows for path in _files(folder, name) if (rows := read_spent(path))]
+            for rows in spent:
+                run += [spent_markdown(recipe, rows), *_jpeg({row["panel"] for row in rows})]
+            if not spent:
+                left.append(_left(name, recipe, hours))
+            continue
         found = [values for path in _files(folder, name) if (values := read_measured(path))]
         for values in found:
-            run.append(as_markdown(recipe, values, _setting(values)))
-            if any(one.column.startswith("cifar") for one in values):
-                run.append(_JPEG)
+            run += [as_markdown(recipe, values, _setting(values)), *_jpeg({one.column for one in values})]
             glance.append(_counts(recipe, values))
         if not any(one.comparable for values in found for one in values):
-            left.append(f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {_planned(recipe, hours)} |")
+            left.append(_left(name, recipe, hours))
     rest = ["## Not drawn", "\n".join(_not_drawn())]
     if left:
         rest += ["## Not run yet in the paper's own setting", *machine]
@@ -103,6 +111,10 @@ def document(folder: Path) -> str:
 def _files(folder: Path, name: str) -> list[Path]:
     stem = name.replace("/", "-")
     return sorted([*folder.glob(f"{stem}.csv"), *folder.glob(f"{stem}-*.csv")], key=lambda path: path.stem)
+
+
+def _jpeg(columns: Iterable[str]) -> list[str]:
+    return [_JPEG] if any(name.casefold().startswith("cifar") for name in columns) else []
 
 
 def _setting(found: list[Measured]) -> str:
@@ -142,7 +154,9 @@ def _hours(path: Path) -> tuple[dict[str, float], list[str]]:
     return {row["name"]: row["hours"] for row in told["tables"]}, [words]
 
 
-def _planned(recipe: Recipe, hours: Mapping[str, float]) -> str:
+def _left(name: str, recipe: Recipe, hours: Mapping[str, float]) -> str:
+    """The line of a table that was not run: its cells and hours."""
+    planned = f"{recipe.cells} | {f'{hours[name]:,.1f}' if name in hours else '–'}"
     if recipe.table.facts is not None:
-        return "nothing is run | –"
-    return f"{recipe.cells} | {f'{hours[recipe.name]:,.1f}' if recipe.name in hours else '–'}"
+        planned = "nothing is run | –"
+    return f"| `{name}` | {recipe.paper.paper}, {recipe.table.title} | {planned} |"

@@ -30,7 +30,7 @@ def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str) -> str:
         parts.append(f"Measured on {'; '.join(dict.fromkeys(one.machine for one in found))}.")
     else:
         parts.append("Nothing of this table has been run.")
-    parts += [_listed(notes(every)), "Left open by the paper, and what was chosen:", _listed(recipe.open)]
+    parts += [listed(notes(every)), "Left open by the paper, and what was chosen:", listed(recipe.open)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -104,5 +104,6 @@ def _value(mean: float, std: float | None) -> str:
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 
-def _listed(texts: Sequence[str]) -> str:
+def listed(texts: Sequence[str]) -> str:
+    """As a list of Markdown."""
     return "\n".join(f"- {text}" for text in texts)

@@ -1,0 +1,67 @@
+"""What methods send and compute until a target accuracy: a section of the page, from the rows of a `costs` figure."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from tabulate import tabulate
+
+from fedloom.papers.page import listed
+from fedloom.papers.recipe import Recipe
+
+_COLUMNS = ("panel", "row", "seed", "x", "accuracy", "target", "bytes", "flops", "changed")
+Row = dict[str, str]
+
+
+def read_spent(path: Path) -> list[Row]:
+    """The rows of a figure's CSV: a finished run each.
+
+    Raises `OSError` for a file that cannot be read, `ValueError` for one of another form.
+    """
+    with path.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        if tuple(reader.fieldnames or ()) != _COLUMNS:
+            raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_COLUMNS)}")
+        return list(reader)
+
+
+def spent_markdown(recipe: Recipe, found: Sequence[Row]) -> str:
+    """Megabytes and FLOPs until the target, and how many times what the paper's own method takes."""
+    own = recipe.paper.paper
+    rows = []
+    for panel, x in dict.fromkeys((one["panel"], one["x"]) for one in found):
+        here = [one for one in found if (one["panel"], one["x"]) == (panel, x)]
+        base = [one for one in here if one["row"] == own]
+        for name in dict.fromkeys(one["row"] for one in here):
+            runs = [one for one in here if one["row"] == name]
+            rows.append(
+                [
+                    f"{panel}, {x}",
+                    name,
+                    len(runs),
+                    *(f"{_mean(runs, key):.2f}" for key in ("accuracy", "target")),
+                    f"{_mean(runs, 'bytes') / 1e6:.2f}",
+                    _times(runs, base, "bytes"),
+                    f"{_mean(runs, 'flops') / 1e12:,.1f}",
+                    _times(runs, base, "flops"),
+                ]
+            )
+    names = ("setting", "row", "seeds", "accuracy %", "target %", "MB", f"of {own}'s", "TFLOPs", f"of {own}'s")
+    changed = found[0]["changed"] or "the paper's own"
+    head = [f"## {recipe.paper.paper}, {recipe.table.title}", f"Setting: {changed}."]
+    head.append("Accuracy at the end; MB up and down, and TFLOPs, of all clients until the first test at the target.")
+    table = tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
+    return "\n\n".join([*head, table, "Left open by the paper, and what was chosen:", listed(recipe.open)]) + "\n"
+
+
+def _mean(runs: Sequence[Row], key: str) -> float:
+    return fmean(float(one[key]) for one in runs)
+
+
+def _times(runs: Sequence[Row], base: Sequence[Row], key: str) -> str:
+    """How many times what `base` took; a dash where that did not run, or took nothing."""
+    least = _mean(base, key) if base else 0.0
+    return f"{_mean(runs, key) / least:.2f} x" if least else "–"

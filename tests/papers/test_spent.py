@@ -1,0 +1,58 @@
+"""What was sent and computed until a target: from a figure's CSV to a section of the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedloom.papers.document import document
+from fedloom.papers.recipe import find
+from fedloom.papers.spent import read_spent, spent_markdown
+
+FIG5 = """panel,row,seed,x,accuracy,target,bytes,flops,changed
+CIFAR-10,FedProto,0,"N=10, C=100 %",90.5,90.25,4000000,3e12,with rounds=100
+CIFAR-10,FedProto,1,"N=10, C=100 %",91.5,90.25,8000000,5e12,with rounds=100
+CIFAR-10,FedSSA,0,"N=10, C=100 %",95.0,90.25,2000000,2e12,with rounds=100
+CIFAR-100,FD,0,"N=10, C=100 %",30.0,30.0,5000000,2e12,with rounds=100
+"""
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    path = tmp_path / "fedssa-fig5.csv"
+    path.write_text(FIG5)
+    return path
+
+
+def cells(page: str, setting: str) -> list[list[str]]:
+    lines = [line for line in page.splitlines() if line.startswith(f"| {setting}")]
+    return [[cell.strip() for cell in line.strip("|").split("|")][1:] for line in lines]
+
+
+def test_each_row_is_a_mean_beside_how_many_times_the_papers_own(kept: Path) -> None:
+    page = spent_markdown(find("fedssa/fig5"), read_spent(kept))
+    assert "Setting: with rounds=100." in page
+    proto, own = cells(page, "CIFAR-10,")
+    assert proto == ["FedProto", "2", "91.00", "90.25", "6.00", "3.00 x", "4.0", "2.00 x"]
+    assert own == ["FedSSA", "1", "95.00", "90.25", "2.00", "1.00 x", "2.0", "1.00 x"]
+
+
+def test_without_the_papers_own_method_nothing_is_compared(kept: Path) -> None:
+    page = spent_markdown(find("fedssa/fig5"), read_spent(kept))
+    assert cells(page, "CIFAR-100,") == [["FD", "1", "30.00", "30.00", "5.00", "–", "2.0", "–"]]
+
+
+def test_another_form_is_refused(kept: Path) -> None:
+    kept.write_text("panel,row\nCIFAR-10,FedSSA\n")
+    with pytest.raises(ValueError, match=r"fedssa-fig5\.csv: columns .*need panel, row, seed"):
+        read_spent(kept)
+
+
+def test_the_page_has_it_and_says_what_the_images_were(kept: Path) -> None:
+    page = document(kept.parent)
+    assert "## FedSSA, Fig. 5: accuracy against communication and computation" in page
+    assert "The images of CIFAR were JPEG files" in page
+    assert "| `fedssa/fig5` |" not in page
+    kept.unlink()
+    assert "| `fedssa/fig5` |" in document(kept.parent)
