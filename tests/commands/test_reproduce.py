@@ -85,6 +85,22 @@ def test_more_seeds_join_those_that_are_done(capsys: Any) -> None:
     assert [row["seed"] for row in rows] == ["0", "1"]
 
 
+def test_what_another_process_foresaw_meanwhile_stays(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cost_while_another_writes(config: Any, by_method: bool) -> cost.Cost:
+        Path("t/foreseen.json").write_text('{"mnist-practical/FedProx": 5.0, "mnist-practical/FedAvg": 6.0}')
+        return cost.Cost(1.0, 1.0, 3600.0)
+
+    monkeypatch.setattr(cost, "cost", cost_while_another_writes)
+    words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
+    assert call(capsys, *words, "--only", "mnist-practical/FedAvg", "--only", "mnist-practical/Local")[0] == 0
+    told = json.loads(Path("t/foreseen.json").read_text())
+    assert told == {
+        "mnist-practical/FedProx": 5.0,
+        "mnist-practical/FedAvg": 6.0,  # who was first is right
+        "mnist-practical/Local": 3600.0,
+    }
+
+
 def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any) -> None:
     words = ("reproduce", "feddw/fig4", *CHANGED, "--only", "mnist", "--out", "f", "--quiet")
     code, _, err = call(capsys, *words)
@@ -93,6 +109,7 @@ def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any)
     every = csv.DictReader(Path("f/figure.csv").read_text().splitlines())
     rows = [row for row in every if row["panel"] == "MNIST"]  # the other panels are the same cell on other data
     assert len(rows) == 20 * 10  # clients and classes
+    assert "rounds=1" in rows[0]["changed"]
     assert sum(float(row["norm"]) for row in rows if row["client"] == "7") == pytest.approx(1.0)
     assert Path("f/figure.png").read_bytes().startswith(b"\x89PNG")
 

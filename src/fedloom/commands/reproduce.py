@@ -65,7 +65,7 @@ def reproduce(
     refuse_missing(cells)
     Place(folder).claim(study)
     if recipe.table.kind == "table":
-        foresee(cells, folder)
+        foresee(cells, Place(folder))
     try:
         carry_out(study, folder, only or (), False, workers, quiet, as_json)
     finally:
@@ -145,18 +145,20 @@ def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], place: Plac
     return {"name": name, "cells": len(cells), "done": done, "hours": hours}
 
 
-def foresee(cells: Sequence[Cell], folder: Path) -> None:
-    """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays."""
+def foresee(cells: Sequence[Cell], place: Place) -> None:
+    """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays, also what
+    another process foresaw meanwhile."""
     from fedloom.core.files import json_text, write_atomic
     from fedloom.papers.cost import study_cost
 
-    there = foreseen(folder)
+    there = foreseen(place.path)
     new = {cell.group: cell for cell in cells if cell.group not in there}
     if new:
         say(f"how long {len(new)} rows will take: trials of their networks")
         cost = study_cost(list(new.values()), tell=say)
-        there |= {name: round(cost[cell.name].seconds, 1) for name, cell in new.items() if cell.name in cost}
-        write_atomic(folder / _FORESEEN, json_text(there, indent=1))
+        found = {name: round(cost[cell.name].seconds, 1) for name, cell in new.items() if cell.name in cost}
+        with place.locked():
+            write_atomic(place.path / _FORESEEN, json_text(found | foreseen(place.path), indent=1))
 
 
 def foreseen(folder: Path) -> dict[str, float]:

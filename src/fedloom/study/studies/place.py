@@ -50,16 +50,28 @@ class Place:
         marker.check(self.path, "study")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.path / marker.LOCK, timeout=_WAIT):
+            with self.locked():
                 self.check(study)
                 marker.claim(self.path, "study")
                 there = read(self.path)
                 if there is None or not there.holds(study):  # it has grown
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
-        except Timeout:
-            raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot be used as the folder of a study ({error.strerror})") from None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder's own lock, for files that all processes write. Raises `RunFolderError` if another one does
+        not let go of it."""
+        lock = FileLock(self.path / marker.LOCK, timeout=_WAIT)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def cell(self, folder: str) -> Path:
         """The run folder of this name, which may be below `trials/`."""
