@@ -114,6 +114,17 @@ def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any)
     assert Path("f/figure.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_figure_takes_the_finished_cells_of_its_table(capsys: Any) -> None:
+    one = (*CHANGED, "--only", "cifar10-practical/FedAvg", "--seeds", "1", "--quiet")
+    assert call(capsys, "reproduce", "feddw/table1", *one, "--out", "t")[0] == 0
+    code, _, err = call(capsys, "reproduce", "feddw/fig7", *one, "--out", "f", "--reuse", "t")
+    assert code == 0
+    assert "1 of 1 cells copied from t" in err
+    (cell,) = Path("t").glob("fedavg-*")
+    assert (Path("f") / cell.name / "summary.json").read_text() == (cell / "summary.json").read_text()
+    assert "FedAvg" in Path("f/figure.csv").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

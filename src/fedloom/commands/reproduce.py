@@ -36,6 +36,9 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; the recipe's unless given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the study; by default below runs/.")] = None,
     only: Only = None,
+    reuse: Annotated[
+        list[Path] | None, typer.Option(help="Folder of another table or figure; its finished cells are copied.")
+    ] = None,
     workers: Workers = 1,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -61,9 +64,13 @@ def reproduce(
         return
     from fedloom.papers.data import refuse_missing
     from fedloom.study.studies.place import Place
+    from fedloom.study.studies.reuse import reuse as copies
 
     refuse_missing(cells)
     Place(folder).claim(study)
+    for other in reuse or ():
+        copied = copies(Place(folder), cells, other)
+        say(f"{len(copied)} of {len(cells)} cells copied from {other}")
     if recipe.table.kind == "table":
         foresee(cells, Place(folder))
     try:

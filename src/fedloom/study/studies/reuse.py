@@ -1,0 +1,52 @@
+"""Finished cells of another study, copied into this one: a table and a figure of a paper often share their runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedloom._version import __version__
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.study.folder import RunFolder
+from fedloom.study.results import Result
+from fedloom.study.studies.place import STUDY, Place
+from fedloom.study.studies.plan import Cell
+
+_COPIES = ".copies"  # what a killed process left there is none of the study's, and is cleared by the next copy
+
+
+def reuse(place: Place, cells: Sequence[Cell], other: Path) -> list[str]:
+    """Copy those of `cells` that are finished in the study's folder `other` and not begun here; their names.
+
+    A cell is taken where its config is the same in all keys and this version of fedloom made it. Raises `ConfigError`
+    for a folder without a study, `RunFolderError` for a copy that cannot be written and a damaged run.
+    """
+    if not (other / STUDY).exists():
+        raise ConfigError(f"{other}: no study in this folder; give the folder of a table, or of a study")
+    return [cell.name for cell in cells if _take(place, cell, other / cell.folder)]
+
+
+def _take(place: Place, cell: Cell, source: Path) -> bool:
+    target, copy = place.cell(cell.folder), place.path / _COPIES / cell.folder
+    if target.exists() or not _is(cell, source):  # begun here: it goes on here
+        return False
+    with place.taken(cell.folder) as mine:
+        if not mine or target.exists():
+            return False
+        try:
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(source, copy)
+            copy.rename(target)
+        except OSError as error:
+            raise RunFolderError(f"{target}: cannot be copied from {source} ({error.strerror or error})") from None
+    return True
+
+
+def _is(cell: Cell, source: Path) -> bool:
+    """Whether a folder has this cell, finished, as this version makes it."""
+    found = Result.read(source) if source.is_dir() else None
+    if found is None or found.numbers.get("fingerprint") != cell.config.fingerprint():
+        return False
+    made = (RunFolder(source).read_json("env.json") or {}).get("versions", {}).get("fedloom")
+    return bool(made == __version__)
