@@ -60,12 +60,13 @@ def carry_out(
     as_json: bool,
     on: Literal["here", "ray"] = "here",
 ) -> None:
-    """Show the plan of a study, or run it and write its report. Exits with 1 if a cell failed or is left."""
+    """Show the plan of a study, or run it, show what was run, and write the report of all its finished cells. Exits
+    with 1 if a cell failed or is left."""
     from fedloom.commands.progress import Live
     from fedloom.report import write_report
     from fedloom.study.comparison import Comparison
-    from fedloom.study.studies.place import Place
-    from fedloom.study.studies.work import jobs_of, results_of, run_study
+    from fedloom.study.studies.place import Place, read
+    from fedloom.study.studies.work import jobs_of, outcome, results_of, run_study
 
     cells, place = study.chosen(only), Place(out)
     place.check(study)
@@ -76,13 +77,15 @@ def carry_out(
     with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
         ended = run_study(study, place, cells, workers=workers, on=on, listener=live)
     done = Comparison(results_of(place, ended))
-    page = write_report(done.results, out / "report.html") if done.results else None
+    whole = read(out) or study  # which may be larger than what this call ran
+    every = results_of(place, outcome(whole, place, whole.cells))
+    page = write_report(every, out / "report.html") if every else None
     if as_json:
         told = {"done": ended.done, "failed": ended.failed, "left": ended.left}
         print_json(told | {"table": done.rows(), "report": None if page is None else str(page)})
     else:
         console = console_of(as_json)
-        if page is not None:
+        if page is not None and done.results:
             show(console, done, page)
         console.print(f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.left)} left", soft_wrap=True)
     for name, why in ended.failed.items():

@@ -25,7 +25,18 @@ from fedloom.study.text import counted, listed
 from fedloom.study.verdict import BASELINE, scenario_words, verdict
 
 # Keys of a scenario that every scenario has, or that say little about it.
-_PLAIN_SCENARIO = {"source", "partition", "clients", "val", "seed", "min_samples", "max_draws", "path"}
+_PLAIN_SCENARIO = {
+    "source",
+    "partition",
+    "clients",
+    "val",
+    "seed",
+    "min_samples",
+    "max_draws",
+    "path",
+    "verify",
+    "offline",
+}
 
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 
