@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from command_line import call
+from fedloom.core.errors import ConfigError
 from fedloom.papers import cost
 
 CHANGED = ("scenario.source=digits", "model={name: mlp, hidden: [8]}", "rounds=1", "local_epochs=1", "engine=serial")
@@ -44,6 +45,25 @@ def test_a_plan_has_hours_by_row_and_what_is_missing(capsys: Any) -> None:
     assert "9 cells, 9.0 hours on one core of this machine" in out
     assert "missing: cifar10: source cifar10: no folder" in out
     assert not Path("runs").exists()
+
+
+def test_a_row_that_cannot_be_tried_has_no_hours_instead_of_none_at_all(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(config: Any, by_method: bool) -> cost.Cost:
+        if config.method == "fedbn":
+            raise ConfigError("fedbn: no batch norm")
+        return cost.Cost(1.0, 1.0, 3600.0)
+
+    monkeypatch.setattr(cost, "cost", refuse)
+    words = ("reproduce", "fedco2/table3", "--plan", "--only", "cifar10-pathological")
+    code, out, err = call(capsys, *words)
+    assert code == 0
+    assert "  1 cells,   0 done no estimate  cifar10-pathological/FedBN" in out
+    assert "9 cells, 8.0 hours on one core of this machine, without the rows of no estimate (1)" in out
+    assert "cifar10-pathological/FedBN: no estimate (fedbn: no batch norm)" in err
+    _, out, _ = call(capsys, *words, "--json")
+    assert {row["name"]: row["hours"] for row in json.loads(out)["rows"]}["cifar10-pathological/FedBN"] is None
 
 
 def test_without_its_data_nothing_runs(capsys: Any) -> None:

@@ -130,7 +130,8 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
     rows = [_planned(name, members, cost, place) for name, members in groups.items()]
-    total = sum(row["hours"] for row in rows)
+    total = sum(row["hours"] or 0.0 for row in rows)
+    unknown = sum(row["hours"] is None for row in rows)
     if as_json:
         told = {"name": recipe.name, "scale": scale, "says": recipe.says(scale), "rows": rows, "hours": total}
         print_json(told | {"missing": absent, "open": list(recipe.open)})
@@ -138,16 +139,17 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
     console = console_of(as_json)
     console.print(f"{recipe.paper.paper}, {recipe.table.title}\nscale: {recipe.says(scale)}", markup=False)
     for row in rows:
-        console.print(
-            f"{row['cells']:>3} cells, {row['done']:>3} done {row['hours']:>9,.2f} h  {row['name']}", markup=False
-        )
-    console.print(f"{len(cells)} cells, {total:,.1f} hours on one core of this machine")
+        hours = "no estimate" if row["hours"] is None else f"{row['hours']:,.2f} h"
+        console.print(f"{row['cells']:>3} cells, {row['done']:>3} done {hours:>11}  {row['name']}", markup=False)
+    without = f", without the rows of no estimate ({unknown})" if unknown else ""
+    console.print(f"{len(cells)} cells, {total:,.1f} hours on one core of this machine{without}")
     for source, why in absent.items():
         console.print(f"missing: {source}: {why}", markup=False, soft_wrap=True)
 
 
 def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], place: Place) -> dict[str, Any]:
-    hours = sum(cost[cell.name].seconds for cell in cells if cell.name in cost) / 3600
+    known = [cost[cell.name].seconds for cell in cells if cell.name in cost]  # all of a row, or none
+    hours = sum(known) / 3600 if known else None
     done = sum(place.finished(cell.folder) for cell in cells)
     return {"name": name, "cells": len(cells), "done": done, "hours": hours}
 
