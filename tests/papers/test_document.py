@@ -55,6 +55,15 @@ def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     assert "| `feddw/table1` |" not in page
 
 
+def test_a_long_setting_is_whole_in_its_section_alone(tmp_path: Path, make_result: MakeResult) -> None:
+    done = {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.9931])]}
+    told = "with scenario={source: domains, parts: [mnist, usps, mnist-m]} fedsc={cpdr: 'off'}"
+    (tmp_path / "feddw-table1-long.csv").write_text(measured_csv(measured(find("feddw/table1"), done, {}, told, False)))
+    page = document(tmp_path)
+    assert "| with scenario={...} fedsc={cpdr: 'off'} | 1 |" in page
+    assert f"Setting: {told}." in page
+
+
 def test_gains_that_are_claimed_are_counted(tmp_path: Path, make_result: MakeResult) -> None:
     def runs(method: str, *accuracies: float) -> list[Result]:
         return [make_result(method, seed, [accuracy]) for seed, accuracy in enumerate(accuracies)]
