@@ -64,6 +64,17 @@ def test_a_long_setting_is_whole_in_its_section_alone(tmp_path: Path, make_resul
     assert f"Setting: {told}." in page
 
 
+def test_rows_within_the_promised_factor_are_counted(tmp_path: Path, make_result: MakeResult) -> None:
+    names = ("FedAvg", "FedProx", "FedDW", "Local")
+    done = {("mnist-practical", name): [make_result(name.lower(), 0, [0.9])] for name in names}
+    seconds = {"FedAvg": 5.0, "FedProx": 2.0, "FedDW": 1.0}  # each took 2.5; Local was not foreseen
+    foreseen = {f"mnist-practical/{name}": value for name, value in seconds.items()}
+    (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(find("feddw/table1"), done, foreseen)))
+    page = document(tmp_path)
+    assert "1 of 3 rows are within a factor of 1.5." in page
+    assert "goes from 0.50 to 2.50." in page
+
+
 def test_gains_that_are_claimed_are_counted(tmp_path: Path, make_result: MakeResult) -> None:
     def runs(method: str, *accuracies: float) -> list[Result]:
         return [make_result(method, seed, [accuracy]) for seed, accuracy in enumerate(accuracies)]

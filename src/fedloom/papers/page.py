@@ -82,15 +82,26 @@ def _gains(found: Sequence[Gain]) -> str:
     return tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
 
 
+def ratios_of(found: Sequence[Line]) -> dict[tuple[str, str], float]:
+    """Of each row of a column that ran and was foreseen: what it took, divided by that."""
+    return {
+        (line.column, line.row): line.seconds / line.estimated
+        for line in found
+        if line.seconds is not None and line.estimated
+    }
+
+
 def _costs(found: Sequence[Line]) -> str:
     """Minutes of one core for a run of each row, foreseen and taken."""
     rows = []
+    ratios = ratios_of(found)
     for line in {(line.column, line.row): line for line in found}.values():
         if line.seconds is None:
             continue
         foreseen = "–" if line.estimated is None else f"{line.estimated / 60:.1f}"
-        ratio = f"{line.seconds / line.estimated:.2f}" if line.estimated else "–"
-        rows.append([line.column, line.row, foreseen, f"{line.seconds / 60:.1f}", ratio])
+        ratio = ratios.get((line.column, line.row))
+        told = "–" if ratio is None else f"{ratio:.2f}"
+        rows.append([line.column, line.row, foreseen, f"{line.seconds / 60:.1f}", told])
     names = ("column", "row", "core minutes foreseen", "taken", "ratio")
     return tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
 
