@@ -71,8 +71,8 @@ are seen. Presets `authors` and `sound` are not counted: they are not what is pr
 
 _FORESEEN = """## Foreseen and taken
 
-Core minutes of a row are foreseen by trials of about a second, on a machine that does nothing else. Rows that ran
-before there were such trials have been foreseen since. Every table below shows both for each of its rows.
+Core minutes of a row are foreseen by trials of about a second, on a machine that does nothing else. The rows below were
+foreseen by one version on one day, after they had run, most of them two at a time. Every table shows both.
 """
 _WITHIN = 1.5
 
