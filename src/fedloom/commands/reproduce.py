@@ -108,9 +108,8 @@ def show_all(scale: Scale, as_json: bool) -> None:
     for row in told:
         absent = f", not here: {', '.join(row['missing'])}" if row["missing"] else ""
         what = f"{row['cells']:>4} cells {row['hours']:>9,.1f} h  " if row["cells"] else f"{'nothing is run':>23}  "
-        console.print(
-            f"{row['name']:<16} {what}{row['title']} ({row['data']}{absent})".replace(" ()", ""), markup=False
-        )
+        line = f"{row['name']:<16} {what}{row['title']} ({row['data']}{absent})".replace(" ()", "")
+        console.print(line, markup=False, soft_wrap=True)
     console.print(
         "hours: one core of this machine, as if every method cost what FedAvg costs; --plan tries each method"
     )
@@ -140,9 +139,10 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
     console.print(f"{recipe.paper.paper}, {recipe.table.title}\nscale: {recipe.says(scale)}", markup=False)
     for row in rows:
         hours = "no estimate" if row["hours"] is None else f"{row['hours']:,.2f} h"
-        console.print(f"{row['cells']:>3} cells, {row['done']:>3} done {hours:>11}  {row['name']}", markup=False)
+        line = f"{row['cells']:>3} cells, {row['done']:>3} done {hours:>11}  {row['name']}"
+        console.print(line, markup=False, soft_wrap=True)
     without = f", without the rows of no estimate ({unknown})" if unknown else ""
-    console.print(f"{len(cells)} cells, {total:,.1f} hours on one core of this machine{without}")
+    console.print(f"{len(cells)} cells, {total:,.1f} hours on one core of this machine{without}", soft_wrap=True)
     for source, why in absent.items():
         console.print(f"missing: {source}: {why}", markup=False, soft_wrap=True)
 
