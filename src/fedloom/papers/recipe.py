@@ -22,7 +22,7 @@ Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
 Keys = dict[str, Any]
 _NO_NUMBERS = ("engine", "checkpoint", "scenario.path")  # keys that change no number
-_OF_A_COLUMN = ("of", "panel", "x", "client", "domains")
+_OF_A_COLUMN = ("of", "panel", "x", "client", "domains", "small")
 _UNDRAWN = "Not drawn:"
 
 
@@ -48,7 +48,7 @@ class Points(Section):
 
 class Table(Section):
     """One table, or the runs of a figure. `columns`: settings of its study by name, each with `without` (rows that are
-    not run there), and in a table `of` (data set and setting as printed), in a figure `panel`, `x`, `client` (whose
+    not run there) and `small` (its own part of the reduction), and in a table `of` (data set and setting as printed), in a figure `panel`, `x`, `client` (whose
     accuracy is drawn) and `domains` (clients in order that have bars of their own). `kind`: a table, or what is drawn:
     accuracy by round (curves), by the `axis` of a sweep, of single clients, as bars, or against its costs (`x`: the
     setting); or of trained models t-SNE (`points`), SL and CR matrices (relations), class weight norms, or loss
@@ -189,7 +189,10 @@ class Recipe:
 
     def _block(self, name: str, small: bool) -> Keys:
         """A column's keys, as a setting of the study."""
-        block = {key: value for key, value in self.table.columns[name].items() if key not in _OF_A_COLUMN}
+        column = self.table.columns[name]
+        block = {key: value for key, value in column.items() if key not in _OF_A_COLUMN}
+        if small:
+            block = laid(block, column.get("small", {}))
         less = self.paper.small.without.items() if small else ()
         left_out = [row for row, where in less if row in self.rows and any(fnmatchcase(name, glob) for glob in where)]
         return laid(block, {"without": [*block.get("without", []), *left_out]}) if left_out else block
