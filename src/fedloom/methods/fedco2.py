@@ -107,6 +107,7 @@ class FedCO2(Method):
         {"P": 1, "BN": -1, "foreign": 1},
         {"P": 1, "BN": -1, "H": 1},
         {"BN": 1, "Q": 1},
+        code="zhyczy/Fed-CO2 at 21f5255",
     )
 
     def __init__(self, options: BaseModel | None = None) -> None:

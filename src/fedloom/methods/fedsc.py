@@ -112,6 +112,7 @@ class FedSC(Method):
         "doi 10.1145/3711896.3736957",
         {"P": 1, "mCd": 1, "masks": 1, "Cd": 1, "mask": 1},
         {"P": 1, "Cd": 1, "mask": 1, "counts": 1},
+        code="hwang52/FedSC at a04dc8e",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:

@@ -125,6 +125,7 @@ class FedSKC(Method):
         "",
         {"P": 1, "CC": 1, "mask": 1},
         {"P": 1, "CC": 1, "mask": 1},
+        code="hwang52/FedSKC at b513979",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:

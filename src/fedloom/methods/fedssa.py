@@ -97,6 +97,7 @@ class FedSSA(Method):
         {"CH": 1, "mask": 1},
         {"CH": 1, "mask": 1},
         {"P": 1},
+        code="LipingYi/FedSSA at 0c53d04",
     )
 
     def __init__(self, options: BaseModel | None = None) -> None:

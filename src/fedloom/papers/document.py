@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedloom.core.files import parse_json
@@ -45,10 +45,10 @@ Then nothing runs.
 With one seed there is no interval, so such a value is near at best.
 At `--scale small` values are never compared, only orders.
 
-What a paper claims is a gain. So each table also has the gain of every row over FedAvg; over local training where a
-table has no FedAvg; over the first row where parts are taken out or added; over MOON for MOON+DW. It is the mean
-difference of equal seeds, with its 95 % t interval. A method is ahead or behind where the interval leaves out zero.
-Intervals are not corrected for the number of rows.
+What a paper claims is a gain. So tables also have gains, each over the row that its column *over* names: FedAvg; local
+training where a table has no FedAvg; the plain method where parts are taken out or added; MOON for MOON+DW. A gain is
+the mean difference of equal seeds, with its 95 % t interval. A method is ahead or behind where the interval leaves out
+zero. Intervals are not corrected for the number of rows.
 
 A figure is drawn from the cells that are done, of a table too. [Draw figures](how-to/figures.md) says how each is
 measured. Papers print no numbers with most of their figures, so figures have no verdicts. Of those that show what was
@@ -96,13 +96,13 @@ def document(folder: Path) -> str:
         if recipe.table.kind == "costs":
             spent = [rows for path in _files(folder, name) if (rows := read_spent(path))]
             for rows in spent:
-                run += [spent_markdown(recipe, rows), *_jpeg({row["panel"] for row in rows})]
+                run += [spent_markdown(recipe, rows), *_jpeg(recipe, {row["panel"] for row in rows})]
             if not spent:
                 left.append(_left(name, recipe, hours))
             continue
         found = [values for path in _files(folder, name) if (values := read_measured(path))]
         for values in found:
-            run += [as_markdown(recipe, values, _setting(values)), *_jpeg({one.column for one in values})]
+            run += [as_markdown(recipe, values, _setting(recipe, values)), *_jpeg(recipe, _columns(values))]
             glance.append(_counts(recipe, values))
             ratios += ratios_of(lines(recipe, values)).values()
         if not any(one.comparable for values in found for one in values):
@@ -120,12 +120,21 @@ def _files(folder: Path, name: str) -> list[Path]:
     return sorted([*folder.glob(f"{stem}.csv"), *folder.glob(f"{stem}-*.csv")], key=lambda path: path.stem)
 
 
-def _jpeg(columns: Iterable[str]) -> list[str]:
-    return [_JPEG] if any(name.casefold().startswith("cifar") for name in columns) else []
+def _columns(found: list[Measured]) -> set[str]:
+    return {one.column for one in found}
 
 
-def _setting(found: list[Measured]) -> str:
-    return found[0].changed or "the paper's own"
+def _jpeg(recipe: Recipe, names: set[str]) -> list[str]:
+    """What is said of CIFAR where one of these columns or panels has it."""
+    here = {name for name, keys in recipe.table.columns.items() if names & {name, keys.get("panel")}}
+    sources = {cell.config.scenario.source for cell in recipe.study().cells if cell.setting in here}
+    return [_JPEG] if any(name.startswith("cifar") for name in sources) else []
+
+
+def _setting(recipe: Recipe, found: list[Measured]) -> str:
+    if found[0].changed:
+        return found[0].changed
+    return "the paper's own" + (", CIFAR from JPEG files of quality 95" if _jpeg(recipe, _columns(found)) else "")
 
 
 def _counts(recipe: Recipe, found: list[Measured]) -> str:
@@ -134,7 +143,7 @@ def _counts(recipe: Recipe, found: list[Measured]) -> str:
     words = Counter(line.verdict.word for line in every if line.run)
     order = [one.verdict.word for one in orders(every) if one.found]
     seeds = sorted({len(line.seeds) for line in every if line.run})
-    setting = re.sub(r"=\{[^}]{40,}\}", "={...}", _setting(found))  # the table's own section has all of it
+    setting = re.sub(r"=\{[^}]{40,}\}", "={...}", _setting(recipe, found))  # the table's own section has all of it
     cells = [f"{recipe.paper.paper}, {recipe.table.title}", setting, " or ".join(map(str, seeds))]
     judged = all(one.comparable for one in found)
     cells += [str(words[word]) if judged else "–" for word in ("reproduced", "near", "not reproduced")]

@@ -48,15 +48,16 @@ class Points(Section):
 
 class Table(Section):
     """One table, or the runs of a figure. `columns`: settings of its study by name, each with `without` (rows that are
-    not run there) and `small` (its own part of the reduction), and in a table `of` (data set and setting as printed), in a figure `panel`, `x`, `client` (whose
-    accuracy is drawn) and `domains` (clients in order that have bars of their own). `kind`: a table, or what is drawn:
-    accuracy by round (curves), by the `axis` of a sweep, of single clients, as bars, or against its costs (`x`: the
-    setting); or of trained models t-SNE (`points`), SL and CR matrices (relations), class weight norms, or loss
-    surfaces. `rows`: those of the paper's rows that it has (None: all), or `only`: rows of its own. `with`: keys on top
-    of a row. `beside`: rows that are another predictor of a row's run. `further`: panels of a sweep that show one
-    client alone, by name. `baseline`: the row that gains are over, where FedAvg's, or that of local training, is not.
-    `pooled`: accuracy is over all clients' test samples together, not the mean over clients. `facts`: why nothing is
-    run. `open`: what the paper leaves open, and what was chosen."""
+    not run there) and `small` (its part of the reduction), and in a table `of` (data set and setting as printed), in a
+    figure `panel`, `x`, `client` (whose accuracy is drawn) and `domains` (clients in order that have bars of their
+    own). `kind`: a table, or what is drawn: accuracy by round (curves), by the `axis` of a sweep, of single clients, as
+    bars, or against its costs (`x`: the setting); or of trained models t-SNE (`points`), SL and CR matrices
+    (relations), class weight norms, or loss surfaces. `rows`: those of the paper's rows that it has (None: all), or
+    `only`: rows of its own. `with`: keys on top of a row. `beside`: rows that are another predictor of a row's run.
+    `further`: panels of a sweep that show one client alone, by name. `baseline`: the row that gains are over, where
+    FedAvg's, or that of local training, is not. `pooled`: accuracy is over all clients' test samples together, not the
+    mean over clients. `small`: its part of the reduction, and `says`: the reduction in words, where these are not the
+    paper's. `facts`: why nothing is run. `open`: what the paper leaves open, and what was chosen."""
 
     title: str
     kind: Kind = "table"
@@ -73,6 +74,7 @@ class Table(Section):
     baseline: str | None = None
     pooled: bool = False
     facts: str | None = None
+    says: str | None = None
     small: Keys = Field(default_factory=dict)
     open: tuple[str, ...] = ()
 
@@ -152,7 +154,8 @@ class Recipe:
         if scale == "full":
             return "the paper's own setting"
         small = self.paper.small
-        return "; ".join([small.says, *(text for row, text in small.rows.items() if row in self.rows)])
+        of_rows = (text for row, text in small.rows.items() if row in self.rows)
+        return "; ".join([self.table.says or small.says, *of_rows])
 
     def changing(self, words: Sequence[str]) -> list[str]:
         """Those of `key=value` words that can change a number."""
