@@ -99,7 +99,7 @@ def test_every_cell_is_a_valid_run(recipe: Recipe, scale: str) -> None:
     for cell in cells:
         options = cell.config.build_method().options
         given = cell.values.get(cell.config.method, {})
-        assert {key: getattr(options, key) for key in given}.keys() == given.keys()
+        assert {key: getattr(options, key) for key in given} == given, cell.name
 
 
 @pytest.mark.parametrize("recipe", [r for r in ALL if r.table.facts], ids=lambda r: r.name)
