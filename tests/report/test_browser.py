@@ -1,11 +1,13 @@
-"""The page in a real browser: every chart drawn, no error, both themes, a phone's width."""
+"""The page in a real browser: every chart drawn, no error, both themes, a phone's width, tables saved."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +60,18 @@ addEventListener("load", function () {
     scroll: root.scrollWidth, inner: innerWidth, page: getComputedStyle(document.body).backgroundColor, after: after,
     orders: orders.map(order => order.map(Number)), said: said, names: names, shown: shown,
   }) + "END");
+});
+</script>"""
+
+# The page as it is written, its policy included, in a frame: its tables are read and its links clicked.
+SAVE = """<!DOCTYPE html><iframe src="report.html"></iframe><script>
+document.querySelector("iframe").addEventListener("load", function () {
+  var page = this.contentDocument, text = cell => cell.textContent;
+  console.log("PROBE" + JSON.stringify([...page.querySelectorAll("table.sorts")].map(table => [
+    [...table.tHead.rows[0].cells].map(text),
+    [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => [text(cell), cell.dataset.value])),
+  ])) + "END");
+  page.querySelectorAll("a[download]").forEach(link => link.click());
 });
 </script>"""
 
@@ -127,3 +141,74 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
     assert (pixels.mean() > 0.5) == (theme == "light")
     for band in np.array_split(pixels[: height // 2], 6):  # nothing stays empty over a long stretch
         assert band.std() > 0.01
+
+
+def saved_by_clicks(page: Path, folder: Path, names: set[str]) -> str:
+    """Open a page until files of these names are in a new folder; what the browser said."""
+    profile = folder.with_name("profile")
+    (profile / "Default").mkdir(parents=True)
+    folder.mkdir()
+    settings = {
+        "download": {"default_directory": str(folder), "prompt_for_download": False},
+        "profile": {"default_content_setting_values": {"automatic_downloads": 1}},
+    }
+    (profile / "Default" / "Preferences").write_text(json.dumps(settings))
+    # The frame reads another file, and nothing else keeps a headless browser open.
+    more = (f"--user-data-dir={profile}", "--allow-file-access-from-files", "--remote-debugging-port=0")
+    end = time.monotonic() + 60
+    with folder.with_name("said").open("w+") as said:
+        browser = subprocess.Popen([CHROMIUM, *FLAGS.split(), *more, page.as_uri()], stderr=said)
+        try:
+            while time.monotonic() < end and {path.name for path in folder.iterdir()} != names:
+                time.sleep(0.05)
+        finally:
+            browser.terminate()
+            browser.wait(timeout=30)
+        said.seek(0)
+        return said.read()
+
+
+def test_links_save_the_tables_that_are_shown(report, tmp_path):
+    frame, folder = tmp_path / "frame.html", tmp_path / "saved"
+    frame.write_text(SAVE)
+    said = saved_by_clicks(frame, folder, {"results.csv", "results.md", "results.tex", "runs.csv"})
+    console = [line for line in said.splitlines() if "CONSOLE" in line]
+    assert len(console) == 1  # the probe's: no error
+    results, runs = ([dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0]))
+    text = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+
+    people = ("method", "preset", "protocol", "select", "n", "accuracy %", "best val %", "up", "down", "time")
+    shown = [[row[name][0] for name in people] for row in results]
+    markdown = [line.strip("|").split("|") for line in text["results.md"].splitlines()]
+    assert [bare(line) for line in [markdown[0], *markdown[2:]]] == [bare(line) for line in [people, *shown]]
+    signs = {r"\\": "", r"\%": "%", r"$\pm$": "±", r"--": "–"}
+    latex = re.sub("|".join(map(re.escape, signs)), lambda found: signs[found[0]], text["results.tex"])
+    lines = [line.split("&") for line in latex.splitlines() if "&" in line]
+    assert [bare(line) for line in lines] == [bare(line) for line in [people, *shown]]
+
+    names = {"accuracy": "accuracy %", "n": "n", "best_val": "best val %"}
+    names |= {"bytes_up": "up", "bytes_down": "down", "seconds": "time"}
+    plain = list(csv.DictReader(text["results.csv"].splitlines()))
+    assert [row["label"] for row in plain] == [row["method"][0] for row in results]
+    assert numbers(plain, names) == [[float(row[name][1]) for name in names.values()] for row in results]
+    plain = list(csv.DictReader(text["runs.csv"].splitlines()))
+    assert [(row["run"], row["checkpoint_sha256"]) for row in plain] == [
+        (row["run"][0], row["checkpoint sha256"][0]) for row in runs
+    ]
+    names = {"seed": "seed", "accuracy": "accuracy %", "peak_memory_mb": "memory mib"}
+    assert numbers(plain, names) == [[float(row[name][1]) for name in names.values()] for row in runs]
+
+
+def tables_of(line):
+    """Headings in small letters and rows of (text, number or None), table by table, of the probe's line."""
+    names = {"at best val %": "best val %"}
+    for heads, rows in json.loads(re.search(r"PROBE(.*)END", line)[1]):
+        yield [names.get(head.lower(), head.lower()) for head in heads], rows
+
+
+def bare(cells):
+    return ["".join(cell.split()) for cell in cells]
+
+
+def numbers(rows, names):
+    return [[float(row[name]) for name in names] for row in rows]
