@@ -75,6 +75,16 @@ def test_without_its_data_nothing_runs(capsys: Any) -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("words", [(), ("--plan",)])
+def test_all_missing_domains_are_named_in_one_answer(capsys: Any, words: tuple[str, ...]) -> None:
+    code, out, err = call(capsys, "reproduce", "fedco2/table7", *words)
+    (line,) = [line for line in (out + err).splitlines() if "no folder" in line]
+    for source in ("mnist", "svhn", "usps", "synthdigits", "mnist-m"):
+        assert f"source {source}: no folder" in line
+    assert line.count("expected there one of") == line.count("published by") == 5
+    assert code == (0 if words else 2)
+
+
 def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) -> None:
     words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t")
     code, _, err = call(

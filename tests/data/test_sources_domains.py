@@ -209,6 +209,25 @@ def test_classes_must_agree(two, tmp_path):
         load("domains", parts=["usps", other], paths={"usps": two["usps"]})
 
 
+def test_all_missing_parts_are_named_at_once(two, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path / "nothing"))
+    parts = ["mnist", "usps", {"name": "street", "source": "svhn"}, "synthdigits"]
+    with pytest.raises(DataError) as refused:
+        load("domains", parts=parts, paths={"usps": two["usps"], "street": tmp_path / "street"})
+    told = str(refused.value)
+    assert "usps" not in told
+    for name, place, file in (
+        ("mnist", "nothing/mnist", "mnist.npz"),
+        ("svhn", "street", "train_32x32.mat"),
+        ("synthdigits", "nothing/synthdigits", "SynthDigits.zip"),
+    ):
+        assert f"source {name}: no folder {tmp_path / place}; expected there one of" in told
+        assert file in told
+    assert told.count("published by") == 3
+    assert told.endswith("paths of parts belong in scenario.paths, by name")
+    assert "\n" not in told
+
+
 def test_parts_must_be_images(tmp_path):
     np.savez(tmp_path / "f.npz", x_train=np.ones((4, 3)), y_train=[0, 1, 0, 1], x_test=np.ones((2, 3)), y_test=[0, 1])
     with pytest.raises(DataError, match=r"npz holds torch\.float32 of shape \(4, 3\); need uint8 images"):

@@ -10,7 +10,7 @@ from fedloom.study.studies.plan import Cell
 
 def missing(cells: Sequence[Cell]) -> dict[str, str]:
     """Sources of which files are missing, each with what is expected where, and where it comes from."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     seen = set()
     for cell in cells:
         scenario = cell.config.scenario
@@ -22,8 +22,9 @@ def missing(cells: Sequence[Cell]) -> dict[str, str]:
         try:
             source.files()
         except DataError as error:
-            found[scenario.source] = str(error)
-    return found
+            told = found.setdefault(scenario.source, [])
+            told += [] if str(error) in told else [str(error)]
+    return {name: "; ".join(told) for name, told in found.items()}
 
 
 def sources(cells: Sequence[Cell]) -> list[str]:

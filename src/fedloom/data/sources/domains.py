@@ -70,7 +70,17 @@ class Domains(ImageSource):
         return made
 
     def files(self) -> Sequence[Path]:
-        return [path for part in self.made().values() for path in part.files()]
+        """The files of all parts. Raises one `DataError` that says of every part what is missing."""
+        found: list[Path] = []
+        absent: list[str] = []
+        for part in self.made().values():
+            try:
+                found += part.files()
+            except DataError as error:
+                absent.append(str(error))
+        if absent:
+            raise DataError(f"{'; '.join(absent)}; paths of parts belong in scenario.paths, by name")
+        return found
 
     def parse(self, new: Allocate) -> Parsed:
         loaded = {name: part.load() for name, part in self.made().items()}
