@@ -46,6 +46,13 @@ def test_a_plan_runs_nothing_then_a_part_then_the_rest(capsys: Any) -> None:
     assert "seeds there" in call(capsys, "table", "s", "--target", "0.01")[1]
 
 
+def test_a_plan_leaves_an_empty_folder_empty(capsys: Any) -> None:
+    Path("s").mkdir()
+    assert call(capsys, "study", "mine.yaml", "--out", "s", "--plan")[0] == 0
+    assert not list(Path("s").iterdir())
+    assert call(capsys, "study", "mine.yaml", "--out", "s", "--only", "hard/fedavg")[0] == 0
+
+
 def test_a_cell_that_fails_is_named_and_the_exit_code_says_so(capsys: Any) -> None:
     Path("mine.yaml").write_text(STUDY.replace("{alpha: 0.2}", "{source: npz, path: none.npz, alpha: 0.2}"))
     code, out, err = call(capsys, "study", "mine.yaml", "--out", "s", "--only", "fedavg")

@@ -75,6 +75,23 @@ def test_a_trial_that_failed_stops_its_method_alone(tmp_path: Path) -> None:
     assert Choices(study, place).of(fedprox) == (None, None)  # it waits
 
 
+def test_a_choice_is_recorded_by_those_who_run_cells_alone(tmp_path: Path) -> None:
+    study, place = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
+    run_study(study, place, study.cells)
+    (record,) = place.path.glob("trials/choice-*.json")
+    recorded = record.read_text()
+    record.unlink()
+    before = sorted(place.path.rglob("*"))
+    (cell,) = study.cells
+    tuned, _ = Choices(study, place).of(cell)
+    assert tuned is not None
+    assert place.state(tuned.folder) == "done"
+    assert len(collect([place.path]).results) == 1
+    assert sorted(place.path.rglob("*")) == before
+    run_study(study, place, study.cells)
+    assert record.read_text() == recorded
+
+
 @pytest.mark.parametrize(
     ("select", "expected"), [("last", 0.5), ("best_val", 0.9), ("best_test", 0.9), ("mean_last_k", 0.7)]
 )

@@ -82,25 +82,27 @@ class Place:
         return (self.cell(folder) / "summary.json").exists()
 
     def state(self, folder: str) -> State:
-        """How far a cell is."""
+        """How far a cell is. Nothing is written."""
         if self.finished(folder):
             return "done"
-        with self.taken(folder) as mine:
-            if not mine:
-                return "under way"
+        if self.held(folder):
+            return "under way"
         if self.error(folder) is not None:
             return "failed"
         return "begun" if (self.cell(folder) / "checkpoint").exists() else "left"
 
+    def held(self, folder: str) -> bool:
+        """Whether another process holds a cell's lock. Nothing is written."""
+        if not self._lock(folder).exists():
+            return False
+        with self.taken(folder) as mine:
+            return not mine
+
     @contextlib.contextmanager
     def taken(self, folder: str) -> Iterator[bool]:
         """Hold a cell's lock, or learn (False) that another process does. The system frees it with its process."""
-        locks = self.path / ".locks"
-        if not self.path.is_dir():  # a study that is only planned leaves nothing
-            yield True
-            return
-        locks.mkdir(exist_ok=True)
-        lock = FileLock(locks / f"{folder.replace('/', '-')}.lock", timeout=0)
+        self._lock(folder).parent.mkdir(exist_ok=True)
+        lock = FileLock(self._lock(folder), timeout=0)
         try:
             lock.acquire()
         except Timeout:
@@ -132,6 +134,9 @@ class Place:
     def clear_error(self, folder: str) -> None:
         """Forget an error: the cell has finished."""
         self._error(folder).unlink(missing_ok=True)
+
+    def _lock(self, folder: str) -> Path:
+        return self.path / ".locks" / f"{folder.replace('/', '-')}.lock"
 
     def _error(self, folder: str) -> Path:
         cell = self.cell(folder)

@@ -73,10 +73,13 @@ def validation_accuracy(result: Result) -> float:
 
 
 class Choices:
-    """What the trials of a study chose, as far as they have ended. A choice that was recorded stays."""
+    """What the trials of a study chose, as far as they have ended. A choice that was recorded stays.
 
-    def __init__(self, study: Study, place: Place) -> None:
-        self._study, self._place = study, place
+    records: new choices are recorded; else nothing is written.
+    """
+
+    def __init__(self, study: Study, place: Place, *, records: bool = False) -> None:
+        self._study, self._place, self._records = study, place, records
         self._known: dict[str, dict[str, Any]] = {}
 
     def of(self, cell: Cell) -> tuple[Cell | None, str | None]:
@@ -100,13 +103,13 @@ class Choices:
             return chosen
         scores = [self._score(trial) for trial in trials]
         best = max(range(len(trials)), key=lambda place: (scores[place], -place))
-        records = [
-            {"values": trial.tried, "validation_accuracy": score, "folder": trial.folder, "seed": trial.config.seed}
-            for trial, score in zip(trials, scores, strict=True)
-        ]
-        write_atomic(
-            record, json_text({"group": group, "rule": RULE, "chosen": trials[best].tried, "trials": records}, indent=1)
-        )
+        if self._records:
+            tried = [
+                {"values": trial.tried, "validation_accuracy": score, "folder": trial.folder, "seed": trial.config.seed}
+                for trial, score in zip(trials, scores, strict=True)
+            ]
+            content = {"group": group, "rule": RULE, "chosen": trials[best].tried, "trials": tried}
+            write_atomic(record, json_text(content, indent=1))
         return trials[best].tried
 
     def _score(self, trial: Trial) -> float:

@@ -139,7 +139,8 @@ class Shift:
     def work(self, send: Listener, positions: Collection[int] | None = None) -> None:
         """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere."""
         chosen = range(len(self.jobs)) if positions is None else positions
-        pending, choices = [(one, self.jobs[one]) for one in chosen], Choices(self.study, self.place)
+        pending = [(one, self.jobs[one]) for one in chosen]
+        choices = Choices(self.study, self.place, records=True)
         while pending:
             left = [(position, job) for position, job in pending if not self._ended(position, job, choices, send)]
             if len(left) == len(pending):
