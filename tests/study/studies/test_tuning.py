@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,32 @@ def test_a_trial_that_failed_stops_its_method_alone(tmp_path: Path) -> None:
     place.write_error(trial.folder, "DataError: gone\n...")
     assert Choices(study, place).of(fedavg) == (None, f"not tuned: {trial.name}: DataError: gone")
     assert Choices(study, place).of(fedprox) == (None, None)  # it waits
+
+
+def test_a_failed_trial_that_is_tried_again_stops_nothing(tmp_path: Path) -> None:
+    study, place = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
+    place.claim(study)
+    (cell,) = study.cells
+    trial = trials_of(study, cell)[0]
+    place.write_error(trial.folder, "DataError: gone\nyesterday")
+    failed = (None, f"not tuned: {trial.name}: DataError: gone")
+    assert Choices(study, place).of(cell) == failed
+    assert Choices(study, place, earlier=place.errors()).of(cell) == (None, None)
+    assert Choices(study, place, earlier={trial.folder: "DataError: gone\nlast week"}).of(cell) == failed
+    held = threading.Event()
+
+    def work_elsewhere() -> None:
+        with Place(place.path).taken(trial.folder):
+            held.set()
+            time.sleep(1)
+
+    other = threading.Thread(target=work_elsewhere)
+    other.start()
+    held.wait()
+    assert Choices(study, place).of(cell) == (None, None)
+    ended = run_study(study, place, study.cells)  # waits for the trial, and takes it over
+    other.join()
+    assert (list(ended.done), ended.failed, ended.left) == (["fedavg/seed0"], {}, [])
 
 
 def test_a_choice_is_recorded_by_those_who_run_cells_alone(tmp_path: Path) -> None:

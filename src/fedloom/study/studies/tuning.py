@@ -75,11 +75,15 @@ def validation_accuracy(result: Result) -> float:
 class Choices:
     """What the trials of a study chose, as far as they have ended. A choice that was recorded stays.
 
-    records: new choices are recorded; else nothing is written.
+    earlier: errors, by folder, that do not count, for their trials are to be tried again. records: new choices are
+    recorded; else nothing is written.
     """
 
-    def __init__(self, study: Study, place: Place, *, records: bool = False) -> None:
+    def __init__(
+        self, study: Study, place: Place, *, earlier: Mapping[str, str] | None = None, records: bool = False
+    ) -> None:
         self._study, self._place, self._records = study, place, records
+        self._earlier = earlier or {}
         self._known: dict[str, dict[str, Any]] = {}
 
     def of(self, cell: Cell) -> tuple[Cell | None, str | None]:
@@ -90,11 +94,19 @@ class Choices:
             trials = trials_of(self._study, cell)
             for trial in trials:
                 if not self._place.finished(trial.folder):
-                    error = self._place.error(trial.folder)
-                    return None, None if error is None else f"not tuned: {trial.name}: {error.partition(chr(10))[0]}"
+                    return None, self._failure(trial)
             self._known[cell.group] = self._choose(cell.group, trials)
         values = _with(cell.values, self._known[cell.group])
         return replace(cell, values=values, config=parse(values)), None
+
+    def _failure(self, trial: Trial) -> str | None:
+        """Why a trial can never be; None if it has not been run, or is being tried again."""
+        if self._place.held(trial.folder):  # before the error is read: who holds the lock may have cleared it
+            return None
+        error = self._place.error(trial.folder)
+        if error is None or error == self._earlier.get(trial.folder):
+            return None
+        return f"not tuned: {trial.name}: {error.partition(chr(10))[0]}"
 
     def _choose(self, group: str, trials: Sequence[Trial]) -> dict[str, Any]:
         record = self._place.path / TRIALS / f"choice-{_slug(group)}-{trials[0].config.fingerprint()[:8]}.json"

@@ -140,7 +140,7 @@ class Shift:
         """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere."""
         chosen = range(len(self.jobs)) if positions is None else positions
         pending = [(one, self.jobs[one]) for one in chosen]
-        choices = Choices(self.study, self.place, records=True)
+        choices = Choices(self.study, self.place, earlier=self.earlier, records=True)
         while pending:
             left = [(position, job) for position, job in pending if not self._ended(position, job, choices, send)]
             if len(left) == len(pending):
