@@ -9,7 +9,7 @@ from pathlib import Path
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.study.folder import RunFolder
 from fedloom.study.results import Result
-from fedloom.study.text import counted, listed
+from fedloom.study.versions import refuse_mixed_results
 
 _OF_A_RUN = ("config.yaml", "summary.json")
 _BELOW_A_RUN = ("checkpoint",)
@@ -42,7 +42,7 @@ def collect(folders: Sequence[Path], allow_mixed: bool = False) -> Found:
             found.left_out.append((folder, _OTHER))
     if not allow_mixed:
         _leave_out_strangers(found)
-        _refuse_versions(found.results)
+        refuse_mixed_results(found.results)
     if not found.results:
         why = "; ".join(f"{path}: {reason}" for path, reason in found.left_out[:3])
         more = f"; and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
@@ -93,18 +93,6 @@ def _leave_out_strangers(found: Found) -> None:
         else:
             found.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))
     found.results[:] = kept
-
-
-def _refuse_versions(results: Sequence[Result]) -> None:
-    made: dict[str, int] = {}
-    for result in results:
-        told = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
-        version = str((told or {}).get("versions", {}).get("fedloom", ""))
-        if version:
-            made[version] = made.get(version, 0) + 1
-    if len(made) > 1:
-        counts = listed(f"{counted(n, 'run')} of {version}" for version, n in sorted(made.items()))
-        raise ConfigError(f"runs of different versions of fedloom: {counts}; --allow-mixed joins them")
 
 
 def _read(folder: Path, found: Found) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.study.folder import RunFolder
 from fedloom.study.results import Result
 from fedloom.study.studies.place import STUDY, Place
 from fedloom.study.studies.plan import Cell
+from fedloom.study.versions import version_of
 
 _COPIES = ".copies"  # what a killed process left there is none of the study's, and is cleared by the next copy
 
@@ -48,5 +48,4 @@ def _is(cell: Cell, source: Path) -> bool:
     found = Result.read(source) if source.is_dir() else None
     if found is None or found.numbers.get("fingerprint") != cell.config.fingerprint():
         return False
-    made = (RunFolder(source).read_json("env.json") or {}).get("versions", {}).get("fedloom")
-    return bool(made == __version__)
+    return version_of(source) == __version__
