@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,35 @@ def test_a_cell_that_fails_is_named_and_the_exit_code_says_so(capsys: Any) -> No
     assert "1 done, 1 failed, 0 left" in out
     assert "failed: hard/fedavg/seed0: DataError: none.npz: no such file" in err
     assert len(list(Path("s").glob("*.error.txt"))) == 1
+
+
+def test_a_finished_cell_that_is_damaged_has_failed_and_the_rest_is_reported(capsys: Any) -> None:
+    words = ("study", "mine.yaml", "--out", "s", "--only", "hard/*")
+    assert call(capsys, *words)[0] == 0
+    (damaged,) = Path("s").glob("fedprox-*")
+    with (damaged / "metrics.jsonl").open("a") as stream:
+        stream.write("x")
+    code, out, err = call(capsys, *words)
+    assert code == 1
+    assert "1 done, 1 failed, 0 left" in out
+    assert f"failed: hard/fedprox/seed0: {damaged}/metrics.jsonl: damaged (rows were lost" in err
+    assert f"the run folder is {damaged}" in err
+    assert "--fresh" not in err
+    assert "fedprox" not in Path("s/report.html").read_text()
+    shutil.rmtree(damaged)
+    assert call(capsys, *words)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "env.json"])
+def test_whatever_file_of_a_finished_cell_is_damaged(capsys: Any, name: str) -> None:
+    words = ("study", "mine.yaml", "--out", "s", "--only", "hard/fedavg")
+    assert call(capsys, *words)[0] == 0
+    (damaged,) = Path("s").glob("fedavg-*")
+    (damaged / name).write_text("{")
+    code, out, err = call(capsys, *words)
+    assert code == 1
+    assert "0 done, 1 failed, 0 left" in out
+    assert f"{damaged / name}: damaged" in err
 
 
 @pytest.mark.parametrize(

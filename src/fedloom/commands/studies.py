@@ -66,7 +66,7 @@ def carry_out(
     from fedloom.report import write_report
     from fedloom.study.comparison import Comparison
     from fedloom.study.studies.place import Place, read
-    from fedloom.study.studies.work import jobs_of, outcome, results_of, run_study
+    from fedloom.study.studies.work import jobs_of, outcome, run_study
 
     cells, place = study.chosen(only), Place(out)
     place.check(study)
@@ -76,9 +76,9 @@ def carry_out(
         return
     with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
         ended = run_study(study, place, cells, workers=workers, on=on, listener=live)
-    done = Comparison(results_of(place, ended))
+    done = Comparison(list(ended.results.values()))
     whole = read(out) or study  # which may be larger than what this call ran
-    every = results_of(place, outcome(whole, place, whole.cells))
+    every = list(outcome(whole, place, whole.cells).results.values())
     page = write_report(every, out / "report.html") if every else None
     if as_json:
         told = {"done": ended.done, "failed": ended.failed, "left": ended.left}
@@ -91,7 +91,10 @@ def carry_out(
     for name, why in ended.failed.items():
         say(f"failed: {name}: {why}")
     if ended.failed or ended.left:
-        say(f"what failed is kept in {out} as *.error.txt; the same command tries it again")
+        say(
+            f"what failed is kept in {out} as *.error.txt; the same command tries it again, and what is damaged once "
+            "its folder is deleted"
+        )
         raise typer.Exit(1)
 
 

@@ -133,11 +133,11 @@ class RunFolder:
         missing = [key for key in _NEEDED if key not in numbers]
         if missing or (sums and sums["numbers"] != _sha256(numbers)):
             why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
-            raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again with --resume")
+            raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
         if sums and sums["metrics"] != self.log.position().sha256:
             raise RunFolderError(
-                f"{self.log.path}: damaged (rows were lost or changed after the run); put the file back, or run again "
-                "with --fresh"
+                f"{self.log.path}: damaged (rows were lost or changed after the run); put the file back, or delete the "
+                "run folder and run again"
             )
         return numbers
 

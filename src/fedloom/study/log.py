@@ -86,7 +86,7 @@ class Log:
                 raise ValueError
         except (ValueError, AttributeError):
             raise RunFolderError(
-                f"{self.path}: line {number} is damaged; put the file back, or run again with --fresh"
+                f"{self.path}: line {number} is damaged; put the file back, or delete the run folder and run again"
             ) from None
         if row["value"] is None:
             row["value"] = math.nan

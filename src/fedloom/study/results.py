@@ -50,7 +50,8 @@ class Result(Tabular):
         rows = folder.log.rows()
         if not _follows(numbers, rows):
             raise RunFolderError(
-                f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; run again with --fresh"
+                f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; delete the run folder "
+                "and run again"
             )
         return Result(numbers, rows, config, folder.read_json("scenario.json") or {}, path)
 

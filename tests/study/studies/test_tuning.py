@@ -120,6 +120,18 @@ def test_a_choice_is_recorded_by_those_who_run_cells_alone(tmp_path: Path) -> No
     assert record.read_text() == recorded
 
 
+def test_a_damaged_trial_stops_its_method_alone(tmp_path: Path) -> None:
+    study, place = parse_study(TINY | {"seeds": 1}), Place(tmp_path / "s")
+    run_study(study, place, study.cells)
+    for record in place.path.glob("trials/choice-*.json"):
+        record.unlink()
+    trial = trials_of(study, study.cells[0])[0]
+    (place.cell(trial.folder) / "summary.json").write_text("{")
+    ended = run_study(study, place, study.cells)
+    assert list(ended.done) == ["fedprox/seed0"]
+    assert ended.failed["fedavg/seed0"].startswith(f"not tuned: {place.cell(trial.folder)}/summary.json: damaged")
+
+
 @pytest.mark.parametrize(
     ("select", "expected"), [("last", 0.5), ("best_val", 0.9), ("best_test", 0.9), ("mean_last_k", 0.7)]
 )

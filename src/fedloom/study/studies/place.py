@@ -19,8 +19,10 @@ from fedloom.core.files import write_atomic
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.study import marker
 from fedloom.study.difference import difference
+from fedloom.study.results import Result
 from fedloom.study.studies.plan import Study, parse_study, relevant
 from fedloom.study.studies.records import TRIALS
+from fedloom.study.versions import version_of
 
 STUDY = "study.yaml"
 State = Literal["done", "failed", "under way", "begun", "left"]
@@ -80,6 +82,16 @@ class Place:
     def finished(self, folder: str) -> bool:
         """Whether the run of this folder has finished."""
         return (self.cell(folder) / "summary.json").exists()
+
+    def result(self, folder: str) -> Result:
+        """What a run that has finished left. Raises `RunFolderError` if a file of it is damaged or missing."""
+        found = Result.read(self.cell(folder))
+        if found is None:
+            raise RunFolderError(
+                f"{self.cell(folder)}: its config.yaml or summary.json is missing; delete this folder and run again"
+            )
+        version_of(self.cell(folder))  # by which results are joined
+        return found
 
     def state(self, folder: str) -> State:
         """How far a cell is. Nothing is written."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -95,7 +96,15 @@ class Choices:
             for trial in trials:
                 if not self._place.finished(trial.folder):
                     return None, self._failure(trial)
-            self._known[cell.group] = self._choose(cell.group, trials)
+            record = self._place.path / TRIALS / f"choice-{_slug(cell.group)}-{trials[0].config.fingerprint()[:8]}.json"
+            if record.exists():
+                self._known[cell.group] = read(record)["chosen"]
+            else:
+                try:
+                    scores = [validation_accuracy(self._place.result(trial.folder)) for trial in trials]
+                except RunFolderError as damage:
+                    return None, f"not tuned: {damage}"
+                self._known[cell.group] = self._choose(record, cell.group, trials, scores)
         values = _with(cell.values, self._known[cell.group])
         return replace(cell, values=values, config=parse(values)), None
 
@@ -108,12 +117,7 @@ class Choices:
             return None
         return f"not tuned: {trial.name}: {error.partition(chr(10))[0]}"
 
-    def _choose(self, group: str, trials: Sequence[Trial]) -> dict[str, Any]:
-        record = self._place.path / TRIALS / f"choice-{_slug(group)}-{trials[0].config.fingerprint()[:8]}.json"
-        if record.exists():
-            chosen: dict[str, Any] = read(record)["chosen"]
-            return chosen
-        scores = [self._score(trial) for trial in trials]
+    def _choose(self, record: Path, group: str, trials: Sequence[Trial], scores: Sequence[float]) -> dict[str, Any]:
         best = max(range(len(trials)), key=lambda place: (scores[place], -place))
         if self._records:
             tried = [
@@ -123,12 +127,6 @@ class Choices:
             content = {"group": group, "rule": RULE, "chosen": trials[best].tried, "trials": tried}
             write_atomic(record, json_text(content, indent=1))
         return trials[best].tried
-
-    def _score(self, trial: Trial) -> float:
-        result = Result.read(self._place.cell(trial.folder))
-        if result is None:
-            raise RunFolderError(f"{self._place.cell(trial.folder)}: this trial was finished, and is no longer")
-        return validation_accuracy(result)
 
 
 def _with(values: Mapping[str, Any], tried: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Literal
 
+from fedloom.core.errors import RunFolderError
 from fedloom.core.interrupts import no_interrupts
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import Event, Forward, Listener, follow, on_one_core
@@ -35,11 +36,13 @@ On = Literal["here", "ray"]
 
 @dataclass(slots=True)
 class Outcome:
-    """How the cells ended, by their names: run folders, the first line of each error, what has not ended."""
+    """How the cells ended, by their names: run folders, the first line of each error, what has not ended. A finished
+    cell whose files are damaged has failed. `results`: of what is done, by run folder."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
+    results: dict[str, Result] = field(default_factory=dict, repr=False)
 
 
 def jobs_of(study: Study, cells: Sequence[Cell]) -> list[Job]:
@@ -87,9 +90,10 @@ def outcome(study: Study, place: Place, cells: Sequence[Cell]) -> Outcome:
     """How far the cells are, from their folders."""
     found, choices = Outcome(), Choices(study, place)
     for cell in cells:
-        tuned, why = choices.of(cell)
-        error = why if tuned is None else place.error(tuned.folder)
-        if tuned is not None and place.finished(tuned.folder):
+        tuned, error = choices.of(cell)
+        if tuned is not None:
+            error = _gather(place, tuned.folder, found.results)
+        if tuned is not None and tuned.folder in found.results:
             found.done[cell.name] = tuned.folder
         elif error:
             found.failed[cell.name] = error.partition("\n")[0]
@@ -98,10 +102,17 @@ def outcome(study: Study, place: Place, cells: Sequence[Cell]) -> Outcome:
     return found
 
 
-def results_of(place: Place, ended: Outcome) -> list[Result]:
-    """The results of the cells that are done, each run once."""
-    read = (Result.read(place.cell(folder)) for folder in dict.fromkeys(ended.done.values()))
-    return [result for result in read if result is not None]
+def _gather(place: Place, folder: str, results: dict[str, Result]) -> str | None:
+    """Put the result of a run that has finished with the others, once; what is wrong with the run, if anything is."""
+    if folder in results:
+        return None
+    if not place.finished(folder):
+        return place.error(folder)
+    try:
+        results[folder] = place.result(folder)
+    except RunFolderError as damage:
+        return f"{damage}; the run folder is {place.cell(folder)}"
+    return None
 
 
 def done_of(study: Study, place: Place) -> dict[tuple[str, str], list[Result]]:
@@ -109,9 +120,8 @@ def done_of(study: Study, place: Place) -> dict[tuple[str, str], list[Result]]:
     ended = outcome(study, place, study.cells)
     found: dict[tuple[str, str], list[Result]] = {}
     for cell in study.cells:
-        result = Result.read(place.cell(ended.done[cell.name])) if cell.name in ended.done else None
-        if result is not None:
-            found.setdefault((cell.setting, cell.method), []).append(result)
+        if cell.name in ended.done:
+            found.setdefault((cell.setting, cell.method), []).append(ended.results[ended.done[cell.name]])
     return found
 
 
