@@ -6,7 +6,8 @@ python benchmarks/reproduction.py fedssa-fig5=runs/fedssa-fig5             # wha
 python benchmarks/reproduction.py                                          # the page again
 fedloom reproduce --list --json > benchmarks/results/reproduction/planned.json   # hours of what was not run
 
-Values join those that are in the file; a cell that was measured again counts as measured last.
+Values join those that are in the file; a cell that was measured again counts as measured last. Those of different
+versions of fedloom are refused, unless the first word is --allow-mixed.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results" / "reproduction"
 
 
-def keep(name: str, study: Path) -> None:
+def keep(name: str, study: Path, allow_mixed: bool) -> None:
     """A table's values join the earlier ones; of a figure, which is drawn from all its cells, the rows replace them."""
     path, values = FOLDER / f"{name}.csv", study / "reproduced.csv"
     FOLDER.mkdir(exist_ok=True)
     if values.exists():
         earlier = read_measured(path) if path.exists() else []
-        write_atomic(path, measured_csv(joined(earlier, read_measured(values))))
+        write_atomic(path, measured_csv(joined(earlier, read_measured(values), allow_mixed)))
     else:
         read_spent(study / "figure.csv")
         write_atomic(path, (study / "figure.csv").read_bytes())
 
 
 if __name__ == "__main__":
-    for word in sys.argv[1:]:
+    mixed = sys.argv[1:2] == ["--allow-mixed"]
+    for word in sys.argv[2 if mixed else 1 :]:
         name, _, study = word.partition("=")
-        keep(name, Path(study))
+        keep(name, Path(study), mixed)
     write_atomic(ROOT / "docs" / "reproduction.md", document(FOLDER))

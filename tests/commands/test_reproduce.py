@@ -115,6 +115,25 @@ def test_more_seeds_join_those_that_are_done(capsys: Any) -> None:
     assert [row["seed"] for row in rows] == ["0", "1"]
 
 
+def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any) -> None:
+    words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--out", "t", "--quiet")
+    assert call(capsys, *words, "--seeds", "2")[0] == 0
+    one = next(Path("t").glob("fedavg-*-seed1-*"))
+    told = json.loads((one / "env.json").read_text())
+    told["versions"]["fedloom"] = "0.0.1"
+    (one / "env.json").write_text(json.dumps(told))
+    for name in ("reproduced.csv", "report.html", "foreseen.json"):
+        Path("t", name).unlink()
+    before = sorted(Path("t").rglob("*"))
+    code, out, err = call(capsys, *words, "--seeds", "2")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{one} is of 0.0.1" in err
+    assert sorted(Path("t").rglob("*")) == before  # nothing was foreseen, run or joined
+    assert call(capsys, *words, "--seeds", "2", "--allow-mixed")[0] == 0
+    rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
+    assert [row["machine"].rpartition(" ")[2] for row in rows][1:] == ["0.0.1"]
+
+
 def test_what_another_process_foresaw_meanwhile_stays(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def cost_while_another_writes(config: Any, by_method: bool) -> cost.Cost:
         Path("t/foreseen.json").write_text('{"mnist-practical/FedProx": 5.0, "mnist-practical/FedAvg": 6.0}')

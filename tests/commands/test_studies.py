@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from command_line import call
+from fedloom._version import __version__
+from fedloom.study.studies import work
 
 STUDY = """
 scenario: {source: digits, partition: dirichlet, clients: 2, val: 0.1}
@@ -78,6 +80,41 @@ def test_a_finished_cell_that_is_damaged_has_failed_and_the_rest_is_reported(cap
     assert "fedprox" not in Path("s/report.html").read_text()
     shutil.rmtree(damaged)
     assert call(capsys, *words)[0] == 0
+
+
+def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("study", "mine.yaml", "--out", "s")
+    assert call(capsys, *words, "--only", "hard/*")[0] == 0
+    (other,) = Path("s").glob("fedavg-*")
+    told = json.loads((other / "env.json").read_text())
+    told["versions"]["fedloom"] = "0.0.1"
+    (other / "env.json").write_text(json.dumps(told))
+    for only in ("hard/*", "mild/fedavg"):  # finished ones; one that is left
+        before = sorted(Path("s").rglob("*"))
+        code, out, err = call(capsys, *words, "--only", only)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"1 run of 0.0.1 and 1 run of {__version__}; {other} is of 0.0.1, this is {__version__}: keep" in err
+        assert sorted(Path("s").rglob("*")) == before  # nothing ran
+    assert call(capsys, "report", "s")[0] == 2
+    with monkeypatch.context() as patched:  # as if it had come from another process while this one ran
+        patched.setattr(work, "refuse_other_versions", lambda study, place, cells: None)
+        assert call(capsys, *words, "--only", "hard/*")[0] == 2
+    code, out, _ = call(capsys, *words, "--allow-mixed")
+    assert code == 0
+    assert "4 done, 0 failed, 0 left" in out
+
+
+def test_a_study_of_an_earlier_version_alone_is_shown_and_not_gone_on_with(capsys: Any) -> None:
+    words = ("study", "mine.yaml", "--out", "s", "--only")
+    assert call(capsys, *words, "hard/fedavg")[0] == 0
+    (other,) = Path("s").glob("fedavg-*")
+    told = json.loads((other / "env.json").read_text())
+    told["versions"]["fedloom"] = "0.0.1"
+    (other / "env.json").write_text(json.dumps(told))
+    assert call(capsys, *words, "hard/fedavg")[0] == 0
+    code, _, err = call(capsys, *words, "hard/fedprox")
+    assert code == 2
+    assert f"1 run of 0.0.1; {other} is of 0.0.1, this is {__version__}" in err
 
 
 @pytest.mark.parametrize("name", ["summary.json", "config.yaml", "env.json"])

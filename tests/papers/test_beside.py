@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedloom.core.errors import ConfigError
 from fedloom.papers.beside import lines, notes, orders
 from fedloom.papers.measured import Done, Measured, joined, measured, measured_csv, read_measured
 from fedloom.papers.page import as_markdown
@@ -69,6 +70,20 @@ def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult
     assert joined(run(2), gone) == run(2)  # as a gain on a day without its baseline
     with pytest.raises(ValueError, match=r"different settings: the paper.s own and with model=mlp"):
         joined(run(0), run(1, changed="with model=mlp"))
+
+
+def test_values_of_another_version_are_not_joined_unawares(make_result: MakeResult) -> None:
+    done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.99]) for seed in range(2)]}
+    first, second = measured(find("feddw/table1"), done, {})
+    now = [replace(second, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.1.0")]
+    before = [replace(first, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.0.1")]
+    with pytest.raises(
+        ConfigError, match=r"versions of fedloom: 1 run of 0\.0\.1 and 1 run of 0\.1\.0; mnist-practical/Fe"
+    ):
+        joined(before, now)
+    assert len(joined(before, now, allow_mixed=True)) == 2
+    assert joined(before, [replace(now[0], seed=0)]) == [replace(now[0], seed=0)]  # measured again
+    assert len(joined([first], now)) == 2  # of a machine that is not known
 
 
 def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:

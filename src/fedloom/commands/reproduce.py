@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedloom.commands.shared import AsJson, Quiet, console_of, print_json, say
-from fedloom.commands.studies import Only, Workers, carry_out
+from fedloom.commands.studies import AllowMixed, Only, Workers, carry_out
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def reproduce(
         list[Path] | None, typer.Option(help="Folder of another table or figure; its finished cells are copied.")
     ] = None,
     workers: Workers = 1,
+    allow_mixed: AllowMixed = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -65,18 +66,21 @@ def reproduce(
     from fedloom.papers.data import refuse_missing
     from fedloom.study.studies.place import Place
     from fedloom.study.studies.reuse import reuse as copies
+    from fedloom.study.studies.work import refuse_other_versions
 
     refuse_missing(cells)
     Place(folder).claim(study)
+    if not allow_mixed:
+        refuse_other_versions(study, Place(folder), cells)
     for other in reuse or ():
         copied = copies(Place(folder), cells, other)
         say(f"{len(copied)} of {len(cells)} cells copied from {other}")
     if recipe.table.kind == "table":
         foresee(cells, Place(folder))
     try:
-        carry_out(study, folder, only or (), False, workers, quiet, as_json)
+        carry_out(study, folder, only or (), False, workers, quiet, as_json, allow_mixed=allow_mixed)
     finally:
-        write_beside(recipe, folder, chosen, overrides or ())
+        write_beside(recipe, folder, chosen, overrides or (), allow_mixed)
 
 
 def show_all(scale: Scale, as_json: bool) -> None:
@@ -179,9 +183,12 @@ def foreseen(folder: Path) -> dict[str, float]:
     return found
 
 
-def write_beside(recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence[str]) -> None:
+def write_beside(
+    recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence[str], allow_mixed: bool = False
+) -> None:
     """Write into the study's folder what its finished cells show: a figure with its rows as CSV, and of a table also
-    ours beside theirs, as Markdown, and what was measured, as CSV."""
+    ours beside theirs, as Markdown, and what was measured, as CSV. Raises `ConfigError` for cells of different versions
+    of fedloom, unless `allow_mixed`."""
     from fedloom.core.files import write_atomic
     from fedloom.papers.figures import tidy
     from fedloom.papers.measured import measured, measured_csv
@@ -191,7 +198,7 @@ def write_beside(recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence
     from fedloom.study.studies.work import done_of
 
     whole = read(folder)  # which may be larger than what this call ran
-    done = {} if whole is None else done_of(whole, Place(folder))
+    done = {} if whole is None else done_of(whole, Place(folder), allow_mixed)
     known = recipe.table.columns.keys(), recipe.rows.keys()  # those of an earlier version may be gone
     done = {(column, row): runs for (column, row), runs in done.items() if column in known[0] and row in known[1]}
     if not done:

@@ -25,6 +25,9 @@ Only = Annotated[
 On = Annotated[
     Literal["here", "ray"], typer.Option(help="ray: the cells are tasks of the Ray cluster that RAY_ADDRESS names.")
 ]
+AllowMixed = Annotated[
+    bool, typer.Option("--allow-mixed", help="Join cells that other versions of fedloom made with those of this one.")
+]
 Workers = Annotated[int, typer.Option(min=1, help="Processes of this call; others may share the folder.")]
 
 
@@ -36,6 +39,7 @@ def study(
     only: Only = None,
     workers: Workers = 1,
     on: On = "here",
+    allow_mixed: AllowMixed = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +51,8 @@ def study(
             f"--on ray and --workers {workers}: the cluster says how many cells run; leave one of them out"
         )
     planned = read_study(file, overrides or ())
-    carry_out(planned, out or Path("runs") / f"study-{file.stem}", only or (), plan, workers, quiet, as_json, on)
+    folder = out or Path("runs") / f"study-{file.stem}"
+    carry_out(planned, folder, only or (), plan, workers, quiet, as_json, on, allow_mixed)
 
 
 def carry_out(
@@ -59,14 +64,17 @@ def carry_out(
     quiet: bool,
     as_json: bool,
     on: Literal["here", "ray"] = "here",
+    allow_mixed: bool = False,
 ) -> None:
     """Show the plan of a study, or run it, show what was run, and write the report of all its finished cells. Exits
-    with 1 if a cell failed or is left."""
+    with 1 if a cell failed or is left. Raises `ConfigError` for cells of different versions of fedloom, before any
+    runs, unless `allow_mixed`."""
     from fedloom.commands.progress import Live
     from fedloom.report import write_report
     from fedloom.study.comparison import Comparison
     from fedloom.study.studies.place import Place, read
     from fedloom.study.studies.work import jobs_of, outcome, run_study
+    from fedloom.study.versions import refuse_mixed_results
 
     cells, place = study.chosen(only), Place(out)
     place.check(study)
@@ -75,10 +83,12 @@ def carry_out(
         show_plan(study, place, cells, len(jobs), as_json)
         return
     with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
-        ended = run_study(study, place, cells, workers=workers, on=on, listener=live)
+        ended = run_study(study, place, cells, workers=workers, on=on, listener=live, allow_mixed=allow_mixed)
     done = Comparison(list(ended.results.values()))
     whole = read(out) or study  # which may be larger than what this call ran
     every = list(outcome(whole, place, whole.cells).results.values())
+    if not allow_mixed:
+        refuse_mixed_results(every)  # another process may have had another version
     page = write_report(every, out / "report.html") if every else None
     if as_json:
         told = {"done": ended.done, "failed": ended.failed, "left": ended.left}

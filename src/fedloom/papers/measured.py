@@ -13,11 +13,12 @@ from typing import Any
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import Printed
 from fedloom.study.costs import epoch_ms
-from fedloom.study.environment import in_words
+from fedloom.study.environment import in_words, version_in
 from fedloom.study.folder import RunFolder
 from fedloom.study.formats import as_csv
 from fedloom.study.results import Result, at_selected, best_val
 from fedloom.study.targets import reached
+from fedloom.study.versions import refuse_mixed
 
 ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
 GAIN = "gain_over_fedavg_points"
@@ -118,15 +119,19 @@ def read_measured(path: Path) -> list[Measured]:
     ]
 
 
-def joined(earlier: Sequence[Measured], later: Sequence[Measured]) -> list[Measured]:
-    """Both together; what was measured again counts as measured last. Raises `ValueError` for different settings."""
+def joined(earlier: Sequence[Measured], later: Sequence[Measured], allow_mixed: bool = False) -> list[Measured]:
+    """Both together; what was measured again counts as measured last. Raises `ValueError` for different settings, and
+    `ConfigError` for values of different versions of fedloom unless `allow_mixed`."""
     settings = {one.changed for one in (*earlier, *later)}
     if len(settings) > 1:
         told = " and ".join(one or "the paper's own" for one in sorted(settings))
         raise ValueError(f"values of different settings: {told}; keep them in files of their own")
     known = {one.key for one in earlier if one.ours is not None}
     new = [one for one in later if one.ours is not None or one.key not in known]  # as a gain without its baseline
-    return list(({one.key: one for one in earlier} | {one.key: one for one in new}).values())
+    both = list(({one.key: one for one in earlier} | {one.key: one for one in new}).values())
+    if not allow_mixed:
+        refuse_mixed({f"{one.column}/{one.row}/seed{one.seed}": version_in(one.machine) for one in both})
+    return both
 
 
 def _names() -> list[str]:

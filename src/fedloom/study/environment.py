@@ -40,6 +40,12 @@ def in_words(told: Mapping[str, Any]) -> str:
     )
 
 
+def version_in(words: str) -> str | None:
+    """The version of fedloom that `in_words` told; None where these are other words."""
+    _, told, version = words.rpartition(", fedloom ")
+    return version if told else None
+
+
 def peak_memory_mb() -> float:
     """Largest resident size of this process so far, in MiB.
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import parse_json
+from fedloom.core.files import json_text, parse_json
 from fedloom.study.collect import collect
 from fedloom.study.comparison import Comparison
 from fedloom.study.log import Row
@@ -130,6 +130,18 @@ def test_a_damaged_trial_stops_its_method_alone(tmp_path: Path) -> None:
     ended = run_study(study, place, study.cells)
     assert list(ended.done) == ["fedprox/seed0"]
     assert ended.failed["fedavg/seed0"].startswith(f"not tuned: {place.cell(trial.folder)}/summary.json: damaged")
+
+
+def test_trials_of_another_version_do_not_choose_unawares(tmp_path: Path) -> None:
+    study, place = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
+    run_study(study, place, study.cells)
+    env = place.cell(trials_of(study, study.cells[0])[0].folder) / "env.json"
+    told = parse_json(env.read_text())
+    told["versions"]["fedloom"] = "0.0.1"
+    env.write_text(json_text(told))
+    with pytest.raises(ConfigError, match=r"1 run of 0\.0\.1 and 2 runs of .*; .*/s/trials/fedavg"):
+        run_study(study, place, study.cells)
+    assert len(run_study(study, place, study.cells, allow_mixed=True).done) == 1
 
 
 @pytest.mark.parametrize(

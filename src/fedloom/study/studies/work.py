@@ -6,6 +6,7 @@ lock of a process that was killed is free, and its cell is gone on with from its
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import multiprocessing
 import threading
@@ -28,6 +29,7 @@ from fedloom.study.run import run
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import Cell, Study
 from fedloom.study.studies.tuning import Choices, Trial, trials_of
+from fedloom.study.versions import refuse_mixed, refuse_mixed_results, version_of
 
 _PAUSE = 0.25  # seconds between two looks at cells that others hold
 Job = Cell | Trial
@@ -63,16 +65,19 @@ def run_study(
     on: On = "here",
     listener: Listener = lambda event: None,
     callbacks: Sequence[Callback] = (),
+    allow_mixed: bool = False,
 ) -> Outcome:
     """Run those of `cells` that are left, after the trials that they need. workers: processes of this call. on: "ray"
     takes a Ray cluster instead.
 
-    listener: hears of the runs by their place in `jobs_of`. callbacks: every run gets copies of its own. Raises
-    `ConfigError` and `RunFolderError` before any cell runs; what fails in a cell is kept beside its folder, and the
-    rest goes on.
+    listener: hears of the runs by their place in `jobs_of`. callbacks: every run gets copies of its own. allow_mixed:
+    the folder may have cells of other versions of fedloom. Raises `ConfigError` and `RunFolderError` before any cell
+    runs; what fails in a cell is kept beside its folder, and the rest goes on.
     """
     jobs = jobs_of(study, cells)
     place.claim(study)
+    if not allow_mixed:
+        refuse_other_versions(study, place, cells)
     alone = min(workers, len(jobs)) < 2 and on == "here"
     shift = Shift(study, place, jobs, place.errors(), tuple(callbacks), alone)
     if on == "ray":
@@ -84,6 +89,25 @@ def run_study(
     else:
         _side_by_side(shift, min(workers, len(jobs)), listener)
     return outcome(study, place, cells)
+
+
+def refuse_other_versions(study: Study, place: Place, cells: Sequence[Cell]) -> None:
+    """Raises `ConfigError` if what the folder has finished, and `cells`, begun or left, would not all be of one version
+    of fedloom. Trials count."""
+    whole, wanted = read(place.path) or study, set(_folders(study, place, cells))
+    made: dict[str, str | None] = {}
+    for folder in _folders(whole, place, whole.cells):
+        if folder in wanted or place.finished(folder):
+            with contextlib.suppress(RunFolderError):  # what is damaged is not joined
+                made[str(place.cell(folder))] = version_of(place.cell(folder))
+    refuse_mixed(made, more=not all(map(place.finished, wanted)))
+
+
+def _folders(study: Study, place: Place, cells: Sequence[Cell]) -> list[str]:
+    """The run folders of cells, of tuned ones as far as they have been, and of their trials."""
+    choices = Choices(study, place)
+    tuned = (choices.of(job)[0] if isinstance(job, Cell) else job for job in jobs_of(study, cells))
+    return [job.folder for job in tuned if job is not None]
 
 
 def outcome(study: Study, place: Place, cells: Sequence[Cell]) -> Outcome:
@@ -115,9 +139,14 @@ def _gather(place: Place, folder: str, results: dict[str, Result]) -> str | None
     return None
 
 
-def done_of(study: Study, place: Place) -> dict[tuple[str, str], list[Result]]:
-    """The results of all cells that are done, by setting and row; other listed values are not told apart."""
+def done_of(study: Study, place: Place, allow_mixed: bool = False) -> dict[tuple[str, str], list[Result]]:
+    """The results of all cells that are done, by setting and row; other listed values are not told apart.
+
+    Raises `ConfigError` for those of different versions of fedloom, unless `allow_mixed`.
+    """
     ended = outcome(study, place, study.cells)
+    if not allow_mixed:
+        refuse_mixed_results(ended.results.values())
     found: dict[tuple[str, str], list[Result]] = {}
     for cell in study.cells:
         if cell.name in ended.done:
