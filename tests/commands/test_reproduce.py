@@ -106,6 +106,17 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
     assert "60.0" in page  # core minutes that were foreseen
 
 
+@pytest.mark.parametrize(("engine", "taken"), [("auto", True), ("{name: processes, workers: 2}", False)])
+def test_a_cell_takes_one_core_unless_another_engine_is_named(capsys: Any, engine: str, taken: bool) -> None:
+    words = ("reproduce", "feddw/table1", *CHANGED[:-1], f"engine={engine}", "--seeds", "1", "--out", "t", "--quiet")
+    assert call(capsys, *words, "--only", "mnist-practical/FedAvg")[0] == 0
+    (summary,) = Path("t").glob("*/summary.json")
+    assert json.loads(summary.read_text())["engine"] == ("serial" if taken else "processes")
+    (row,) = csv.DictReader(Path("t/reproduced.csv").read_text().splitlines())
+    assert bool(row["seconds"]) == taken
+    assert ("core minutes" in Path("t/reproduced.md").read_text()) == taken
+
+
 def test_more_seeds_join_those_that_are_done(capsys: Any) -> None:
     words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--out", "t", "--quiet")
     assert call(capsys, *words, "--seeds", "1")[0] == 0

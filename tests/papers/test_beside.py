@@ -56,6 +56,19 @@ def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_
     assert len(values) == 4
 
 
+def test_time_that_several_cores_shared_is_not_that_of_one(make_result: MakeResult, tmp_path: Path) -> None:
+    recipe = find("feddw/table1")
+    runs = [make_result("fedavg", seed, [0.99], engine=engine) for seed, engine in enumerate(("serial", "processes"))]
+    one, several = measured(recipe, {("mnist-practical", "FedAvg"): runs}, {"mnist-practical/FedAvg": 120.0})
+    assert (one.seconds, several.seconds) == (2.5, None)
+    (line,) = [line for line in lines(recipe, [one, several]) if line.run]
+    assert line.seconds == 2.5
+    assert "core minutes" in as_markdown(recipe, [one, several], "")
+    assert "core minutes" not in as_markdown(recipe, [several], "")
+    (tmp_path / "t.csv").write_text(measured_csv([one, several]))
+    assert read_measured(tmp_path / "t.csv") == [one, several]
+
+
 def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult) -> None:
     recipe = find("feddw/table1")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedloom.commands.shared import AsJson, Quiet, console_of, print_json, say
-from fedloom.commands.studies import AllowMixed, Only, Workers, carry_out
+from fedloom.commands.studies import AllowMixed, Only, carry_out
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _FORESEEN = "foreseen.json"
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="A table, e.g. feddw/table1; --list names them all.")] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value on top of all cells, e.g. engine=serial.")
+        list[str] | None, typer.Argument(help="key=value on top of all cells, e.g. rounds=100.")
     ] = None,
     list_all: Annotated[
         bool, typer.Option("--list", help="Name every table, its cells, its data and its cost.")
@@ -39,7 +39,9 @@ def reproduce(
     reuse: Annotated[
         list[Path] | None, typer.Option(help="Folder of another table or figure; its finished cells are copied.")
     ] = None,
-    workers: Workers = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Cells at a time, each on one core; other calls may share the folder.")
+    ] = 1,
     allow_mixed: AllowMixed = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -78,7 +80,7 @@ def reproduce(
     if recipe.table.kind == "table":
         foresee(cells, Place(folder))
     try:
-        carry_out(study, folder, only or (), False, workers, quiet, as_json, allow_mixed=allow_mixed)
+        carry_out(study, folder, only or (), False, workers, quiet, as_json, allow_mixed=allow_mixed, one_core=True)
     finally:
         write_beside(recipe, folder, chosen, overrides or (), allow_mixed)
 

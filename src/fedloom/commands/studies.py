@@ -65,10 +65,13 @@ def carry_out(
     as_json: bool,
     on: Literal["here", "ray"] = "here",
     allow_mixed: bool = False,
+    one_core: bool = False,
 ) -> None:
-    """Show the plan of a study, or run it, show what was run, and write the report of all its finished cells. Exits
-    with 1 if a cell failed or is left. Raises `ConfigError` for cells of different versions of fedloom, before any
-    runs, unless `allow_mixed`."""
+    """Show the plan of a study, or run it, show what was run, and write the report of all its finished cells.
+
+    on, allow_mixed, one_core: as in `run_study`. Exits with 1 if a cell failed or is left. Raises `ConfigError` for
+    cells of different versions of fedloom, before any runs, unless `allow_mixed`.
+    """
     from fedloom.commands.progress import Live
     from fedloom.report import write_report
     from fedloom.study.comparison import Comparison
@@ -83,7 +86,9 @@ def carry_out(
         show_plan(study, place, cells, len(jobs), as_json)
         return
     with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
-        ended = run_study(study, place, cells, workers=workers, on=on, listener=live, allow_mixed=allow_mixed)
+        ended = run_study(
+            study, place, cells, workers=workers, on=on, listener=live, one_core=one_core, allow_mixed=allow_mixed
+        )
     done = Comparison(list(ended.results.values()))
     whole = read(out) or study  # which may be larger than what this call ran
     every = list(outcome(whole, place, whole.cells).results.values())

@@ -134,6 +134,7 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Se
     seeds, ours = list(by_seed if to_target else known), list(known.values())
     near, missed = None if to_target else NEAR, len(seeds) - len(ours)
     verdict = judged(ours, value.value, near=near, missed=missed, reason=reason)
+    spent = [one.seconds for one in runs if one.seconds is not None]
     estimates = [one.estimated for one in runs if one.estimated is not None]
     return Line(
         column or value.column,
@@ -145,7 +146,7 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Se
         ours,
         value.value,
         value.std,
-        fmean(one.seconds for one in runs) if runs else None,
+        fmean(spent) if spent else None,
         fmean(estimates) if estimates else None,
         verdict,
     )

@@ -31,6 +31,8 @@ fedloom reproduce feddw/fig5                              # figure.png, figure.s
 ```
 
 Tables are [studies](how-to/studies.md): they go on after a crash, and share their folder with other machines.
+A cell takes one core, and `--workers` says how many cells run at a time. With `engine=processes` a cell takes all
+cores; then its time is not compared with what was foreseen.
 Data are looked for in `$FEDLOOM_DATA/SOURCE`. What is missing is named with its layout and where to get it.
 Then nothing runs.
 

@@ -29,8 +29,9 @@ Done = Mapping[tuple[str, str], Sequence[Result]]  # by setting and row
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One printed value as one run gives it. `row`: as in the study. `ours`: in the unit of `metric`; None where the
-    run does not have it. `seconds`: of one core, training and tests; `estimated`: what was foreseen. `changed`: what is
-    not as in the recipe, in words; `comparable`: it is within what the paper itself ran."""
+    run does not have it. `seconds`: of one core, training and tests, None of a run that took several; `estimated`: what
+    was foreseen. `changed`: what is not as in the recipe, in words; `comparable`: it is within what the paper itself
+    ran."""
 
     column: str
     row: str
@@ -38,7 +39,7 @@ class Measured:
     domain: str | None
     seed: int
     ours: float | None
-    seconds: float
+    seconds: float | None
     estimated: float | None
     machine: str
     changed: str
@@ -61,7 +62,6 @@ def measured(
         name, predictor = recipe.table.beside.get(row, (row, ""))
         for run in done.get((column, name), []):
             ours = _measure(recipe, value, run, predictor, done)
-            spent = run.numbers["seconds"]["train"] + run.numbers["seconds"]["evaluate"]
             made.append(
                 Measured(
                     column,
@@ -70,7 +70,7 @@ def measured(
                     value.domain,
                     run.numbers["seed"],
                     None if ours is None else float(f"{ours:.6g}"),
-                    round(float(spent), 1),
+                    _spent(run),
                     _rounded(estimates.get(f"{column}/{name}")),
                     _machine(run),
                     changed,
@@ -109,7 +109,7 @@ def read_measured(path: Path) -> list[Measured]:
             row["domain"] or None,
             int(row["seed"]),
             _number(row["ours"]),
-            float(row["seconds"]),
+            _number(row["seconds"]),
             _number(row["estimated"]),
             row["machine"],
             row["changed"],
@@ -144,6 +144,13 @@ def _number(text: str) -> float | None:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
+
+
+def _spent(run: Result) -> float | None:
+    """Seconds of one core; of other engines than the serial one the clock alone is known."""
+    if not run.numbers["engine"].startswith("serial"):
+        return None
+    return round(float(run.numbers["seconds"]["train"] + run.numbers["seconds"]["evaluate"]), 1)
 
 
 def _machine(run: Result) -> str:

@@ -92,7 +92,7 @@ def ratios_of(found: Sequence[Line]) -> dict[tuple[str, str], float]:
 
 
 def _costs(found: Sequence[Line]) -> str:
-    """Minutes of one core for a run of each row, foreseen and taken."""
+    """Minutes of one core for a run of each row, foreseen and taken; nothing where no run was on one core."""
     rows = []
     ratios = ratios_of(found)
     for line in {(line.column, line.row): line for line in found}.values():
@@ -103,7 +103,7 @@ def _costs(found: Sequence[Line]) -> str:
         told = "–" if ratio is None else f"{ratio:.2f}"
         rows.append([line.column, line.row, foreseen, f"{line.seconds / 60:.1f}", told])
     names = ("column", "row", "core minutes foreseen", "taken", "ratio")
-    return tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
+    return tabulate(rows, names, tablefmt="pipe", disable_numparse=True) if rows else ""
 
 
 def _ours(line: Line) -> str:

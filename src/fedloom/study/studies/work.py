@@ -65,21 +65,23 @@ def run_study(
     on: On = "here",
     listener: Listener = lambda event: None,
     callbacks: Sequence[Callback] = (),
+    one_core: bool = False,
     allow_mixed: bool = False,
 ) -> Outcome:
     """Run those of `cells` that are left, after the trials that they need. workers: processes of this call. on: "ray"
     takes a Ray cluster instead.
 
-    listener: hears of the runs by their place in `jobs_of`. callbacks: every run gets copies of its own. allow_mixed:
-    the folder may have cells of other versions of fedloom. Raises `ConfigError` and `RunFolderError` before any cell
-    runs; what fails in a cell is kept beside its folder, and the rest goes on.
+    listener: hears of the runs by their place in `jobs_of`. callbacks: every run gets copies of its own. one_core:
+    engine `auto` is serial with one worker, too, as it is with several, so that the seconds of a run are those of one
+    core. allow_mixed: the folder may have cells of other versions of fedloom. Raises `ConfigError` and `RunFolderError`
+    before any cell runs; what fails in a cell is kept beside its folder, and the rest goes on.
     """
     jobs = jobs_of(study, cells)
     place.claim(study)
     if not allow_mixed:
         refuse_other_versions(study, place, cells)
     alone = min(workers, len(jobs)) < 2 and on == "here"
-    shift = Shift(study, place, jobs, place.errors(), tuple(callbacks), alone)
+    shift = Shift(study, place, jobs, place.errors(), tuple(callbacks), alone and not one_core)
     if on == "ray":
         from fedloom.study.studies.on_ray import on_ray
 
@@ -166,14 +168,15 @@ def fingerprints(folder: Path) -> set[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What every process of one call works through. earlier: errors, by folder, from before this call."""
+    """What every process of one call works through. earlier: errors, by folder, from before this call. all_cores: a run
+    may take them all."""
 
     study: Study
     place: Place
     jobs: Sequence[Job]
     earlier: Mapping[str, str]
     callbacks: tuple[Callback, ...]
-    alone: bool
+    all_cores: bool
 
     def work(self, send: Listener, positions: Collection[int] | None = None) -> None:
         """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere."""
@@ -205,7 +208,7 @@ class Shift:
 
     def _run(self, position: int, folder: str, config: RunConfig, send: Listener) -> None:
         watching = [Forward(position, send), *copy.deepcopy(self.callbacks)]
-        config = config if self.alone else on_one_core(config)
+        config = config if self.all_cores else on_one_core(config)
         try:
             run(config, out=self.place.cell(folder), existing="resume", callbacks=watching)
         except Exception as error:
