@@ -134,6 +134,10 @@ def test_another_setting_is_compared_in_its_order_alone(make_result: MakeResult)
     (order,) = orders(found)
     assert order.found is not None
     assert order.found.n == 5
+    del done["cifar10", "Angle-wise"]
+    page = as_markdown(recipe, measured(recipe, done, {}, "small scale", False), "small scale")
+    assert "4 methods: too few to tell an order from chance |" in page
+    assert "order |" not in as_markdown(recipe, [], "small scale")
 
 
 def test_values_without_a_spread_are_told(make_result: MakeResult) -> None:

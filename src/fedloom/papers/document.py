@@ -40,7 +40,7 @@ Then nothing runs.
 |---|---|
 | reproduced | theirs lies inside the 95 % t interval of our mean over seeds; a large spread makes it wide |
 | near | our mean is within one point of theirs |
-| order reproduced | the rank correlation of the methods with theirs has an interval above zero |
+| order reproduced | the rank correlation of the methods with theirs has an interval above zero, and at most 2.5 % of all orders agree as well (counted up to seven methods) |
 | not reproduced | none of these |
 | not comparable | another setting, measure or method; the reason stands beside it |
 
@@ -143,7 +143,7 @@ def _counts(recipe: Recipe, found: list[Measured]) -> str:
     """One table's verdicts and gains, counted."""
     every = lines(recipe, found)
     words = Counter(line.verdict.word for line in every if line.run)
-    order = [one.verdict.word for one in orders(every) if one.found]
+    order = [one.verdict.word for one in orders(every) if one.found and one.found.enough]
     seeds = sorted({len(line.seeds) for line in every if line.run})
     setting = re.sub(r"=\{[^}]{40,}\}", "={...}", _setting(recipe, found))  # the table's own section has all of it
     cells = [f"{recipe.paper.paper}, {recipe.table.title}", setting, " or ".join(map(str, seeds))]

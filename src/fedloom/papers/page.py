@@ -10,6 +10,7 @@ from fedloom.papers.beside import Line, OrderLine, lines, notes, orders
 from fedloom.papers.gains import Gain, gains, in_words
 from fedloom.papers.measured import Measured
 from fedloom.papers.recipe import Recipe
+from fedloom.papers.verdicts import NOT_RUN
 from fedloom.study.results import mean_std
 
 
@@ -20,11 +21,11 @@ def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str) -> str:
     setting: in what setting the cells ran, in words.
     """
     every = lines(recipe, found)
-    run, order = [line for line in every if line.run], orders(every)
+    run, order = [line for line in every if line.run], [one for one in orders(every) if one.verdict.why != NOT_RUN]
     parts = [f"## {recipe.paper.paper}, {recipe.table.title}", f"Setting: {setting}."]
     if run:
         gained = gains(recipe, every)
-        parts += [_lines(run), *([_orders(order)] if any(one.found for one in order) else [])]
+        parts += [_lines(run), *([_orders(order)] if order else [])]
         parts += [*(["Gains in points, seed by seed:", _gains(gained)] if gained else [])]
         parts += [_costs(run)]
         parts.append(f"Measured on {'; '.join(dict.fromkeys(one.machine for one in found))}.")
@@ -61,7 +62,6 @@ def _orders(found: Sequence[OrderLine]) -> str:
             one.verdict.why,
         ]
         for one in found
-        if one.found
     ]
     return tabulate(rows, ("column", "measure", "order", ""), tablefmt="pipe", disable_numparse=True)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from math import atanh, sqrt, tanh
-from statistics import fmean
+from statistics import correlation, fmean
 from typing import Literal
 
 from fedloom.study.paired import LEVEL, interval
@@ -14,7 +15,8 @@ from fedloom.study.text import counted
 Word = Literal["reproduced", "near", "order reproduced", "not reproduced", "not comparable"]
 NEAR = 1.0  # points
 NOT_RUN = "not run"
-_FEWEST = 5  # methods: the interval of four holds zero whatever their order is
+_FEWEST = 5  # methods: of four, one order in 24 is the printed one by chance
+_COUNTED = 7  # methods whose orders are all counted; of more, the interval is near enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +63,70 @@ def judged(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Spearman's rank correlation of n methods, ours with theirs, and its interval."""
+    """Spearman's rank correlation of n methods, ours with theirs. low, high: its interval, None for fewer than five
+    methods. chance: the share of all n! orders that agree as well or better, None where they were not counted."""
 
     n: int
     rho: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    chance: float | None
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough methods to tell an order from chance."""
+        return self.n >= _FEWEST
 
 
 def order(ours: Sequence[float], theirs: Sequence[float]) -> Order | None:
-    """How far two orders of the same methods agree; None for fewer than five methods, or where all values tie.
+    """How far two orders of the same methods agree; None for fewer than two methods, or where all values tie.
 
     The 95 % interval is Fisher's, with the standard error sqrt(1.06 / (n - 3)) of Fieller, Hartley and Pearson (1957).
-    A correlation of 1 counts as half a step of its scale below 1, for its transform is not finite.
+    A correlation of 1 counts as half a step of its scale below 1, for its transform is not finite. This interval is too
+    narrow for five and six methods, so up to seven all orders are counted too, equal values with their mean rank.
     """
     n = len(ours)
-    if n < _FEWEST or len(set(ours)) < 2 or len(set(theirs)) < 2:
+    if len(set(ours)) < 2 or len(set(theirs)) < 2:
         return None
-    from scipy.stats import norm, spearmanr  # brings numpy
+    from scipy.stats import norm, rankdata  # brings numpy
 
-    rho = float(spearmanr(ours, theirs).statistic)
+    mine, printed = (tuple(float(rank) for rank in rankdata(values)) for values in (ours, theirs))
+    rho = correlation(mine, printed)
+    if n < _FEWEST:
+        return Order(n, rho, None, None, None)
     most = 1 - 6 / (n * (n * n - 1))
     middle = atanh(max(-most, min(most, rho)))
     half = float(norm.ppf((1 + LEVEL) / 2)) * sqrt(1.06 / (n - 3))
-    return Order(n, rho, tanh(middle - half), tanh(middle + half))
+    chance = _chance(mine, printed) if n <= _COUNTED else None
+    return Order(n, rho, tanh(middle - half), tanh(middle + half), chance)
+
+
+def _chance(mine: Sequence[float], printed: Sequence[float]) -> float:
+    """The share of all orders of `mine` that agree with `printed` as well as it does, or better: an exact one-sided p.
+
+    The sum of products grows with the correlation, and is exact: ranks are whole or half numbers.
+    """
+
+    def agreement(ranks: Sequence[float]) -> float:
+        return sum(a * b for a, b in zip(ranks, printed, strict=True))
+
+    least = agreement(mine)
+    found = [agreement(ranks) >= least for ranks in permutations(mine)]
+    return sum(found) / len(found)
 
 
 def order_judged(found: Order | None, reason: str | None = None) -> Verdict:
-    """order reproduced: the interval of the rank correlation lies above zero."""
+    """order reproduced: the interval of the rank correlation lies above zero, and so good an order comes by chance in
+    2.5 % of cases at most, where that was counted."""
     if reason is not None:
         return Verdict("not comparable", reason)
     if found is None:
-        return Verdict("not comparable", f"fewer than {_FEWEST} methods, or all alike")
-    told = f"rank correlation {found.rho:.2f}, {found.low:.2f} to {found.high:.2f}, {counted(found.n, 'method')}"
-    return Verdict("order reproduced" if found.low > 0 else "not reproduced", told)
+        return Verdict("not comparable", "fewer than two methods, or all alike")
+    told, methods = f"rank correlation {found.rho:.2f}", counted(found.n, "method")
+    if found.low is None or found.high is None:
+        return Verdict("not comparable", f"{told}; {methods}: too few to tell an order from chance")
+    told += f", {found.low:.2f} to {found.high:.2f}, {methods}"
+    if found.chance is not None:
+        told += f"; {100 * found.chance:.1f} % of all orders agree as well"
+    seen = found.low > 0 and (found.chance is None or found.chance <= (1 - LEVEL) / 2)
+    return Verdict("order reproduced" if seen else "not reproduced", told)
