@@ -14,6 +14,7 @@ FIG5 = """panel,row,seed,x,accuracy,target,bytes,flops,changed
 CIFAR-10,FedProto,0,"N=10, C=100 %",90.5,90.25,4000000,3e12,with rounds=100
 CIFAR-10,FedProto,1,"N=10, C=100 %",91.5,90.25,8000000,5e12,with rounds=100
 CIFAR-10,FedSSA,0,"N=10, C=100 %",95.0,90.25,2000000,2e12,with rounds=100
+CIFAR-10,LG-FedAvg,2,"N=10, C=100 %",90.5,90.25,9000000,9e12,with rounds=100
 CIFAR-100,FD,0,"N=10, C=100 %",30.0,30.0,5000000,2e12,with rounds=100
 """
 
@@ -33,9 +34,11 @@ def cells(page: str, setting: str) -> list[list[str]]:
 def test_each_row_is_a_mean_beside_how_many_times_the_papers_own(kept: Path) -> None:
     page = spent_markdown(find("fedssa/fig5"), read_spent(kept))
     assert "Setting: with rounds=100." in page
-    proto, own = cells(page, "CIFAR-10,")
-    assert proto == ["FedProto", "2", "91.00", "90.25", "6.00", "3.00 x", "4.0", "2.00 x"]
+    proto, own, other = cells(page, "CIFAR-10,")
+    assert proto == ["FedProto", "2", "91.00", "90.25", "6.00", "2.00 x", "4.0", "1.50 x"]  # both ran seed 0 alone
     assert own == ["FedSSA", "1", "95.00", "90.25", "2.00", "1.00 x", "2.0", "1.00 x"]
+    assert other == ["LG-FedAvg", "1", "90.50", "90.25", "9.00", "–", "9.0", "–"]  # no seed in common
+    assert "multiples over those that FedSSA has too" in page
 
 
 def test_without_the_papers_own_method_nothing_is_compared(kept: Path) -> None:

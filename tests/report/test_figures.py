@@ -37,6 +37,22 @@ def test_lines_are_means_over_seeds_with_one_legend_beside_them() -> None:
     assert legend.get_window_extent().x0 > max(ax.get_window_extent().x1 for ax in drawn.axes)
 
 
+def test_unequal_seeds_are_told_and_a_missing_point_is_a_gap() -> None:
+    missing = {("one", "FedSC", 0, 1), ("one", "FedSC", 1, 1), ("one", "FedAvg", 1, 0.01)}
+    rows = [row for row in accuracies() if (row["panel"], row["row"], row["seed"], row["x"]) not in missing]
+    drawn = figure("sweep", rows, "mu")
+    fedavg, fedsc = drawn.axes[0].get_lines()
+    assert fedavg.get_ydata() == pytest.approx([50.01, 56.0, 155.0])
+    assert fedsc.get_ydata() == pytest.approx([55.01, float("nan"), 155.0], nan_ok=True)
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["FedAvg (n = 1 to 2)", "FedSC (n = 2)"]
+    rounds = figure("curves", rows).axes[0].get_lines()
+    assert list(rounds[1].get_xdata()) == [0.01, 100]  # its own tests: another's rounds are none that it lacks
+    one = [row for row in accuracies() if row["x"] == 1 and (row["row"], row["seed"]) != ("FedSC", 1)]
+    assert [text.get_text() for text in figure("bars", one).axes[0].texts] == ["56.0 ± 7.1, n = 2", "51.0, n = 1"]
+    equal = [row for row in accuracies() if row["x"] == 1]
+    assert [text.get_text() for text in figure("bars", equal).axes[0].texts] == ["56.0 ± 7.1"] * 2
+
+
 def test_boxes_bars_and_costs_have_a_place_for_every_row() -> None:
     rows = accuracies()
     assert [tick.get_text() for tick in figure("clients", rows).axes[0].get_xticklabels()] == ["FedAvg", "FedSC"]

@@ -29,7 +29,7 @@ def read_spent(path: Path) -> list[Row]:
 
 
 def spent_markdown(recipe: Recipe, found: Sequence[Row]) -> str:
-    """Megabytes and FLOPs until the target, and how many times what the paper's own method takes."""
+    """Megabytes and FLOPs until the target, and how many times what the paper's own method takes with the same seeds."""
     own = recipe.paper.paper
     rows = []
     for panel, x in dict.fromkeys((one["panel"], one["x"]) for one in found):
@@ -53,6 +53,7 @@ def spent_markdown(recipe: Recipe, found: Sequence[Row]) -> str:
     changed = found[0]["changed"] or "the paper's own"
     head = [f"## {recipe.paper.paper}, {recipe.table.title}", f"Setting: {changed}."]
     head.append("Accuracy at the end; MB up and down, and TFLOPs, of all clients until the first test at the target.")
+    head.append(f"Means are over the row's seeds, multiples over those that {own} has too.")
     table = tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
     return "\n\n".join([*head, table, "Left open by the paper, and what was chosen:", listed(recipe.open)]) + "\n"
 
@@ -62,6 +63,7 @@ def _mean(runs: Sequence[Row], key: str) -> float:
 
 
 def _times(runs: Sequence[Row], base: Sequence[Row], key: str) -> str:
-    """How many times what `base` took; a dash where that did not run, or took nothing."""
-    least = _mean(base, key) if base else 0.0
-    return f"{_mean(runs, key) / least:.2f} x" if least else "–"
+    """How many times what `base` took, over the seeds of both; a dash where there are none, or it took nothing."""
+    seeds = {one["seed"] for one in runs} & {one["seed"] for one in base}
+    ours, least = ([one for one in rows if one["seed"] in seeds] for rows in (runs, base))
+    return f"{_mean(ours, key) / _mean(least, key):.2f} x" if seeds and _mean(least, key) else "–"

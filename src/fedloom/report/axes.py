@@ -6,8 +6,10 @@ figure, where these are one panel of several, so that a method looks the same in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count
+from math import nan
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -31,9 +33,11 @@ _FLOPS_AREA = 320.0  # of the dearest run's marker, in points²
 def draw_lines(ax: Axes, rows: Rows, axis: str = "", among: Rows | None = None) -> None:
     """Mean accuracy by `x`, a line for each row, and the sample deviation over seeds as a band.
 
-    axis: the label of x; it is a round unless said.
+    axis: the label of x; it is a round unless said. A line has a gap where its row has no value at an `x` of the panel;
+    rounds are those of the row's own tests. Where means are over unequal numbers of values, the legend says how many.
     """
-    every = strokes(among or rows)
+    every, sizes = strokes(among or rows), _sizes(among or rows, "x")
+    places = {row["x"] for row in rows}
     for label, stroke in every.items():
         by_x: dict[Any, list[float]] = {}
         for row in rows:
@@ -41,17 +45,17 @@ def draw_lines(ax: Axes, rows: Rows, axis: str = "", among: Rows | None = None) 
                 by_x.setdefault(row["x"], []).append(row["accuracy"])
         if not by_x:
             continue
-        xs = sorted(by_x)
-        stats = [mean_std(by_x[x]) for x in xs]
+        xs = sorted(places if axis else by_x)
+        stats = [mean_std(by_x[x]) if x in by_x else (nan, nan) for x in xs]
         means = [mean for mean, _ in stats]
-        mark = "o" if len(xs) < 12 else None
-        ax.plot(xs, means, marker=mark, markersize=4, linewidth=1.6, label=label, **stroke)
+        mark = "o" if len(xs) < 12 or len(by_x) < len(xs) else None  # a point between two gaps has no line
+        named = f"{label} ({_n(sizes[label])})" if sizes else label
+        ax.plot(xs, means, marker=mark, markersize=4, linewidth=1.6, label=named, **stroke)
         low = [mean - (std or 0.0) for mean, std in stats]
         high = [mean + (std or 0.0) for mean, std in stats]
         band = 0.15 if len(every) <= _FEW else 0.05
         ax.fill_between(xs, low, high, color=stroke["color"], alpha=band, linewidth=0)
     dressed(ax, axis or "round", ACCURACY)
-    places = {row["x"] for row in rows}
     if axis and min(places) > 0 and max(places) >= 50 * min(places):
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter(_PLAIN)
@@ -87,8 +91,10 @@ def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     """Mean accuracy, a bar for each row from zero on, with the sample deviation over seeds and the value in words.
 
     Rows of one `group` stand together, in order of appearance; then the groups are named, and a legend has the rows.
+    Where means are over unequal numbers of values, each says of how many.
     """
     every, groups = strokes(among or rows), list(dict.fromkeys(row.get("group", "") for row in rows))
+    unequal = _sizes(among or rows, "group")
     apart = len(every) + (len(groups) > 1)
     for at, group in enumerate(groups):
         for place, (label, stroke) in enumerate(every.items(), start=at * apart):
@@ -101,6 +107,7 @@ def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
                 bar.set_label(label)
             ax.errorbar(mean, place, xerr=std or 0.0, color=color("ink"), capsize=2.5, linewidth=1)
             said = f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
+            said += f", {_n([len(values)])}" if unequal else ""
             ax.annotate(
                 said,
                 (mean + (std or 0.0), place),
@@ -115,7 +122,7 @@ def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     else:
         ax.set_yticks(range(len(every)), list(every))
     ax.invert_yaxis()
-    ax.set_xlim(0, 1.3 * max(row["accuracy"] for row in rows))
+    ax.set_xlim(0, (1.5 if unequal else 1.3) * max(row["accuracy"] for row in rows))  # room for the words
     dressed(ax, ACCURACY, "", grid="x")
 
 
@@ -148,6 +155,23 @@ def draw_costs(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
         ax.yaxis.set_major_formatter(_PLAIN)
     ax.margins(0.12)
     dressed(ax, f"{ACCURACY}\narea: FLOPs, largest {dearest:.2g}", "sent until the target (MB)")
+
+
+def _sizes(rows: Rows, key: str) -> dict[str, list[int]]:
+    """Over how many values the means of each row are, one mean a panel and `key`; empty where all are over equally
+    many."""
+    found: Counter[tuple[Any, ...]] = Counter((row["row"], row.get("panel"), row.get(key, "")) for row in rows)
+    if len(set(found.values())) < 2:
+        return {}
+    made: dict[str, list[int]] = {}
+    for (label, *_), n in found.items():
+        made.setdefault(label, []).append(n)
+    return made
+
+
+def _n(sizes: Sequence[int]) -> str:
+    least, most = min(sizes), max(sizes)
+    return f"n = {most}" if least == most else f"n = {least} to {most}"
 
 
 def strokes(rows: Rows) -> dict[str, dict[str, Any]]:
