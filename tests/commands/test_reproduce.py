@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import platform
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command_line import call
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, DataError
 from fedloom.papers import cost
+from fedloom.study.run import run
+from fedloom.study.studies import work
+from pages import cells_of
 
 CHANGED = ("scenario.source=digits", "model={name: mlp, hidden: [8]}", "rounds=1", "local_epochs=1", "engine=serial")
 
@@ -117,6 +121,41 @@ def test_a_cell_takes_one_core_unless_another_engine_is_named(capsys: Any, engin
     assert ("core minutes" in Path("t/reproduced.md").read_text()) == taken
 
 
+def test_the_page_has_the_papers_values_what_failed_and_what_was_left_open(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(config: Any, **how: Any) -> Any:
+        if config.method == "fedprox":
+            raise DataError("none.npz: no such file")
+        return run(config, **how)
+
+    monkeypatch.setattr(work, "run", refuse)
+    words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t", "--only", "mnist-practical/FedAvg")
+    assert call(capsys, *words, "--only", "mnist-practical/FedProx", "--quiet")[0] == 1
+    told = Path("t/reproduced.md").read_text()
+    assert "- mnist-practical: failed: FedProx (seed 0): DataError: none.npz: no such file" in told
+    assert "not run yet: MOON" in told
+    assert "FedProx" not in told.partition("not run yet: ")[2]
+    page = Path("t/report.html").read_text()
+    title = "FedDW, Table I: accuracy on four data sets, practical and pathological"
+    (row,) = cells_of(page, title)
+    assert (row[:4], row[5:]) == (
+        ["mnist-practical", "FedAvg", "acc_pct", "1"],
+        ["99.31 ± 0.20", "not comparable", "another setting: only the order is compared"],
+    )
+    assert "1 of 112 cells done, 1 failed, 110 not run yet" in page
+    for line in told.splitlines():
+        if line.startswith("- "):  # limits, and what the paper leaves open
+            assert f"<li>{escape(line.removeprefix('- '))}</li>" in page
+    Path("t/report.html").unlink()
+    assert call(capsys, "report", "t")[0] == 0
+    assert Path("t/report.html").read_text() == page
+    Path("t/reproduced.json").write_text("{}")
+    code, _, err = call(capsys, "report", "t")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "t/reproduced.json: damaged" in err
+
+
 def test_more_seeds_join_those_that_are_done(capsys: Any) -> None:
     words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--out", "t", "--quiet")
     assert call(capsys, *words, "--seeds", "1")[0] == 0
@@ -172,6 +211,7 @@ def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any)
     assert "rounds=1" in rows[0]["changed"]
     assert sum(float(row["norm"]) for row in rows if row["client"] == "7") == pytest.approx(1.0)
     assert Path("f/figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "Left open by the paper, and what was chosen:" in Path("f/report.html").read_text()
 
 
 def test_a_figure_takes_the_finished_cells_of_its_table(capsys: Any) -> None:

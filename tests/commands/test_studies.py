@@ -12,6 +12,7 @@ import pytest
 from command_line import call
 from fedloom._version import __version__
 from fedloom.study.studies import work
+from pages import cells_of
 
 STUDY = """
 scenario: {source: digits, partition: dirichlet, clients: 2, val: 0.1}
@@ -77,7 +78,8 @@ def test_a_finished_cell_that_is_damaged_has_failed_and_the_rest_is_reported(cap
     assert f"failed: hard/fedprox/seed0: {damaged}/metrics.jsonl: damaged (rows were lost" in err
     assert f"the run folder is {damaged}" in err
     assert "--fresh" not in err
-    assert "fedprox" not in Path("s/report.html").read_text()
+    rows = {row[0]: row[1:4] for row in cells_of(Path("s/report.html").read_text(), "Cells of the study")}
+    assert rows["hard/fedprox"] == ["–", "0", "–"]
     shutil.rmtree(damaged)
     assert call(capsys, *words)[0] == 0
 
@@ -127,6 +129,34 @@ def test_whatever_file_of_a_finished_cell_is_damaged(capsys: Any, name: str) -> 
     assert code == 1
     assert "0 done, 1 failed, 0 left" in out
     assert f"{damaged / name}: damaged" in err
+
+
+def test_the_page_says_what_is_done_failed_and_not_run(capsys: Any) -> None:
+    Path("mine.yaml").write_text(STUDY.replace("{alpha: 0.2}", "{source: npz, path: none.npz, alpha: 0.2}"))
+    call(capsys, "study", "mine.yaml", "seeds=2", "--out", "s", "--only", "mild/fedavg", "--only", "mild/fedprox/seed1")
+    assert call(capsys, "study", "mine.yaml", "seeds=2", "--out", "s", "--only", "hard/fedavg/seed0")[0] == 1
+    page = Path("s/report.html").read_text()
+    notes = page.partition("</aside>")[0]
+    assert "3 of 8 cells done, 1 failed, 4 not run yet: see Cells of the study." in notes
+    assert "Rows are means over unequal seeds: 0 and 1 for fedavg; 1 for fedprox." in notes
+    why = "DataError: none.npz: no such file; expected an .npz with x_train, y_train, x_test, y_test"
+    assert {row[0]: row[1:] for row in cells_of(page, "Cells of the study")} == {
+        "mild/fedavg": ["0, 1", "–", "–", ""],
+        "mild/fedprox": ["1", "–", "0", ""],
+        "hard/fedavg": ["–", "0", "1", why],
+    }
+    assert "<p>Rows of which no seed was run yet: hard/fedprox.</p>" in page
+    Path("s/report.html").unlink()
+    assert call(capsys, "report", "s")[0] == 0
+    assert Path("s/report.html").read_text() == page  # the report that is made later knows the study, too
+    (run, *_) = Path("s").glob("fedavg-*/summary.json")
+    assert call(capsys, "report", str(run.parent), "--out", "one.html")[0] == 0
+    assert "Cells of the study" not in Path("one.html").read_text()
+    assert call(capsys, "study", "mine.yaml", "--out", "t", "--only", "mild")[0] == 0
+    assert call(capsys, "report", "s", "t", "--out", "both.html")[0] == 0
+    both = Path("both.html").read_text()
+    assert [both.count(f">Cells of the study ({name})</h2>") for name in "st"] == [1, 1]
+    assert [both.count(f'id="{name}"') for name in ("cells", "cells-2")] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,28 @@ def test_time_that_several_cores_shared_is_not_that_of_one(make_result: MakeResu
     assert read_measured(tmp_path / "t.csv") == [one, several]
 
 
+def test_what_failed_is_told_with_its_reason_and_is_not_called_not_run(make_result: MakeResult) -> None:
+    recipe, missing = find("feddw/table1"), "DataError: source cifar10: no folder"
+    values = measured(recipe, {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.99])]}, {})
+    failed = {
+        ("mnist-practical", "FedAvg"): {1: "ValueError: nan", 2: "OSError: full"},
+        ("mnist-practical", "MOON"): {0: "ValueError: nan"},
+        ("cifar10-practical", "FedAvg"): {0: missing, 1: missing},
+    }
+    found = lines(recipe, values, failed)
+    assert one(found, "FedAvg", column="mnist-practical").verdict.word == "near"
+    assert one(found, "MOON", column="mnist-practical").verdict.why == "failed: ValueError: nan"
+    limits = notes(found, failed)
+    assert "mnist-practical: failed: FedAvg (seed 1) and MOON (seed 0): ValueError: nan" in limits
+    assert "mnist-practical: failed: FedAvg (seed 2): OSError: full" in limits
+    assert f"cifar10-practical: failed: FedAvg (seeds 0 and 1): {missing}" in limits
+    (rest,) = [text for text in limits if text.startswith("mnist-practical: not run yet: ")]
+    assert "MOON" not in rest
+    (rest,) = [text for text in limits if text.startswith("cifar10-practical: not run yet: ")]
+    assert rest.startswith("cifar10-practical: not run yet: MOON, ")
+    assert all(f"- {text}" in as_markdown(recipe, values, "", failed) for text in limits)
+
+
 def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult) -> None:
     recipe = find("feddw/table1")
 

@@ -15,6 +15,7 @@ import pytest
 from matplotlib.image import imread
 
 from fedloom.report import write_report
+from fedloom.study.parts import Part, Sheet
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = [
@@ -90,7 +91,10 @@ def report(make_result, make_scenario, tmp_path):
     results = runs("fedavg", 0.9) + runs("fedsc", 0.95, terms=("ce", "rpcl"))
     results += runs("a-method-with-a-long-name", 0.93, protocol="personal/local", client_accuracies=(0.1, 0.8, 1.0))
     results.append(make_result("fedavg", world=make_scenario(60, 30), config=heat, degenerate=["weights are uniform"]))
-    return write_report(results, tmp_path / "report.html")
+    failed = "DataError: source mnist: no folder; " + "put the files there, " * 12
+    rows = [["mnist/fedavg", ("0, 1, 2", 3), "–"], ["mnist/a-method-with-a-long-name", ("–", 0), failed]]
+    part = Part("cells", "Cells", ["1 failed.", Sheet("rows", "Seeds.", ("row", "done", "why"), rows), ["open"]])
+    return write_report(results, tmp_path / "report.html", parts=[part])
 
 
 def test_the_page_as_written_runs_its_script_without_errors(report, tmp_path):

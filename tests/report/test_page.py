@@ -15,6 +15,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.report import write_report
+from fedloom.study.parts import Part, Sheet
 
 NASTY = "<script>alert('1')</script> & \"$x$\" 漢 ${title}"
 
@@ -180,6 +181,38 @@ def test_strings_of_configs_are_text(page_of, make_result, make_scenario):
     assert "<script>alert" not in text
     assert "${title}" in text
     assert "$x$" in text
+
+
+def test_a_part_of_somebody_else_is_a_section_whose_tables_sort_and_save(tmp_path, make_result):
+    rows = [["hard", NASTY, ("98.0 ± 1.0", 98.0)], ["mild", "fedavg", ("–", None)]]
+    sheet = Sheet("values", NASTY, ("column", "row", "accuracy %"), rows, heads=2)
+    part = Part("paper", NASTY, [NASTY, sheet, [NASTY, "left open"], []], [f"limits: {NASTY}"])
+    text = write_report([make_result()], tmp_path / "report.html", parts=[part]).read_text(encoding="utf-8")
+    elements = Elements(text)
+    assert elements.open == []
+    assert len(elements.all("script")) == 1
+    section = re.search(r'<section class="part" aria-labelledby="paper">.*?</section>', text, flags=re.DOTALL)[0]
+    assert section.count('<th scope="row">') == 4
+    assert '<table class="sorts" aria-labelledby="paper-values-note">' in section
+    assert '<th scope="col" class="num">Accuracy %</th>' in section
+    assert '<td class="num" data-value="98.0">98.0 ± 1.0</td>' in section
+    assert '<td class="num">–</td>' in section
+    assert "<li>left open</li>" in section
+    assert section.count("<ul>") == 1
+    assert "limits: &lt;script&gt;" in re.search(r"<aside.*?</aside>", text, flags=re.DOTALL)[0]
+    links = {a["download"]: unquote(a["href"]).partition(",")[2] for a in Elements(section).all("a")}
+    assert list(links) == ["paper-values.csv", "paper-values.md", "paper-values.tex"]
+    assert [*csv.reader(links["paper-values.csv"].splitlines())][1:] == [
+        ["hard", NASTY, "98.0 ± 1.0"],
+        ["mild", "fedavg", "–"],
+    ]
+
+
+def test_unequal_seeds_are_named(page_of, make_result):
+    results = [make_result("fedavg", seed) for seed in (0, 1, 2)]
+    others = [make_result(name, seed) for name in ("fedsc", "fedskc") for seed in (0, 1)]
+    assert "unequal seeds: 0, 1 and 2 for fedavg; 0 and 1 for fedsc and fedskc." in page_of(results + others)
+    assert "unequal seeds" not in page_of(others)
 
 
 def test_degenerate_methods_and_limits_are_visible(page_of, make_result):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedloom.commands.parts import VALUES, keep_recipe
 from fedloom.commands.shared import AsJson, Quiet, console_of, print_json, say
 from fedloom.commands.studies import AllowMixed, Only, carry_out
 from fedloom.core.errors import ConfigError
@@ -79,10 +80,12 @@ def reproduce(
         say(f"{len(copied)} of {len(cells)} cells copied from {other}")
     if recipe.table.kind == "table":
         foresee(cells, Place(folder))
-    try:
-        carry_out(study, folder, only or (), False, workers, quiet, as_json, allow_mixed=allow_mixed, one_core=True)
-    finally:
-        write_beside(recipe, folder, chosen, overrides or (), allow_mixed)
+    carry_out(
+        *(study, folder, only or (), False, workers, quiet, as_json),
+        allow_mixed=allow_mixed,
+        one_core=True,
+        beside=lambda: write_beside(recipe, folder, chosen, overrides or (), allow_mixed),
+    )
 
 
 def show_all(scale: Scale, as_json: bool) -> None:
@@ -197,7 +200,7 @@ def write_beside(
     from fedloom.papers.page import as_markdown
     from fedloom.report.figures import save
     from fedloom.study.studies.place import Place, read
-    from fedloom.study.studies.work import done_of
+    from fedloom.study.studies.work import done_of, failed_of
 
     whole = read(folder)  # which may be larger than what this call ran
     done = {} if whole is None else done_of(whole, Place(folder), allow_mixed)
@@ -209,6 +212,8 @@ def write_beside(
     told = [recipe.says(scale)] if scale == "small" else []
     told += [f"with {' '.join(words)}"] if words else []
     changed, kind = ", ".join(told), recipe.table.kind
+    setting = changed or recipe.says(scale)
+    keep_recipe(folder, recipe, setting)
     rows = [row | {"changed": changed} for row in tidy(recipe, done, say)]
     written = save("bars" if kind == "table" else kind, rows, folder, recipe.table.axis)
     say(f"figure: {', '.join(map(str, written))}")
@@ -218,6 +223,7 @@ def write_beside(
         return
     own = scale == "full" and not recipe.beyond(words)
     found = measured(recipe, done, foreseen(folder), changed, own)
-    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, changed or recipe.says(scale)))
-    write_atomic(folder / "reproduced.csv", measured_csv(found))
-    say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / 'reproduced.csv'}")
+    failed = {} if whole is None else failed_of(whole, Place(folder))
+    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, setting, failed))
+    write_atomic(folder / VALUES, measured_csv(found))
+    say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / VALUES}")

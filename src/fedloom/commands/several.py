@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedloom.commands.parts import parts_of
 from fedloom.commands.shared import (
     AsJson,
     Config,
@@ -111,13 +112,15 @@ def report(
 ) -> None:
     """One self-contained report.html from finished runs."""
     from fedloom.report import write_report
-    from fedloom.study.collect import collect
+    from fedloom.study.collect import collect, studies_of
     from fedloom.study.comparison import Comparison
     from fedloom.study.text import counted
 
     taken = collect(runs, allow_mixed)
     done = Comparison(taken.results)
-    page = write_report(done.results, out or runs[0] / "report.html")
+    # Of studies, not of single runs that were named; and mixed runs need not be cells of theirs.
+    parts = [] if allow_mixed else parts_of(studies_of([one for one in done.results if one.folder not in runs]))
+    page = write_report(done.results, out or runs[0] / "report.html", parts=parts)
     if as_json:
         left_out = [{"folder": str(path), "why": why} for path, why in taken.left_out]
         print_json({"report": str(page), "table": done.rows(), "left_out": left_out})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fedloom.commands.parts import parts_of
 from fedloom.commands.several import show
 from fedloom.commands.shared import AsJson, Quiet, console_of, in_folder, print_json, say
 from fedloom.core.errors import ConfigError
@@ -66,11 +67,13 @@ def carry_out(
     on: Literal["here", "ray"] = "here",
     allow_mixed: bool = False,
     one_core: bool = False,
+    beside: Callable[[], None] = lambda: None,
 ) -> None:
     """Show the plan of a study, or run it, show what was run, and write the report of all its finished cells.
 
-    on, allow_mixed, one_core: as in `run_study`. Exits with 1 if a cell failed or is left. Raises `ConfigError` for
-    cells of different versions of fedloom, before any runs, unless `allow_mixed`.
+    on, allow_mixed, one_core: as in `run_study`. beside: writes what the report takes from the folder; called once the
+    cells have ended, however they did. Exits with 1 if a cell failed or is left. Raises `ConfigError` for cells of
+    different versions of fedloom, before any runs, unless `allow_mixed`.
     """
     from fedloom.commands.progress import Live
     from fedloom.report import write_report
@@ -85,16 +88,19 @@ def carry_out(
     if plan:
         show_plan(study, place, cells, len(jobs), as_json)
         return
-    with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
-        ended = run_study(
-            study, place, cells, workers=workers, on=on, listener=live, one_core=one_core, allow_mixed=allow_mixed
-        )
+    try:
+        with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
+            ended = run_study(
+                study, place, cells, workers=workers, on=on, listener=live, one_core=one_core, allow_mixed=allow_mixed
+            )
+    finally:
+        beside()
     done = Comparison(list(ended.results.values()))
     whole = read(out) or study  # which may be larger than what this call ran
     every = list(outcome(whole, place, whole.cells).results.values())
     if not allow_mixed:
         refuse_mixed_results(every)  # another process may have had another version
-    page = write_report(every, out / "report.html") if every else None
+    page = write_report(every, out / "report.html", parts=parts_of([out])) if every else None
     if as_json:
         told = {"done": ended.done, "failed": ended.failed, "left": ended.left}
         print_json(told | {"table": done.rows(), "report": None if page is None else str(page)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean
@@ -11,8 +11,9 @@ from fedloom.papers.measured import ACCURACY, GAIN, VARIANT, Measured, pairs
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import Printed
 from fedloom.papers.verdicts import NEAR, NOT_RUN, Order, Verdict, judged, order, order_judged
-from fedloom.study.text import listed
+from fedloom.study.text import listed, seeds_text
 
+Failed = Mapping[tuple[str, str], Mapping[int, str]]  # why, by setting and row of the study, then by seed
 _VARIANTS = {"authors": "released code", "sound": "our default"}
 
 
@@ -61,17 +62,22 @@ class OrderLine:
     verdict: Verdict
 
 
-def lines(recipe: Recipe, found: Sequence[Measured]) -> list[Line]:
+def lines(recipe: Recipe, found: Sequence[Measured], failed: Failed | None = None) -> list[Line]:
     """Every printed value, and every variant of a method (`authors`, `sound`) against the same one.
 
-    A value that was not run, or cannot be compared, is there with the reason.
+    A value that was not run, failed, or cannot be compared, is there with the reason.
     """
     other = any(not one.comparable for one in found)
     by_value: dict[tuple[str, str, str, str | None], list[Measured]] = {}
     for one in found:
         by_value.setdefault(one.key[:-1], []).append(one)
     return [
-        _line(recipe, value, column, row, by_value.get((column or "", row, value.metric, value.domain), []), other)
+        _line(
+            *(recipe, value, column, row),
+            by_value.get((column or "", row, value.metric, value.domain), []),
+            other,
+            failed or {},
+        )
         for value, column, row in pairs(recipe)
     ]
 
@@ -92,8 +98,9 @@ def orders(found: Sequence[Line]) -> list[OrderLine]:
     return made
 
 
-def notes(found: Sequence[Line]) -> list[str]:
-    """What limits the comparison: single seeds, other seeds for some methods, the same value on all seeds."""
+def notes(found: Sequence[Line], failed: Failed | None = None) -> list[str]:
+    """What limits the comparison: single seeds, other seeds for some methods, the same value on all seeds, what failed
+    and what was not run."""
     run = [line for line in found if line.run]
     made = []
     for column, rows in _by_column(line for line in run if len(line.seeds) == 1).items():
@@ -106,7 +113,13 @@ def notes(found: Sequence[Line]) -> list[str]:
     tested = (line for line in run if line.metric in ACCURACY)
     for column, rows in _by_column(x for x in tested if len(x.ours) > 1 and len(set(x.ours)) == 1).items():
         made.append(f"{column}: the same value on every seed, as of nets that answer one class always: {listed(rows)}.")
-    begun = {line.column for line in run}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for (column, row), by_seed in (failed or {}).items():
+        for why in dict.fromkeys(by_seed.values()):
+            seeds = [seed for seed, other in by_seed.items() if other == why]
+            reasons.setdefault((column, why), []).append(f"{row} ({seeds_text(seeds)})")
+    made += [f"{column}: failed: {listed(rows)}: {why}" for (column, why), rows in reasons.items()]
+    begun = {line.column for line in run} | {column for column, _ in reasons}
     missing = _by_column(line for line in found if line.verdict.why == NOT_RUN)
     for column, rows in missing.items():
         if column in begun:
@@ -124,11 +137,19 @@ def _by_column(found: Iterable[Line]) -> dict[str, list[str]]:
     return {column: list(names) for column, names in rows.items()}
 
 
-def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Sequence[Measured], other: bool) -> Line:
+def _line(
+    recipe: Recipe,
+    value: Printed,
+    column: str | None,
+    row: str,
+    runs: Sequence[Measured],
+    other: bool,
+    failed: Failed,
+) -> Line:
     by_seed = {one.seed: one.ours for one in sorted(runs, key=lambda one: one.seed)}
     known = {seed: ours for seed, ours in by_seed.items() if ours is not None}
     to_target = value.metric.startswith("rounds_to_")
-    reason = _reason(recipe, value, column, row, other, bool(runs))
+    reason = _reason(recipe, value, column, row, other, bool(runs), failed)
     if reason is None and runs and not known and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     seeds, ours = list(by_seed if to_target else known), list(known.values())
@@ -152,7 +173,9 @@ def _line(recipe: Recipe, value: Printed, column: str | None, row: str, runs: Se
     )
 
 
-def _reason(recipe: Recipe, value: Printed, column: str | None, row: str, other: bool, run: bool) -> str | None:
+def _reason(
+    recipe: Recipe, value: Printed, column: str | None, row: str, other: bool, run: bool, failed: Failed
+) -> str | None:
     """Why a printed value cannot be compared with ours, whatever ours is."""
     name, _ = recipe.table.beside.get(row, (row, ""))
     if column is None:
@@ -160,7 +183,8 @@ def _reason(recipe: Recipe, value: Printed, column: str | None, row: str, other:
     if name in recipe.table.columns[column].get("without", []):
         return "left out here; see what the recipe leaves open"
     if not run:
-        return NOT_RUN
+        why = next(iter(failed.get((column, name), {}).values()), None)
+        return NOT_RUN if why is None else f"failed: {why}"
     if value.metric == GAIN and name == recipe.table.baseline:
         return "the gain of a method over itself"
     if value.metric == "ms_per_epoch":

@@ -33,6 +33,7 @@ fedloom reproduce feddw/fig5                              # figure.png, figure.s
 Tables are [studies](how-to/studies.md): they go on after a crash, and share their folder with other machines.
 A cell takes one core, and `--workers` says how many cells run at a time. With `engine=processes` a cell takes all
 cores; then its time is not compared with what was foreseen.
+A table ends as `reproduced.md` and in `report.html` in its folder, with what failed and why.
 Data are looked for in `$FEDLOOM_DATA/SOURCE`. What is missing is named with its layout and where to get it.
 Then nothing runs.
 
@@ -40,11 +41,13 @@ Then nothing runs.
 |---|---|
 | reproduced | theirs lies inside the 95 % t interval of our mean over seeds; a large spread makes it wide |
 | near | our mean is within one point of theirs |
-| order reproduced | the rank correlation of the methods with theirs has an interval above zero, and at most 2.5 % of all orders agree as well (counted up to seven methods) |
+| order reproduced | the rank correlation with theirs is above zero: by its interval, and by a count of all orders |
 | not reproduced | none of these |
 | not comparable | another setting, measure or method; the reason stands beside it |
 
 With one seed there is no interval, so such a value is near at best.
+Up to seven methods, all orders that they can have are counted: at most 2.5 % of these may agree with theirs as well.
+Fewer than five methods are too few to tell an order from chance.
 At `--scale small` values are never compared, only orders.
 
 What a paper claims is a gain. So tables also have gains, each over the row that its column *over* names: FedAvg; local

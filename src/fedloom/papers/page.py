@@ -1,85 +1,98 @@
-"""A reproduced table as Markdown."""
+"""A reproduced table, as a part of a page and as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from tabulate import tabulate
 
-from fedloom.papers.beside import Line, OrderLine, lines, notes, orders
+from fedloom.papers.beside import Failed, Line, OrderLine, lines, notes, orders
 from fedloom.papers.gains import Gain, gains, in_words
 from fedloom.papers.measured import Measured
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
+from fedloom.study.parts import Cell, Part, Sheet
 from fedloom.study.results import mean_std
 
 
-def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str) -> str:
+def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str, failed: Failed | None = None) -> str:
+    """`as_part` as Markdown."""
+    part = as_part(recipe, found, setting, failed)
+    return "\n\n".join([f"## {part.title}", *filter(None, map(_markdown, part.blocks))]) + "\n"
+
+
+def _markdown(block: str | Sheet | list[str]) -> str:
+    if isinstance(block, Sheet):
+        return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
+    return block if isinstance(block, str) else listed(block)
+
+
+def as_part(recipe: Recipe, found: Sequence[Measured], setting: str, failed: Failed | None = None) -> Part:
     """Ours beside theirs with verdicts, the order of the methods, what each gains over the plain one, what it took,
-    what limits the comparison, and what the paper leaves open. Lines that were not run are named below.
+    what limits the comparison, and what the paper leaves open; of a figure, which has no verdicts, the last alone.
+    Lines that were not run are named below.
 
-    setting: in what setting the cells ran, in words.
+    setting: in what setting the cells ran, in words. failed: why cells of the study failed.
     """
-    every = lines(recipe, found)
+    blocks: list[str | Sheet | list[str]] = [f"Setting: {setting}."]
+    if recipe.table.kind == "table":
+        every = lines(recipe, found, failed)
+        blocks += [*_compared(recipe, found, every), notes(every, failed)]
+    blocks += ["Left open by the paper, and what was chosen:", list(recipe.open)]
+    return Part("paper", f"{recipe.paper.paper}, {recipe.table.title}", blocks)
+
+
+def _compared(recipe: Recipe, found: Sequence[Measured], every: Sequence[Line]) -> list[str | Sheet]:
     run, order = [line for line in every if line.run], [one for one in orders(every) if one.verdict.why != NOT_RUN]
-    parts = [f"## {recipe.paper.paper}, {recipe.table.title}", f"Setting: {setting}."]
-    if run:
-        gained = gains(recipe, every)
-        parts += [_lines(run), *([_orders(order)] if order else [])]
-        parts += [*(["Gains in points, seed by seed:", _gains(gained)] if gained else [])]
-        parts += [_costs(run)]
-        parts.append(f"Measured on {'; '.join(dict.fromkeys(one.machine for one in found))}.")
-    else:
-        parts.append("Nothing of this table has been run.")
-    parts += [listed(notes(every)), "Left open by the paper, and what was chosen:", listed(recipe.open)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    if not run:
+        return ["Nothing of this table has been run."]
+    blocks: list[str | Sheet] = [_lines(run)]
+    if order:
+        blocks.append(_orders(order))
+    if gained := gains(recipe, every):
+        blocks += ["Gains in points, seed by seed:", _gains(gained)]
+    if (costs := _costs(run)).rows:
+        blocks.append(costs)
+    return [*blocks, f"Measured on {'; '.join(dict.fromkeys(one.machine for one in found))}."]
 
 
-def _lines(found: Sequence[Line]) -> str:
-    rows = [
+def _lines(found: Sequence[Line]) -> Sheet:
+    rows: list[list[Cell]] = [
         [
             line.column,
             line.row,
-            line.metric if line.domain is None else f"{line.metric}, {line.domain}",
-            len(line.seeds),
-            _ours(line),
-            "–" if line.theirs is None else _value(line.theirs, line.theirs_std),
+            _of_domain(line.metric, line.domain),
+            (str(len(line.seeds)), len(line.seeds)),
+            (_ours(line), fmean(line.ours) if line.ours else None),
+            ("–" if line.theirs is None else _value(line.theirs, line.theirs_std), line.theirs),
             line.verdict.word,
             line.verdict.why,
         ]
         for line in found
     ]
-    names = ("column", "row", "measure", "seeds", "ours", "theirs", "verdict", "")
-    return tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
+    names = ("column", "row", "measure", "seeds", "ours", "theirs", "verdict", "why")
+    caption = "Ours beside the printed values: mean ± sample standard deviation over seeds."
+    return Sheet("values", caption, names, rows, heads=2)
 
 
-def _orders(found: Sequence[OrderLine]) -> str:
-    rows = [
-        [
-            one.column,
-            one.metric if one.domain is None else f"{one.metric}, {one.domain}",
-            one.verdict.word,
-            one.verdict.why,
-        ]
-        for one in found
+def _orders(found: Sequence[OrderLine]) -> Sheet:
+    rows: list[list[Cell]] = [
+        [one.column, _of_domain(one.metric, one.domain), one.verdict.word, one.verdict.why] for one in found
     ]
-    return tabulate(rows, ("column", "measure", "order", ""), tablefmt="pipe", disable_numparse=True)
+    caption = "Whether the order of the methods is the printed one: Spearman's rank correlation."
+    return Sheet("orders", caption, ("column", "measure", "order", "why"), rows)
 
 
-def _gains(found: Sequence[Gain]) -> str:
-    rows = [
-        [
-            one.column if one.domain is None else f"{one.column}, {one.domain}",
-            one.row,
-            one.over,
-            len(one.ours),
-            *in_words(one),
-            one.seen,
-        ]
-        for one in found
-    ]
+def _gains(found: Sequence[Gain]) -> Sheet:
+    rows: list[list[Cell]] = []
+    for one in found:
+        ours, inside, theirs = in_words(one)
+        column = one.column if one.domain is None else f"{one.column}, {one.domain}"
+        numbers: list[Cell] = [(ours, fmean(one.ours)), inside, (theirs, one.theirs)]
+        rows.append([column, one.row, one.over, (str(len(one.ours)), len(one.ours)), *numbers, one.seen])
     names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "seen")
-    return tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
+    return Sheet("gains", "Gains in points: the mean over equal seeds, and its t interval.", names, rows, heads=2)
 
 
 def ratios_of(found: Sequence[Line]) -> dict[tuple[str, str], float]:
@@ -91,19 +104,23 @@ def ratios_of(found: Sequence[Line]) -> dict[tuple[str, str], float]:
     }
 
 
-def _costs(found: Sequence[Line]) -> str:
-    """Minutes of one core for a run of each row, foreseen and taken; nothing where no run was on one core."""
-    rows = []
+def _costs(found: Sequence[Line]) -> Sheet:
+    """Minutes of one core for a run of each row, foreseen and taken; no rows where no run was on one core."""
+    rows: list[list[Cell]] = []
     ratios = ratios_of(found)
     for line in {(line.column, line.row): line for line in found}.values():
         if line.seconds is None:
             continue
-        foreseen = "–" if line.estimated is None else f"{line.estimated / 60:.1f}"
         ratio = ratios.get((line.column, line.row))
-        told = "–" if ratio is None else f"{ratio:.2f}"
-        rows.append([line.column, line.row, foreseen, f"{line.seconds / 60:.1f}", told])
+        foreseen = "–" if line.estimated is None else f"{line.estimated / 60:.1f}"
+        numbers: list[Cell] = [(foreseen, line.estimated), (f"{line.seconds / 60:.1f}", line.seconds)]
+        rows.append([line.column, line.row, *numbers, ("–" if ratio is None else f"{ratio:.2f}", ratio)])
     names = ("column", "row", "core minutes foreseen", "taken", "ratio")
-    return tabulate(rows, names, tablefmt="pipe", disable_numparse=True) if rows else ""
+    return Sheet("minutes", "Minutes of one core for a run, foreseen and taken.", names, rows, heads=2)
+
+
+def _of_domain(metric: str, domain: str | None) -> str:
+    return metric if domain is None else f"{metric}, {domain}"
 
 
 def _ours(line: Line) -> str:

@@ -29,7 +29,7 @@ def read_spent(path: Path) -> list[Row]:
 
 
 def spent_markdown(recipe: Recipe, found: Sequence[Row]) -> str:
-    """Megabytes and FLOPs until the target, and how many times what the paper's own method takes with the same seeds."""
+    """Megabytes and FLOPs until the target, and how many times what the paper's own method takes over equal seeds."""
     own = recipe.paper.paper
     rows = []
     for panel, x in dict.fromkeys((one["panel"], one["x"]) for one in found):

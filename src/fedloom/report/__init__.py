@@ -11,6 +11,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
+from fedloom.study.parts import Part
 from fedloom.study.results import Result
 from fedloom.study.table import ResultRow, result_table
 from fedloom.study.text import bytes_text, percent, plus_minus, seconds_text
@@ -39,19 +40,19 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     return picture.save_holdings(scenario, path)
 
 
-def write_report(results: Sequence[Result], path: Path, title: str | None = None) -> Path:
+def write_report(results: Sequence[Result], path: Path, title: str | None = None, parts: Sequence[Part] = ()) -> Path:
     """Write one self-contained HTML page about finished runs to `path`, whole or not at all; returns `path`.
 
-    The same results give the same bytes. title: None names the methods and the data. Raises `ConfigError` if there
-    are no results, and for a path that does not end in .html or holds something else; `OSError` if it cannot be
-    written.
+    The same results give the same bytes. title: None names the methods and the data. parts: sections about what the
+    runs do not know, such as their study. Raises `ConfigError` if there are no results, and for a path that does not
+    end in .html or holds something else; `OSError` if it cannot be written.
     """
     if not results:
         raise ConfigError("a report needs at least one finished run, got none")
     _refuse_place(path)
     from fedloom.report.page import page  # brings matplotlib
 
-    write_atomic(path, page(results, title))
+    write_atomic(path, page(results, title, parts))
     return path
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
-from typing import TypeAlias
 from urllib.parse import quote
+
+from fedloom.study.parts import Cell
 
 
 def heading(text: str, anchor: str) -> str:
@@ -38,7 +39,6 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 _KINDS = {"csv": ("CSV", "text/csv"), "md": ("Markdown", "text/markdown"), "tex": ("LaTeX", "text/x-tex")}
-Cell: TypeAlias = str | tuple[str, float | None]
 
 
 def table(
@@ -48,18 +48,20 @@ def table(
     numeric: Set[str],
     rows_html: Sequence[Sequence[Cell]],
     saved: Mapping[str, str],
+    heads: int = 1,
 ) -> str:
     """A table that scrolls inside its own box, with its caption and links that save it below. `anchor`: its id;
     `numeric`: columns of numbers; `saved`: the same as text, by the ends of file names: csv, md, tex.
 
-    Cells are HTML, those of numbers with the number to sort by. The first cell of each row names it.
+    Cells are HTML, those of numbers with the number to sort by. The first `heads` cells of each row name it.
     """
     align = [' class="num"' if column in numeric else "" for column in columns]
     head = "".join(f'<th scope="col"{a}>{escape(c)}</th>' for c, a in zip(columns, align, strict=True))
     body = []
     for row in rows_html:
-        cells = "".join(_cell(cell, a) for cell, a in zip(row[1:], align[1:], strict=True))
-        body.append(f'<tr><th scope="row">{row[0]}</th>{cells}</tr>')
+        named = "".join(f'<th scope="row">{cell}</th>' for cell in row[:heads])
+        cells = "".join(_cell(cell, a) for cell, a in zip(row[heads:], align[heads:], strict=True))
+        body.append(f"<tr>{named}{cells}</tr>")
     name = anchor.removesuffix("-note")
     links = " ".join(
         f'<a download="{name}.{end}" href="data:{_KINDS[end][1]};charset=utf-8,{quote(text)}">{_KINDS[end][0]}</a>'

@@ -14,10 +14,12 @@ from fedloom._version import __version__
 from fedloom.report import charts, line_charts
 from fedloom.report.markup import facts, heading, notes
 from fedloom.report.measures import diverged
+from fedloom.report.parts import part_html
 from fedloom.report.provenance import configs, environments, run_list
 from fedloom.report.table_html import numbers_table
 from fedloom.study.formats import Format, formatted
 from fedloom.study.paired import all_paired
+from fedloom.study.parts import Part
 from fedloom.study.results import Result
 from fedloom.study.studies.records import tuned_notes
 from fedloom.study.table import Group, attack_words, grouped
@@ -41,8 +43,8 @@ _PLAIN_SCENARIO = {
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 
 
-def page(results: Sequence[Result], title: str | None = None) -> str:
-    """The whole page as HTML."""
+def page(results: Sequence[Result], title: str | None = None, parts: Sequence[Part] = ()) -> str:
+    """The whole page as HTML. parts: sections of others, after the results."""
     groups = grouped(results)
     rows = [group.row for group in groups]
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -53,9 +55,9 @@ def page(results: Sequence[Result], title: str | None = None) -> str:
         title=escape(name),
         verdict=escape(_unbroken(verdict(rows))),
         facts=facts(_facts(groups)),
-        notes=notes(_notes(groups)),
+        notes=notes([*(limit for part in parts for limit in part.limits), *_notes(groups)]),
         table=numbers_table(rows, {end: formatted(results, form) for end, form in _SAVED.items()}),
-        body="\n".join(filter(None, _sections(groups))),
+        body="\n".join([*map(part_html, parts), *filter(None, _sections(groups))]),
         version=escape(__version__),
         style=_asset("style.css"),
         script=script,
@@ -145,6 +147,12 @@ def _notes(groups: Sequence[Group]) -> list[str]:
         made.append("Protocols or ways of selecting a round differ: such accuracies answer different questions.")
     if any(group.row["select"] == "best_test" for group in groups):
         made.append("select best_test chooses the round by looking at the test set, so it is too high.")
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for group in groups:
+        by_seeds.setdefault(tuple(group.row["seeds"]), []).append(group.row["label"])
+    if len(by_seeds) > 1:
+        told = "; ".join(f"{listed(seeds)} for {listed(labels)}" for seeds, labels in by_seeds.items())
+        made.append(f"Rows are means over unequal seeds: {told}.")
     single = [group.row["label"] for group in groups if group.row["n"] == 1]
     if single:
         made.append(f"One seed only for {listed(single)}: how much chance moves the result is unknown.")

@@ -9,12 +9,13 @@ from typing import Any
 
 import yaml
 
-from fedloom.report.markup import Cell, details, facts, table
+from fedloom.report.markup import details, facts, table
 from fedloom.study.folder import RunFolder
 from fedloom.study.formats import as_csv
+from fedloom.study.parts import Cell
 from fedloom.study.results import Result
 from fedloom.study.table import Group
-from fedloom.study.text import listed, percent
+from fedloom.study.text import percent, seeds_text
 
 
 def configs(groups: Sequence[Group]) -> list[str]:
@@ -23,7 +24,7 @@ def configs(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         text = yaml.safe_dump(group.results[0].config, sort_keys=False, allow_unicode=True)
         others = group.row["seeds"][1:]
-        also = f", alike for {'seed' if len(others) == 1 else 'seeds'} {listed(others)}" if others else ""
+        also = f", alike for {seeds_text(others)}" if others else ""
         made.append(details(f"{group.row['label']}: resolved config of seed {group.row['seeds'][0]}{also}", text))
     return made
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from fedloom.report.markup import Cell, swatch, table
+from fedloom.report.markup import swatch, table
 from fedloom.report.measures import tone_name, tones
 from fedloom.study.formats import ATTACK_NOTE, ATTACKED
+from fedloom.study.parts import Cell
 from fedloom.study.table import ResultRow, figure_names, figure_text
 from fedloom.study.text import bytes_text, percent, seconds_text
 

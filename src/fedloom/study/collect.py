@@ -50,6 +50,12 @@ def collect(folders: Sequence[Path], allow_mixed: bool = False) -> Found:
     return found
 
 
+def studies_of(results: Sequence[Result]) -> list[Path]:
+    """The folders of the studies that runs lie in, each once."""
+    folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
+    return [folder for folder in folders if (folder / _OF_A_STUDY).exists()]
+
+
 def _search(folder: Path, found: Found, seen: set[Path]) -> bool:
     """Look at a folder and below it, once; whether there is a run, of whatever kind."""
     if folder.resolve() in seen:
@@ -78,8 +84,7 @@ def _is_searched(path: Path, left_out: Sequence[str]) -> bool:
 
 def _leave_out_strangers(found: Found) -> None:
     """Leave out runs in the folder of a study that are none of its cells, as the present code understands it."""
-    folders = [result.folder for result in found.results if result.folder is not None]
-    studies = dict.fromkeys(folder.parent for folder in folders if (folder.parent / _OF_A_STUDY).exists())
+    studies = studies_of(found.results)
     if not studies:
         return
     from fedloom.study.studies.work import fingerprints  # brings torch

@@ -61,7 +61,7 @@ def formatted(results: Sequence[Result], format: str) -> str:
     if format == "csv":
         return rows_csv(rows)
     names, numeric, texts = zip(*columns_for(rows), strict=True)
-    return _text([[text(row) for text in texts] for row in rows], names, numeric, format)
+    return text_table([[text(row) for text in texts] for row in rows], names, numeric, format)
 
 
 def formatted_targets(results: Sequence[Result], targets: Sequence[float], format: str) -> str:
@@ -84,7 +84,7 @@ def formatted_targets(results: Sequence[Result], targets: Sequence[float], forma
         ]
         for label, target, one in found
     ]
-    return _text(cells, names, (False, *(True,) * 5), format)
+    return text_table(cells, names, (False, *(True,) * 5), format)
 
 
 def formatted_costs(results: Sequence[Result], format: str) -> str:
@@ -104,7 +104,7 @@ def formatted_costs(results: Sequence[Result], format: str) -> str:
         ]
         for label, one in found
     ]
-    return _text(cells, names, (False, *(True,) * 4), format)
+    return text_table(cells, names, (False, *(True,) * 4), format)
 
 
 def _ms(mean: float, std: float | None) -> str:
@@ -115,8 +115,8 @@ def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
     return "–" if value is None else text(value)
 
 
-def _text(cells: list[list[str]], names: Sequence[str], numeric: Sequence[bool], format: str) -> str:
-    """Cells as a table of one of the formats for people."""
+def text_table(cells: list[list[str]], names: Sequence[str], numeric: Sequence[bool], format: str) -> str:
+    """Cells as a table of one of the formats for people: markdown, latex or html. Raises `ConfigError` for another."""
     align = ["right" if number else "left" for number in numeric]
     how: dict[str, Any] = {"headers": names, "disable_numparse": True, "colalign": align if cells else None}
     match format:

@@ -48,3 +48,8 @@ def listed(words: Iterable[object]) -> str:
 def counted(n: int, noun: str) -> str:
     """A number with its noun: "1 seed", "3 seeds"."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds by name: "seed 0", "seeds 0, 1 and 2"."""
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)}"

@@ -156,6 +156,16 @@ def done_of(study: Study, place: Place, allow_mixed: bool = False) -> dict[tuple
     return found
 
 
+def failed_of(study: Study, place: Place) -> dict[tuple[str, str], dict[int, str]]:
+    """Why cells failed, by setting and row as `done_of`, then by seed."""
+    ended = outcome(study, place, study.cells)
+    found: dict[tuple[str, str], dict[int, str]] = {}
+    for cell in study.cells:
+        if cell.name in ended.failed:
+            found.setdefault((cell.setting, cell.method), {})[cell.config.seed] = ended.failed[cell.name]
+    return found
+
+
 def fingerprints(folder: Path) -> set[str] | None:
     """Of all cells of the study in this folder whose values are known by now; None if there is no study."""
     study = read(folder)

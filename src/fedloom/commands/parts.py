@@ -1,0 +1,62 @@
+"""What the page of a study says beside its runs: how far its cells are, and ours beside a paper's values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedloom.core.errors import RunFolderError
+from fedloom.core.files import json_text, parse_json, write_atomic
+
+if TYPE_CHECKING:
+    from fedloom.papers.recipe import Recipe
+    from fedloom.study.parts import Part
+
+VALUES = "reproduced.csv"
+_REPRODUCED = "reproduced.json"
+
+
+def keep_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
+    """Keep in a study's folder what it reproduces, and in what setting, for every page that is made of it."""
+    write_atomic(folder / _REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
+
+
+def parts_of(folders: Sequence[Path]) -> list[Part]:
+    """The parts of the studies in `folders`. Raises `RunFolderError` for one that cannot be read."""
+    if not folders:
+        return []
+    from fedloom.study.studies.place import Place, read
+    from fedloom.study.studies.progress import progress
+    from fedloom.study.studies.work import failed_of, outcome
+
+    made: list[Part] = []
+    studies = [(folder, study) for folder in folders if (study := read(folder)) is not None]
+    for k, (folder, study) in enumerate(studies):
+        place = Place(folder)
+        parts = [progress(study, outcome(study, place, study.cells))]
+        if (folder / _REPRODUCED).exists():
+            parts.insert(0, _beside(folder, failed_of(study, place)))
+        if k:
+            parts = [replace(part, name=f"{part.name}-{k + 1}") for part in parts]
+        if len(studies) > 1:
+            parts = [replace(part, title=f"{part.title} ({folder})") for part in parts]
+        made += parts
+    return made
+
+
+def _beside(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> Part:
+    from fedloom.papers.measured import read_measured
+    from fedloom.papers.page import as_part
+    from fedloom.papers.recipe import find
+
+    try:
+        told = parse_json((folder / _REPRODUCED).read_text(encoding="utf-8"))
+        found = read_measured(folder / VALUES) if (folder / VALUES).exists() else []
+        return as_part(find(told["name"]), found, told["setting"], failed)
+    except (ValueError, KeyError, TypeError) as error:
+        why = " ".join(str(error).split())
+        raise RunFolderError(
+            f"{folder / _REPRODUCED}: damaged ({why}); `fedloom reproduce` with the same words writes it again"
+        ) from None
