@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import math
 import os
@@ -392,3 +393,22 @@ def test_an_edited_meta_json_is_damaged(tmp_path: Path) -> None:
     run(small(), out=tmp_path, existing="resume", callbacks=[watch])
     assert "round-000003 is damaged (meta.json does not match its checksum)" in watch.notes[0]
     assert watch.first_round == 3
+
+
+@pytest.mark.parametrize("engine", ["serial", "auto", "batched", {"name": "processes", "workers": 2}])
+@pytest.mark.parametrize("folder", [True, False])
+def test_weights_go_with_the_run(tmp_path: Path, engine: Any, folder: bool) -> None:
+    """Of a large net one run is gigabytes, and the collector counts objects: what waits for it adds up to a kill."""
+    config = small(method="feddyn", rounds=2, engine=engine)
+    gc.collect()
+    gc.disable()
+    try:
+        run(config, out=tmp_path / "run" if folder else None)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        waiting = [value for value in gc.garbage if isinstance(value, torch.Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert waiting == []

@@ -25,8 +25,7 @@ from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.method import Method
 from fedloom.methods.phases import Batch, Collect, Consts, Phase, Predictor, Statistic, Train
-from fedloom.nets.groups import group_of
-from fedloom.nets.live import Live
+from fedloom.nets.live import Live, live_of
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role, has_batch_norm
 
@@ -90,7 +89,7 @@ class Worker:
 
     def live_of(self, client: int) -> Live:
         """The live net that fits a client's trees; of -1, the server's."""
-        return self.lives[0 if client < 0 else group_of(client, self.lives)]
+        return live_of(self.lives, client)
 
     # -- one round -------------------------------------------------------------------------------------------
     def run(self, job: Job) -> Done:

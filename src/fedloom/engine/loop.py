@@ -103,7 +103,7 @@ class Federation:
         self.round = 0
         self.server: Record = method.server_init(self.server_context())
         self.states = States() if states is None else states
-        self._class_counts = functools.lru_cache(_REMEMBERED)(self._counted)
+        self._class_counts = functools.lru_cache(_REMEMBERED)(functools.partial(_counted, scenario))
 
     def task_of(self, client: int) -> Task:
         """The facts of the run for one client."""
@@ -133,11 +133,6 @@ class Federation:
         """The facts of one client."""
         counts = self._class_counts(client)
         return ClientContext(self.task_of(client), round_, client, len(self.scenario.train[client]), counts)
-
-    def _counted(self, client: int) -> Tensor:
-        """Samples of each class [C]."""
-        labels = self.scenario.train_set.y[self.scenario.train.tensor(client)]
-        return torch.bincount(labels, minlength=self.task_of(client).num_classes)
 
     def state_of(self, facts: ClientContext) -> Record:
         """The client's state; a client without one (new, or lost) starts from `client_init`, and so does one that keeps
@@ -329,3 +324,9 @@ def _mean_terms(done: Sequence[Done]) -> dict[str, float]:
         total = sum(weight for _, weight in pairs)
         means[name] = sum(value * weight for value, weight in pairs) / total if total else 0.0
     return means
+
+
+def _counted(scenario: Scenario, client: int) -> Tensor:
+    """A client's samples of each class [C]."""
+    labels = scenario.train_set.y[scenario.train.tensor(client)]
+    return torch.bincount(labels, minlength=scenario.num_classes)

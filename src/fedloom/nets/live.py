@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from fedloom.core.trees import Tree
+from fedloom.nets.groups import group_of
 from fedloom.nets.held_back import held_back
 from fedloom.nets.net import Net, tree_of
 
@@ -36,3 +37,8 @@ class Live:
             return {name: room(value).copy_(value.detach()) for name, value in self.tree.items()}
         plain = torch.contiguous_format
         return {n: value.detach().to("cpu", copy=True, memory_format=plain) for n, value in self.tree.items()}
+
+
+def live_of(lives: Sequence[Live], client: int) -> Live:
+    """The one that fits a client's trees; of -1, the server's."""
+    return lives[0 if client < 0 else group_of(client, lives)]

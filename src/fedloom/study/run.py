@@ -166,6 +166,7 @@ class _Run:
             return self._go(start)
         finally:
             self.federation.engine.close()
+            self.federation.engine = Serial(self.worker)  # an engine may refer to the federation: nets go with the run
             self.federation.states.close()
 
     def _go(self, start: Checkpoint | None) -> Result:

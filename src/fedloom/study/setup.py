@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -16,6 +17,7 @@ from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.methods import Method
 from fedloom.methods.facts import Task
 from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.live import live_of
 from fedloom.nets.net import Net
 from fedloom.nets.probe import check_classifies
 from fedloom.study.config import RunConfig
@@ -72,7 +74,7 @@ class Setup:
             shape = evaluation.episode_shape()
             return FewShotEvaluator(worker.lives[0], there, shape, self.streams, batch=PASS_BATCH)
         protocol, also = evaluation.protocol, evaluation.also
-        worker.evaluator = Evaluator(worker.live_of, there, protocol, batch=PASS_BATCH, also=also)
+        worker.evaluator = Evaluator(partial(live_of, worker.lives), there, protocol, batch=PASS_BATCH, also=also)
         return worker.evaluator
 
 

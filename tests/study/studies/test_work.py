@@ -20,6 +20,7 @@ from die_once import DieOnce
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.study.callbacks import Callback
 from fedloom.study.collect import collect
+from fedloom.study.compare import Event
 from fedloom.study.results import Result
 from fedloom.study.studies.place import Place
 from fedloom.study.studies.plan import Study, parse_study
@@ -218,6 +219,10 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_leaves_its_cell_to_the_others(tmp_path: Path) -> None:
-    ended = run_all(parse_study(TINY), tmp_path / "s", workers=2, callbacks=[DieOnce(tmp_path / "died")])
+    news: list[Event] = []
+    how: dict[str, Any] = {"listener": news.append, "callbacks": [DieOnce(tmp_path / "died")]}
+    ended = run_all(parse_study(TINY), tmp_path / "s", workers=2, **how)
     assert (tmp_path / "died").exists()
+    (note,) = [event.note for event in news if event.note and "process" in event.note]
+    assert "killed by signal 9, as the system does when memory runs out; 1 still at work" in note
     assert (len(ended.done), ended.failed, ended.left) == (4, {}, [])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import multiprocessing
+import signal
 import threading
 import time
 import traceback
@@ -233,14 +234,14 @@ class Shift:
 def _side_by_side(shift: Shift, workers: int, listener: Listener) -> None:
     context = multiprocessing.get_context("spawn")
     read, held = context.Pipe(duplex=False)
-    processes, news = list[BaseProcess](), list[Connection]()
+    processes, news = list[BaseProcess](), dict[Connection, BaseProcess]()
     with no_interrupts():
         for _ in range(workers):  # a pipe each: who is killed holds no lock that others need
             ours, theirs = context.Pipe(duplex=False)
             processes.append(context.Process(target=_begin, args=(shift, theirs, read)))
             processes[-1].start()
             theirs.close()
-            news.append(ours)
+            news[ours] = processes[-1]
     try:
         _listen(news, listener)
     finally:
@@ -261,8 +262,8 @@ def _begin(shift: Shift, news: Connection, held: Connection) -> None:
     shift.work(send)
 
 
-def _listen(news: Sequence[Connection], listener: Listener) -> None:
-    """Pass events on until no process works any more. One that was killed leaves its cell to the others."""
+def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
+    """Pass events on until no process works any more. Of one that was killed this is told, and others take its cell."""
     open_ = list(news)
     while open_:
         for one in wait(open_):
@@ -271,5 +272,13 @@ def _listen(news: Sequence[Connection], listener: Listener) -> None:
                 event = one.recv()
             except (EOFError, OSError):
                 open_.remove(one)
+                news[one].join()
+                if code := news[one].exitcode:
+                    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                    why = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+                    told = (
+                        f"a process of this call {how}{why}; {len(open_)} still at work, and its cell is left to them"
+                    )
+                    listener(Event(0, 0, note=told))
             else:
                 listener(event)
