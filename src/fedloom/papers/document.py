@@ -76,8 +76,9 @@ are seen. Presets `authors` and `sound` are not counted: they are not what is pr
 
 _FORESEEN = """## Foreseen and taken
 
-Core minutes of a row are foreseen by trials of about a second, on a machine that does nothing else. The rows below were
-foreseen by one version on one day, after they had run, most of them two at a time. Every table shows both.
+Core minutes of a row are foreseen by trials of about a second, on a machine that does nothing else. The rows of
+Fed-CO2's Table 1 were foreseen before they ran, the others by one version on one day, after they had run. Most ran two
+at a time. Every table shows both.
 """
 _WITHIN = 1.5
 
