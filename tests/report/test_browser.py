@@ -178,7 +178,7 @@ def test_links_save_the_tables_that_are_shown(report, tmp_path):
     said = saved_by_clicks(frame, folder, {"results.csv", "results.md", "results.tex", "runs.csv"})
     console = [line for line in said.splitlines() if "CONSOLE" in line]
     assert len(console) == 1  # the probe's: no error
-    results, runs = ([dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0]))
+    results, _, runs = ([dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0]))
     text = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
     people = ("method", "preset", "protocol", "select", "n", "accuracy %", "best val %", "up", "down", "time")
