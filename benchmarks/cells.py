@@ -17,7 +17,7 @@ from fedloom.study.results import Result, mean_std
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import Study
 from fedloom.study.studies.tuning import validation_accuracy
-from fedloom.study.studies.work import done_of
+from fedloom.study.studies.work import done_of, outcome
 
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}
@@ -48,7 +48,7 @@ def measured(study: Study, place: Place) -> dict[str, dict[str, Any]]:
     wanted: dict[tuple[str, str], int] = {}
     for cell in study.cells:
         wanted[cell.setting, cell.method] = wanted.get((cell.setting, cell.method), 0) + 1
-    done = done_of(study, place)
+    done = done_of(study, outcome(study, place, study.cells))
     return {
         f"{setting}/{label}": block_of(done[setting, label], study.tried[0] if study.tried else ())
         for (setting, label), count in wanted.items()

@@ -34,10 +34,10 @@ def parts_of(folders: Sequence[Path]) -> list[Part]:
     made: list[Part] = []
     studies = [(folder, study) for folder in folders if (study := read(folder)) is not None]
     for k, (folder, study) in enumerate(studies):
-        place = Place(folder)
-        parts = [progress(study, outcome(study, place, study.cells))]
+        ended = outcome(study, Place(folder), study.cells)
+        parts = [progress(study, ended)]
         if (folder / _REPRODUCED).exists():
-            parts.insert(0, _beside(folder, failed_of(study, place)))
+            parts.insert(0, _beside(folder, failed_of(study, ended)))
         if k:
             parts = [replace(part, name=f"{part.name}-{k + 1}") for part in parts]
         if len(studies) > 1:

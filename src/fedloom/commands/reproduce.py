@@ -200,10 +200,13 @@ def write_beside(
     from fedloom.papers.page import as_markdown
     from fedloom.report.figures import save
     from fedloom.study.studies.place import Place, read
-    from fedloom.study.studies.work import done_of, failed_of
+    from fedloom.study.studies.work import done_of, failed_of, outcome
 
     whole = read(folder)  # which may be larger than what this call ran
-    done = {} if whole is None else done_of(whole, Place(folder), allow_mixed)
+    if whole is None:
+        return
+    ended = outcome(whole, Place(folder), whole.cells)
+    done = done_of(whole, ended, allow_mixed)
     known = recipe.table.columns.keys(), recipe.rows.keys()  # those of an earlier version may be gone
     done = {(column, row): runs for (column, row), runs in done.items() if column in known[0] and row in known[1]}
     if not done:
@@ -223,7 +226,6 @@ def write_beside(
         return
     own = scale == "full" and not recipe.beyond(words)
     found = measured(recipe, done, foreseen(folder), changed, own)
-    failed = {} if whole is None else failed_of(whole, Place(folder))
-    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, setting, failed))
+    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, setting, failed_of(whole, ended)))
     write_atomic(folder / VALUES, measured_csv(found))
     say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / VALUES}")

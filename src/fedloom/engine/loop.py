@@ -103,6 +103,7 @@ class Federation:
         self.round = 0
         self.server: Record = method.server_init(self.server_context())
         self.states = States() if states is None else states
+        # a function, not a method: a cache of a bound one would hold the federation, which holds the cache
         self._class_counts = functools.lru_cache(_REMEMBERED)(functools.partial(_counted, scenario))
 
     def task_of(self, client: int) -> Task:

@@ -74,6 +74,7 @@ class Setup:
             shape = evaluation.episode_shape()
             return FewShotEvaluator(worker.lives[0], there, shape, self.streams, batch=PASS_BATCH)
         protocol, also = evaluation.protocol, evaluation.also
+        # not worker.live_of: worker and evaluator would hold each other, and the nets would outlive the run
         worker.evaluator = Evaluator(partial(live_of, worker.lives), there, protocol, batch=PASS_BATCH, also=also)
         return worker.evaluator
 

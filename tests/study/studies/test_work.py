@@ -24,7 +24,7 @@ from fedloom.study.compare import Event
 from fedloom.study.results import Result
 from fedloom.study.studies.place import Place
 from fedloom.study.studies.plan import Study, parse_study
-from fedloom.study.studies.work import Outcome, done_of, run_study
+from fedloom.study.studies.work import Outcome, done_of, outcome, run_study
 
 TINY: dict[str, Any] = {
     "scenario": {"source": "digits", "partition": "iid", "clients": 2, "val": 0.1},
@@ -137,8 +137,8 @@ def test_runs_of_another_config_or_version_are_not_joined_unawares(tmp_path: Pat
     assert len(collect([out], allow_mixed=True).results) == 2
     study = parse_study(TINY)
     with pytest.raises(ConfigError, match="--allow-mixed joins"):
-        done_of(study, Place(out))
-    assert len(done_of(study, Place(out), allow_mixed=True)["", "fedavg"]) == 2
+        done_of(study, outcome(study, Place(out), study.cells))
+    assert len(done_of(study, outcome(study, Place(out), study.cells), allow_mixed=True)["", "fedavg"]) == 2
 
 
 # -- with processes ----------------------------------------------------------------------------------------------------

@@ -142,12 +142,12 @@ def _gather(place: Place, folder: str, results: dict[str, Result]) -> str | None
     return None
 
 
-def done_of(study: Study, place: Place, allow_mixed: bool = False) -> dict[tuple[str, str], list[Result]]:
-    """The results of all cells that are done, by setting and row; other listed values are not told apart.
+def done_of(study: Study, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[Result]]:
+    """The results of the cells that are done, by setting and row; other listed values are not told apart.
 
-    Raises `ConfigError` for those of different versions of fedloom, unless `allow_mixed`.
+    ended: how those of `study` ended. Raises `ConfigError` for those of different versions of fedloom, unless
+    `allow_mixed`.
     """
-    ended = outcome(study, place, study.cells)
     if not allow_mixed:
         refuse_mixed_results(ended.results.values())
     found: dict[tuple[str, str], list[Result]] = {}
@@ -157,9 +157,8 @@ def done_of(study: Study, place: Place, allow_mixed: bool = False) -> dict[tuple
     return found
 
 
-def failed_of(study: Study, place: Place) -> dict[tuple[str, str], dict[int, str]]:
+def failed_of(study: Study, ended: Outcome) -> dict[tuple[str, str], dict[int, str]]:
     """Why cells failed, by setting and row as `done_of`, then by seed."""
-    ended = outcome(study, place, study.cells)
     found: dict[tuple[str, str], dict[int, str]] = {}
     for cell in study.cells:
         if cell.name in ended.failed:
