@@ -141,10 +141,13 @@ def test_damaged_domainnet_files_are_named(tmp_path, change, message):
         load("domainnet", path=tmp_path, size=8)
 
 
-def test_a_domain_that_is_not_there_is_named(tmp_path):
-    files = {name: raw for name, raw in domain_files(DOMAINNET, TOP_TEN).items() if not name.startswith("real/")}
-    with pytest.raises(DataError, match="no pictures in class folders below real/"):
-        load("domainnet", path=write_tree(tmp_path, files), size=8)
+@pytest.mark.parametrize("does", [lambda source: source.files(), lambda source: source.load()])
+def test_domains_that_are_not_there_are_named(tmp_path, does):
+    files = domain_files(DOMAINNET, TOP_TEN)
+    kept = {name: raw for name, raw in files.items() if not name.startswith(("real/", "sketch/"))}
+    source = SOURCES.get("domainnet")(path=write_tree(tmp_path, kept), size=8)
+    with pytest.raises(DataError, match=r"no real/ and no sketch/; published by"):
+        does(source)
 
 
 # --- several sources -------------------------------------------------------------------------------------------------

@@ -56,6 +56,8 @@ def test_unequal_seeds_are_told_and_a_missing_point_is_a_gap() -> None:
 def test_boxes_bars_and_costs_have_a_place_for_every_row() -> None:
     rows = accuracies()
     assert [tick.get_text() for tick in figure("clients", rows).axes[0].get_xticklabels()] == ["FedAvg", "FedSC"]
+    fewer = figure("clients", rows[:-1]).axes[1]
+    assert [tick.get_text() for tick in fewer.get_xticklabels()] == ["FedAvg\nn = 6", "FedSC\nn = 5"]
     bars = figure("bars", rows).axes[0]
     assert [bar.get_width() for bar in bars.patches] == pytest.approx([(55.01 + 56 + 155) / 3] * 2)
     many = [row | {"row": f"method {k}"} for k, row in enumerate(rows)]

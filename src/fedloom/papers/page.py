@@ -47,7 +47,11 @@ def _compared(recipe: Recipe, found: Sequence[Measured], every: Sequence[Line]) 
     run, order = [line for line in every if line.run], [one for one in orders(every) if one.verdict.why != NOT_RUN]
     if not run:
         return ["Nothing of this table has been run."]
-    blocks: list[str | Sheet] = [_lines(run)]
+    verdicts = {(line.verdict.word, line.verdict.why) for line in run}
+    alike = len(verdicts) == 1 and run[0].verdict.word == "not comparable"
+    blocks: list[str | Sheet] = [_lines(run, judged=not alike)]
+    if alike:
+        blocks.append(f"No value is comparable: {run[0].verdict.why}.")
     if order:
         blocks.append(_orders(order))
     if gained := gains(recipe, every):
@@ -57,7 +61,8 @@ def _compared(recipe: Recipe, found: Sequence[Measured], every: Sequence[Line]) 
     return [*blocks, f"Measured on {'; '.join(dict.fromkeys(one.machine for one in found))}."]
 
 
-def _lines(found: Sequence[Line]) -> Sheet:
+def _lines(found: Sequence[Line], judged: bool) -> Sheet:
+    """The values. judged: with their verdicts, which are left out where all are the same."""
     rows: list[list[Cell]] = [
         [
             line.column,
@@ -66,12 +71,11 @@ def _lines(found: Sequence[Line]) -> Sheet:
             (str(len(line.seeds)), len(line.seeds)),
             (_ours(line), fmean(line.ours) if line.ours else None),
             ("–" if line.theirs is None else _value(line.theirs, line.theirs_std), line.theirs),
-            line.verdict.word,
-            line.verdict.why,
+            *((line.verdict.word, line.verdict.why) if judged else ()),
         ]
         for line in found
     ]
-    names = ("column", "row", "measure", "seeds", "ours", "theirs", "verdict", "why")
+    names = ("column", "row", "measure", "seeds", "ours", "theirs", *(("verdict", "why") if judged else ()))
     caption = "Ours beside the printed values: mean ± sample standard deviation over seeds."
     return Sheet("values", caption, names, rows, heads=2)
 

@@ -64,9 +64,15 @@ def draw_lines(ax: Axes, rows: Rows, axis: str = "", among: Rows | None = None) 
 
 
 def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
-    """Accuracies of single clients (`x`: the client), a box and a dot a client for each row; the mean as a cross."""
-    for place, (label, stroke) in enumerate(strokes(among or rows).items()):
+    """Accuracies of single clients (`x`: the client), a box and a dot a client for each row; the mean as a cross.
+
+    Clients of all seeds stand in one box. Where boxes hold unequal numbers of them, each says how many.
+    """
+    every, unequal = strokes(among or rows), _sizes(among or rows, "row")
+    labels = []
+    for place, (label, stroke) in enumerate(every.items()):
         values = [row["accuracy"] for row in rows if row["row"] == label]
+        labels.append(f"{label}\n{_n([len(values)])}" if unequal else label)
         if not values:
             continue
         lines: dict[str, Any] = {name: {"color": color("muted")} for name in ("boxprops", "whiskerprops", "capprops")}
@@ -82,7 +88,6 @@ def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
         )
         at = [place - 0.22 + 0.44 * ((k * _GOLDEN) % 1.0) for k in range(len(values))]
         ax.plot(at, values, "o", color=stroke["color"], markersize=3.5, alpha=0.45, mew=0)
-    labels = list(strokes(among or rows))
     ax.set_xticks(range(len(labels)), labels, rotation=20 if sum(map(len, labels)) > 30 else 0)
     dressed(ax, "", ACCURACY)
 

@@ -44,10 +44,13 @@ class _DomainFolders(PublishedImages):
         return [("", f"{self.domain_names[0]}/"), (self.folder, f"{self.domain_names[0]}/"), (f"{self.folder}.zip", "")]
 
     def needed(self, files: Files) -> list[str]:
-        wanted = set(self.class_names)
+        names, wanted = files.names(), set(self.class_names)
+        here = {name.partition("/")[0] for name in names if "/" in name}
+        if absent := [f"{domain}/" for domain in self.domain_names if domain not in here]:
+            raise DataError(f"{files.path}: no {' and no '.join(absent)}; published by {self.publisher}")
         return [
             name
-            for name in files.names()
+            for name in names
             if name.endswith(("_train.txt", "_test.txt"))
             or ((parts := name.split("/"))[0] in self.domain_names and len(parts) > 2 and parts[1] in wanted)
         ]
