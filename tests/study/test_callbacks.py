@@ -86,6 +86,21 @@ def test_all_callbacks_see_the_last_round_and_its_end() -> None:
     assert (first.seen, second.seen, ends) == ([1, 2], [1, 2], [2, 2])
 
 
+def test_an_error_at_the_end_keeps_no_callback_from_its_own(tmp_path: Path) -> None:
+    ended = []
+
+    class Fails(Stop):
+        def on_end(self, config: Any, result: Result) -> None:
+            ended.append(self.after)
+            raise ConnectionError(f"tracker {self.after} is away")
+
+    with pytest.raises(ConnectionError, match="tracker 7 is away") as caught:
+        run(small(rounds=1), out=tmp_path, callbacks=[Fails(7), Fails(8)])
+    assert ended == [7, 8]
+    assert "tracker 8 is away" in caught.value.__notes__[0]
+    assert run(small(rounds=1), out=tmp_path).numbers["rounds"] == 1  # it is stored
+
+
 def test_the_last_round_cannot_be_stopped_at() -> None:
     assert run(small(rounds=2), callbacks=[Stop(2)]).numbers["stopped"] is None
 

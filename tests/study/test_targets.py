@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import json_text
 from fedloom.study.clients import client_accuracies, worst, worst_of_group
 from fedloom.study.comparison import Comparison
 from fedloom.study.log import Row
 from fedloom.study.paired import all_paired, interval, paired
 from fedloom.study.results import Result
-from fedloom.study.table import result_table
+from fedloom.study.table import ResultRow, result_table
 from fedloom.study.targets import reached, reached_mean
 from toy_results import MakeResult
 
@@ -105,6 +108,20 @@ def test_rows_of_other_settings_are_not_paired_but_rates_may_differ(make_result:
     runs = [run("fedavg", a, 0.1, 0.5 + a, seed) for a in (0.1, 0.2) for seed in (0, 1)]
     runs += [run("fedsc", 0.2, 0.01, 0.8, seed) for seed in (0, 1)]
     (found,) = all_paired(result_table(runs), "fedavg")
+    assert found.difference == pytest.approx(0.1)
+
+
+def test_what_was_tuned_for_both_rows_may_differ(make_result: MakeResult, tmp_path: Path) -> None:
+    def rows() -> list[ResultRow]:
+        chosen = (("fedavg", 32, 0.5), ("fedsc", 64, 0.6))
+        runs = [make_result(name, seed, [got], config={"batch_size": b}) for name, b, got in chosen for seed in (0, 1)]
+        return result_table([replace(one, folder=tmp_path / str(k)) for k, one in enumerate(runs)])
+
+    assert all_paired(rows(), "fedavg") == []
+    (tmp_path / "trials").mkdir()
+    record = {"chosen": {"batch_size": 32}, "trials": [{"validation_accuracy": 0.5}]}
+    (tmp_path / "trials" / "choice-fedavg.json").write_text(json_text(record))
+    (found,) = all_paired(rows(), "fedavg")
     assert found.difference == pytest.approx(0.1)
 
 

@@ -8,10 +8,12 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from fedloom.core.errors import ConfigError
+from fedloom.trackers import MLflow
 
 SETUP = """
 import json, socket, time
@@ -101,6 +103,27 @@ print(json.dumps({"seen": list(seen.items()), "curve": result.curve(), "params":
     assert stored["params"]["scenario.alpha"] == "0.5"
     assert stored["final"] == stored["accuracy"]
     assert stored["status"] == "FINISHED"
+
+
+@needs("mlflow")
+def test_two_runs_may_make_the_experiment_at_once():
+    from mlflow.exceptions import MlflowException
+
+    class Other:
+        """A client of a server where another process makes the experiment between the two questions."""
+
+        made = None
+
+        def get_experiment_by_name(self, name):
+            return self.made
+
+        def create_experiment(self, name):
+            self.made = SimpleNamespace(experiment_id="7")
+            raise MlflowException(f"Experiment '{name}' already exists")
+
+    tracker = MLflow("digits")
+    tracker._client = Other()
+    assert tracker._experiment() == "7"
 
 
 @pytest.mark.slow

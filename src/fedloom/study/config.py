@@ -66,6 +66,11 @@ class ScenarioConfig(BaseModel):
     attack: dict[str, Any] | None = None
     seed: int | None = Field(None, ge=0, lt=2**63)
 
+    @property
+    def val_key(self) -> str:
+        """The key that says how many samples are held out for validation."""
+        return "scenario.val" if self.split is None else "scenario.split.val"
+
     @field_validator("attack", mode="before")
     @classmethod
     def _attack_by_name(cls, given: Any) -> Any:

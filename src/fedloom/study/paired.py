@@ -64,8 +64,8 @@ def paired(one: ResultRow, other: ResultRow) -> Paired:
 def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
     """Every row against that of the method `against` under the same settings; others are left out.
 
-    Settings of the optimiser may differ: each method has the rates that suit it. Raises nothing for rows that cannot be
-    compared.
+    Settings of the optimiser may differ, and what was tuned for both: each method has the rates that suit it. Raises
+    nothing for rows that cannot be compared.
     """
     made = []
     for row in rows:
@@ -83,10 +83,11 @@ def _alike(row: ResultRow, other: ResultRow) -> bool:
 
 def same_setting(row: ResultRow, other: ResultRow) -> bool:
     """Whether all keys have equal values, one that only one row has being unequal: an attack, a width of a net. The
-    optimiser's, and each method's own options, do not count."""
+    optimiser's, each method's own options, and keys that were tuned for both, do not count."""
     apart = ("optimizer.", f"{row['method']}.", f"{other['method']}.")
+    tuned = set(row["tuned"]) & set(other["tuned"])
     mine, theirs = row["setting"], other["setting"]
-    keys = [key for key in mine.keys() | theirs.keys() if not key.startswith(apart)]
+    keys = [key for key in mine.keys() | theirs.keys() if not key.startswith(apart) and key not in tuned]
     return all(mine.get(key) == theirs.get(key) for key in keys)
 
 

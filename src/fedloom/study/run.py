@@ -325,19 +325,32 @@ class _Run:
             self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
         result = Result(numbers, self.rows, config.resolved(), self.described(), path, self.memory)
-        for callback in self.callbacks:
-            callback.on_end(config, result)
+        self._end(result)
         return result
+
+    def _end(self, result: Result) -> None:
+        """Tell all callbacks, whatever one of them raises: the run is stored, so no resume would tell them again."""
+        errors = []
+        for callback in self.callbacks:
+            try:
+                callback.on_end(self.config, result)
+            except Exception as error:
+                errors.append(error)
+        if len(errors) > 1:
+            errors[0].add_note(f"{len(errors) - 1} more of the callbacks failed: {'; '.join(map(repr, errors[1:]))}")
+        if errors:
+            raise errors[0]
 
     def _refuse_what_cannot_be_tested(self) -> None:
         """Ask once before training whether the method offers the model that the protocol tests, and whether there is
         what the round is selected by."""
         _, offered = next(self._predictors(0))
         self.evaluator.check(offered)
+        share = self.config.scenario.val_key
         if self.config.evaluation.select == "best_val" and "val" not in self.evaluator.splits:
-            raise ConfigError("evaluation.select = 'best_val': there is no validation data; set scenario.val above 0")
+            raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {share} above 0")
         if self.config.early_stopping is not None and "val" not in self.evaluator.splits:
-            raise ConfigError("early_stopping: there is no validation data; set scenario.val above 0, or leave it out")
+            raise ConfigError(f"early_stopping: there is no validation data; set {share} above 0, or leave it out")
         if self.config.early_stopping is not None and self.method.closing() is not None:
             raise ConfigError(
                 f"early_stopping: {self.config.method} trains once more after its last round; leave it out"

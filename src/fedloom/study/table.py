@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, TypedDict
 
 from fedloom.study.results import SECONDS, Result, mean_std
+from fedloom.study.studies.records import tuned_keys
 
 # Settings that change how a run is executed or kept, but none of its numbers.
 _NOT_COMPARED = {"seed", "engine", "checkpoint", "flower"}
@@ -27,6 +28,7 @@ class ResultRow(TypedDict):
     protocol: str
     select: str
     setting: dict[str, str]  # further config keys in which the rows differ, e.g. {"scenario.alpha": "0.1"}
+    tuned: list[str]  # config keys that were tuned for this method
     n: int
     seeds: list[int]
     by_seed: list[float]  # accuracy, in the order of `seeds`
@@ -133,6 +135,7 @@ def _group(runs: Sequence[Result], label: str, setting: dict[str, str]) -> Group
         protocol=numbers[0]["protocol"],
         select=numbers[0]["select"],
         setting=setting,
+        tuned=sorted(tuned_keys(kept)),
         n=len(kept),
         seeds=sorted(by_seed),
         by_seed=accuracies,

@@ -32,8 +32,7 @@ class MLflow(Tracker):
         from mlflow.entities import Param
 
         self._client = library("mlflow", "mlflow").MlflowClient(tracking_uri=self.uri)
-        found = self._client.get_experiment_by_name(self.experiment)
-        experiment = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
+        experiment = self._experiment()
         name = folder_name(config)
         begun = self._client.search_runs([experiment], f"tags.fedloom = '{name}'") if first_round > 1 else []
         if begun:
@@ -54,6 +53,20 @@ class MLflow(Tracker):
     def on_end(self, config: RunConfig, result: Result) -> None:
         self._log({f"final/{name}": value for name, value in outcome(result).items()}, result.numbers["rounds"])
         self._client.set_terminated(self._run)
+
+    def _experiment(self) -> str:
+        """The experiment's id; it is made where it is not there."""
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(self.experiment)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(self.experiment))
+            except MlflowException:
+                found = self._client.get_experiment_by_name(self.experiment)  # made by another process just now
+                if found is None:
+                    raise
+        return str(found.experiment_id)
 
     def _log(self, values: dict[str, float], step: int) -> None:
         from mlflow.entities import Metric

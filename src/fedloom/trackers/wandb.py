@@ -17,7 +17,8 @@ class WandB(Tracker):
     """Logs measures by round, the config, and the summary.
 
     mode: "online" sends as the run goes, "offline" only writes below `folder`, for `wandb sync`. A run that goes on
-    after a crash, or is done again, has the id that it had before. Raises `ConfigError` where wandb is not installed,
+    after a crash, or is done again, has the id that it had before. Online, W&B takes each round of an id once: delete
+    the entry before a run is done again with `fresh`. Raises `ConfigError` where wandb is not installed,
     and what wandb raises.
     """
 

@@ -28,6 +28,12 @@ def test_points_spread_over_a_logarithmic_range() -> None:
     assert all(rate == float(f"{rate:.4g}") for rate in rates)
 
 
+def test_few_points_are_spread_too() -> None:
+    points = tried_in(read_space({"batch_size": [32, 64], **RATE}), 4)
+    assert sorted(point["batch_size"] for point in points) == [32, 32, 64, 64]
+    assert sum(point["optimizer.lr"] < 0.01 for point in points) == 2
+
+
 def test_ranges_go_with_lists_and_whole_numbers() -> None:
     space = read_space({"local_epochs": {"low": 1, "high": 3}, "batch_size": [16, 32], **RATE})
     points = tried_in(space, 24)

@@ -159,11 +159,30 @@ def test_the_score_is_validation_accuracy_by_the_study_s_rule(
     assert validation_accuracy(result) == pytest.approx(expected)
 
 
+def test_a_tuned_study_grows_behind_its_first_seed() -> None:
+    own = {key: value for key, value in TINY.items() if key != "trials"} | {"seeds": [5]}
+    begun, longer, moved = parse_study(own), parse_study(own | {"seeds": [5, 0]}), parse_study(own | {"seeds": [0, 5]})
+    assert longer.holds(begun)
+    assert not moved.holds(begun)  # its trials would have another seed, and all of them would run again
+    seed = {"trials": {"seed": 100}}
+    assert parse_study(own | {"seeds": [0, 5]} | seed).holds(parse_study(own | seed))
+
+
+@pytest.mark.parametrize("trials", [{"optimizer": {"lr": 0.1}}, {"optimizer.lr": 0.1}])
+def test_what_is_tuned_cannot_be_the_same_for_all_trials(trials: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"trials: optimizer\.lr is tuned"):
+        parse_study(TINY | {"trials": trials})
+
+
 def test_no_validation_data_no_tuning() -> None:
     scenario = TINY["scenario"] | {"val": 0}
     study = parse_study(TINY | {"scenario": scenario})
     with pytest.raises(ConfigError, match=r"tune: fedavg has no validation data to choose on; set scenario\.val"):
         jobs_of(study, study.cells)
+    plain = {key: value for key, value in scenario.items() if key != "val"}
+    own = parse_study(TINY | {"scenario": plain | {"split": {"train": 0.8, "test": 0.2}}})
+    with pytest.raises(ConfigError, match=r"set scenario\.split\.val above 0"):
+        jobs_of(own, own.cells)
     allowed = parse_study(TINY | {"scenario": scenario, "trials": {"scenario": {"val": 0.2}}})
     assert jobs_of(allowed, allowed.cells)[0].config.scenario.val == 0.2
     assert allowed.cells[0].config.scenario.val == 0

@@ -128,9 +128,9 @@ class Place:
     def errors(self) -> dict[str, str]:
         """What the last attempts of all cells and trials failed with, by folder."""
         found = [*self.path.glob(f"*{_ERROR}"), *self.path.glob(f"{TRIALS}/*{_ERROR}")]
-        return {
-            str(path.relative_to(self.path)).removesuffix(_ERROR): path.read_text(encoding="utf-8") for path in found
-        }
+        names = [str(path.relative_to(self.path)).removesuffix(_ERROR) for path in found]
+        errors = {name: self.error(name) for name in names}
+        return {name: text for name, text in errors.items() if text is not None}  # another process may clear one
 
     def error(self, folder: str) -> str | None:
         """What the last attempt of a cell failed with; None if it did not."""

@@ -21,6 +21,7 @@ from fedloom.study.grid import Point, points
 from fedloom.study.ready import find_config
 from fedloom.study.sections import Section
 from fedloom.study.studies.space import Space, check_tries, once, plain_space, read_space, tried_in
+from fedloom.study.table import flat
 
 OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # others are of a config
 _NO_NUMBERS = ("engine", "checkpoint")
@@ -74,6 +75,12 @@ class StudyKeys(Section):
     @model_validator(mode="after")
     def _tries(self) -> StudyKeys:
         check_tries(self.tune, self.tries)
+        fixed = dict(flat(self.trials))
+        for key in self.tune:
+            if any(one == key or one.startswith(f"{key}.") for one in fixed):
+                raise ConfigError(
+                    f"trials: {key} is tuned, so every trial has a value of its own; leave it out of trials"
+                )
         return self
 
 
@@ -121,7 +128,15 @@ class Study:
     def holds(self, other: Study) -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
         same = (self.tried, self.trials) == (other.tried, other.trials)
+        if self.tried and "seed" not in self.trials:  # trials have the first seed, which must stay the first
+            mine = self._first
+            same = same and all(mine.get(group) == folder for group, folder in other._first.items())
         return same and {cell.folder for cell in other.cells} <= {cell.folder for cell in self.cells}
+
+    @property
+    def _first(self) -> dict[str, str]:
+        """The folder of the first cell of each group."""
+        return {cell.group: cell.folder for cell in reversed(self.cells)}
 
     def chosen(self, patterns: Sequence[str] = ()) -> list[Cell]:
         """The cells whose names fit one of `patterns` (`*` and `?` as in a shell); all if there are none.

@@ -29,6 +29,13 @@ def tuned_notes(results: Sequence[Result]) -> list[str]:
     return made
 
 
+def tuned_keys(results: Sequence[Result]) -> set[str]:
+    """The keys that were tuned for runs of one study folder: all its choices are of the same ones."""
+    folders = {result.folder.parent for result in results if result.folder is not None}
+    paths = [path for folder in folders for path in sorted((folder / TRIALS).glob("choice-*.json"))[:1]]
+    return {key for path in paths for key in read(path)["chosen"]}
+
+
 def told(values: Mapping[str, Any]) -> str:
     """Values as words: "optimizer.lr=0.1"."""
     return ",".join(f"{key}={value}" for key, value in values.items())

@@ -94,10 +94,11 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         study, points = optuna.create_study(sampler=sampler), []
-        for _ in range(tries):
+        for _ in range(tries + 1):
             trial = study.ask({key: _distribution(one) for key, one in space.items()})
             study.tell(trial, 0.0)  # no score: where the next point lies must not depend on one
             points.append({key: _value(space[key], value) for key, value in trial.params.items()})
+        del points[0]  # drawn at random: Optuna learns from it which keys the sequence is over
     finally:
         optuna.logging.set_verbosity(before)
     return points

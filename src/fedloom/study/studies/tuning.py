@@ -141,8 +141,8 @@ def _refuse_without_validation(config: RunConfig, group: str) -> None:
     share = scenario.val if scenario.split is None else scenario.split.val
     if config.evaluation.protocol == "few-shot" or not share:
         raise ConfigError(
-            f"tune: {group} has no validation data to choose on; set scenario.val above 0, or trials: "
-            "{scenario: {val: 0.1}} for the trials alone"
+            f"tune: {group} has no validation data to choose on; set {scenario.val_key} above 0, in trials for the "
+            "trials alone"
         )
 
 

@@ -275,9 +275,8 @@ def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
                 if code := news[one].exitcode:
                     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
                     why = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
-                    told = (
-                        f"a process of this call {how}{why}; {len(open_)} still at work, and its cell is left to them"
-                    )
+                    rest = f"{len(open_)} still at work, and its cell is left to them" if open_ else "none is left"
+                    told = f"a process of this call {how}{why}; {rest}"
                     listener(Event(0, 0, note=told))
             else:
                 listener(event)
