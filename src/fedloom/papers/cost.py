@@ -80,13 +80,13 @@ def study_cost(
 class _World:
     participants: int
     train_size: float  # samples of a client, on average
-    tested: float  # samples per test
+    tested: float  # samples per test, of the test data and of validation data
 
 
 def _world(config: RunConfig) -> _World:
     key = config.scenario.model_copy(update={"seed": config.seed})
     sizes = _sizes(key.model_dump_json(), config)
-    clients, train, test = sizes
+    clients, train, test, val = sizes
     by_client = config.evaluation.protocol.endswith("local")
     personal = config.evaluation.protocol.startswith("personal")
     whole = float(shape_of(config).splits().test.y.shape[0])
@@ -94,19 +94,19 @@ def _world(config: RunConfig) -> _World:
     if config.evaluation.protocol == "few-shot":
         tested = float(shape.episodes * shape.ways * (shape.shots + shape.queries))
     else:
-        tested = test if by_client else whole * (clients if personal else 1)
+        tested = val + (test if by_client else whole * (clients if personal else 1))
     return _World(max(1, int(config.participation * clients)), train / clients, tested)
 
 
-_known: dict[str, tuple[int, float, float]] = {}
+_known: dict[str, tuple[int, float, float, float]] = {}
 
 
-def _sizes(key: str, config: RunConfig) -> tuple[int, float, float]:
-    """Clients, their training samples and their test samples, of a partition of stand-ins."""
+def _sizes(key: str, config: RunConfig) -> tuple[int, float, float, float]:
+    """Clients, their training, test and validation samples, of a partition of stand-ins."""
     if key not in _known:
         scenario = stand_in(config)
-        views = scenario.train.sizes, scenario.test.sizes
-        _known[key] = (scenario.clients, float(np.sum(views[0])), float(np.sum(views[1])))
+        train, test, val = (float(np.sum(view.sizes)) for view in (scenario.train, scenario.test, scenario.val))
+        _known[key] = (scenario.clients, train, test, val)
     return _known[key]
 
 
