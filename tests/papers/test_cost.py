@@ -41,7 +41,7 @@ def config(name: str, cell: str) -> Any:
         ("feddw/table1", "mnist-pathological/Local/seed0", 7_500_000, 5_000_000),
         # 5 of 100 clients with 500 samples on average; 300 tests, each client on its own share, all together 10,000
         ("fedco2/table3", "cifar10-pathological/Fed-CO2/seed0", 1500 * 5 * 500 * 5, 300 * 10_000),
-        # 500 rounds, 10 of 50 clients with four fifths of 60,000 images, 10 epochs; a tenth each for tests and validation
+        # 500 rounds, 10 of 50 clients with four fifths of 60,000 images, 10 epochs; a tenth each: tests, validation
         ("fedssa/table4", "cifar10-50-clients/C*/seed0", 500 * 10 * 960 * 10, 500 * 12_000),
     ],
 )
