@@ -2,7 +2,7 @@
 
 python benchmarks/reproduction.py feddw-table1=runs/feddw-table1-full      # a study's folder into results/
 python benchmarks/reproduction.py fedskc-table1-lenet5=runs/fedskc-lenet5  # another setting: a file of its own
-python benchmarks/reproduction.py fedssa-fig5=runs/fedssa-fig5             # what was sent until a target
+python benchmarks/reproduction.py fedssa-fig5=runs/fedssa-fig5             # what was sent until a target; a sweep
 python benchmarks/reproduction.py                                          # the page again
 fedloom reproduce --list --json > benchmarks/results/reproduction/planned.json   # hours of what was not run
 
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from fedloom.core.files import write_atomic
 from fedloom.papers.document import document
+from fedloom.papers.drawn import read_rows
 from fedloom.papers.measured import joined, measured_csv, read_measured
-from fedloom.papers.spent import read_spent
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results" / "reproduction"
@@ -32,7 +32,7 @@ def keep(name: str, study: Path, allow_mixed: bool) -> None:
         earlier = read_measured(path) if path.exists() else []
         write_atomic(path, measured_csv(joined(earlier, read_measured(values), allow_mixed)))
     else:
-        read_spent(study / "figure.csv")
+        read_rows(study / "figure.csv")
         write_atomic(path, (study / "figure.csv").read_bytes())
 
 

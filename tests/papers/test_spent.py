@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedloom.papers.document import document
+from fedloom.papers.drawn import read_rows
 from fedloom.papers.recipe import find
-from fedloom.papers.spent import read_spent, spent_markdown
+from fedloom.papers.spent import spent_markdown
 
 FIG5 = """panel,row,seed,x,accuracy,target,bytes,flops,changed
 CIFAR-10,FedProto,0,"N=10, C=100 %",90.5,90.25,4000000,3e12,with rounds=100
@@ -32,7 +33,7 @@ def cells(page: str, setting: str) -> list[list[str]]:
 
 
 def test_each_row_is_a_mean_beside_how_many_times_the_papers_own(kept: Path) -> None:
-    page = spent_markdown(find("fedssa/fig5"), read_spent(kept))
+    page = spent_markdown(find("fedssa/fig5"), read_rows(kept, "costs"))
     assert "Setting: with rounds=100." in page
     proto, own, other = cells(page, "CIFAR-10,")
     assert proto == ["FedProto", "2", "91.00", "90.25", "6.00", "2.00 x", "4.0", "1.50 x"]  # both ran seed 0 alone
@@ -42,14 +43,14 @@ def test_each_row_is_a_mean_beside_how_many_times_the_papers_own(kept: Path) -> 
 
 
 def test_without_the_papers_own_method_nothing_is_compared(kept: Path) -> None:
-    page = spent_markdown(find("fedssa/fig5"), read_spent(kept))
+    page = spent_markdown(find("fedssa/fig5"), read_rows(kept, "costs"))
     assert cells(page, "CIFAR-100,") == [["FD", "1", "30.00", "30.00", "5.00", "–", "2.0", "–"]]
 
 
 def test_another_form_is_refused(kept: Path) -> None:
     kept.write_text("panel,row\nCIFAR-10,FedSSA\n")
     with pytest.raises(ValueError, match=r"fedssa-fig5\.csv: columns .*need panel, row, seed"):
-        read_spent(kept)
+        read_rows(kept, "costs")
 
 
 def test_the_page_has_it_and_says_what_the_images_were(kept: Path) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from fedloom.core.files import parse_json
 from fedloom.papers.beside import lines, orders
+from fedloom.papers.drawn import in_own_setting, read_rows
 from fedloom.papers.gains import gains
 from fedloom.papers.measured import Measured, read_measured
 from fedloom.papers.page import as_markdown, ratios_of
 from fedloom.papers.recipe import Recipe, recipes
-from fedloom.papers.spent import read_spent, spent_markdown
+from fedloom.papers.spent import spent_markdown
+from fedloom.papers.swept import swept_markdown
 
 _HEAD = """# Reproduction
 
@@ -57,7 +59,7 @@ zero. Intervals are not corrected for the number of rows.
 
 A figure is drawn from the cells that are done, of a table too. [Draw figures](how-to/figures.md) says how each is
 measured. Papers print no numbers with most of their figures, so figures have no verdicts. Of those that show what was
-sent until a target, the numbers stand here.
+sent until a target, or accuracy by an option, the numbers stand here.
 
 Where released code departs from its paper, and the measured effect of each departure, are on
 [a page of their own](methods/departures.md).
@@ -76,22 +78,22 @@ are seen. Presets `authors` and `sound` are not counted: they are not what is pr
 
 _FORESEEN = """## Foreseen and taken
 
-Core minutes of a row are foreseen by trials of about a second, on a machine that does nothing else. The rows of
-Fed-CO2's Table 1 were foreseen before they ran, the others by one version on one day, after they had run. Most ran two
-at a time. Every table shows both.
+Core minutes of a row are foreseen by trials of about a second. Every table shows them beside what the row took.
 """
 _WITHIN = 1.5
+
+_OF_FIGURES = {"costs": spent_markdown, "sweep": swept_markdown}
 
 _JPEG = "The images of CIFAR were JPEG files of quality 95 in all runs of this table, not the original pixels."
 
 
 def document(folder: Path) -> str:
-    """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`; of a
-    figure of kind `costs`, from its rows in a file named alike.
+    """The page, from `folder/PAPER-TABLE.csv` and, for other settings of a table, `folder/PAPER-TABLE-WORD.csv`; of
+    figures of the kinds `costs` and `sweep`, from their rows in files named alike.
 
     Tables that were not run in the paper's own setting are named as such, with their hours by `folder/planned.json`,
-    which `fedloom reproduce --list --json` prints. Raises `OSError` for a file that cannot be read, `ValueError` for
-    one of another form.
+    which `fedloom reproduce --list --json` prints. `folder/foreseen.txt` says how the hours of what ran were foreseen.
+    Raises `OSError` for a file that cannot be read, `ValueError` for one of another form.
     """
     run: list[str] = []
     left: list[str] = []
@@ -99,11 +101,11 @@ def document(folder: Path) -> str:
     ratios: list[float] = []
     hours, machine = _hours(folder / "planned.json")
     for name, recipe in recipes().items():
-        if recipe.table.kind == "costs":
-            spent = [rows for path in _files(folder, name) if (rows := read_spent(path))]
-            for rows in spent:
-                run += [spent_markdown(recipe, rows), *_jpeg(recipe, {row["panel"] for row in rows})]
-            if not spent:
+        if as_section := _OF_FIGURES.get(recipe.table.kind):
+            drawn = [rows for path in _files(folder, name) if (rows := read_rows(path, recipe.table.kind))]
+            for rows in drawn:
+                run += [as_section(recipe, rows), *_jpeg(recipe, {row["panel"] for row in rows})]
+            if not any(in_own_setting(recipe, rows) for rows in drawn):
                 left.append(_left(name, recipe, hours))
             continue
         found = [values for path in _files(folder, name) if (values := read_measured(path))]
@@ -117,7 +119,11 @@ def document(folder: Path) -> str:
     if left:
         rest += ["## Not run yet in the paper's own setting", *machine]
         rest.append("\n".join(["| name | table | cells | core hours |", "|---|---|---|---|", *left]))
-    first = [_GLANCE + "\n".join(glance), *_foreseen(ratios)] if run else ["No table has been run and committed yet."]
+    first = (
+        [_GLANCE + "\n".join(glance), *_foreseen(ratios, folder / "foreseen.txt")]
+        if run
+        else ["No table has been run and committed yet."]
+    )
     return "\n\n".join([_HEAD.rstrip(), *first, *(part.rstrip() for part in run), *rest]) + "\n"
 
 
@@ -159,13 +165,15 @@ def _counts(recipe: Recipe, found: list[Measured]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _foreseen(ratios: list[float]) -> list[str]:
-    """How many rows took what was foreseen, within the factor that is promised."""
+def _foreseen(ratios: list[float], about: Path) -> list[str]:
+    """How many rows took what was foreseen, within the factor that is promised; after what the file `about` says of how
+    these were foreseen."""
     if not ratios:
         return []
+    said = about.read_text(encoding="utf-8") if about.exists() else ""
     near = sum(1 / _WITHIN <= ratio <= _WITHIN for ratio in ratios)
     spread = f"The ratio of taken to foreseen goes from {min(ratios):.2f} to {max(ratios):.2f}."
-    return [_FORESEEN + f"{near} of {len(ratios)} rows are within a factor of {_WITHIN}. {spread}"]
+    return [_FORESEEN + said + f"{near} of {len(ratios)} rows are within a factor of {_WITHIN}. {spread}"]
 
 
 def _not_drawn() -> list[str]:

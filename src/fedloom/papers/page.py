@@ -70,7 +70,7 @@ def _lines(found: Sequence[Line], judged: bool) -> Sheet:
             _of_domain(line.metric, line.domain),
             (str(len(line.seeds)), len(line.seeds)),
             (_ours(line), fmean(line.ours) if line.ours else None),
-            ("–" if line.theirs is None else _value(line.theirs, line.theirs_std), line.theirs),
+            ("–" if line.theirs is None else number(line.theirs, line.theirs_std), line.theirs),
             *((line.verdict.word, line.verdict.why) if judged else ()),
         ]
         for line in found
@@ -128,11 +128,12 @@ def _of_domain(metric: str, domain: str | None) -> str:
 
 
 def _ours(line: Line) -> str:
-    told = _value(*mean_std(line.ours)) if line.ours else "–"
+    told = number(*mean_std(line.ours)) if line.ours else "–"
     return f"{told}, {len(line.ours)} of {len(line.seeds)} seeds" if line.missed else told
 
 
-def _value(mean: float, std: float | None) -> str:
+def number(mean: float, std: float | None) -> str:
+    """With its spread, where there is one."""
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
-from tabulate import tabulate
-
-from fedloom.papers.page import listed
+from fedloom.papers.drawn import Row, section
 from fedloom.papers.recipe import Recipe
-
-_COLUMNS = ("panel", "row", "seed", "x", "accuracy", "target", "bytes", "flops", "changed")
-Row = dict[str, str]
-
-
-def read_spent(path: Path) -> list[Row]:
-    """The rows of a figure's CSV: a finished run each.
-
-    Raises `OSError` for a file that cannot be read, `ValueError` for one of another form.
-    """
-    with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        if tuple(reader.fieldnames or ()) != _COLUMNS:
-            raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_COLUMNS)}")
-        return list(reader)
 
 
 def spent_markdown(recipe: Recipe, found: Sequence[Row]) -> str:
@@ -50,12 +31,11 @@ def spent_markdown(recipe: Recipe, found: Sequence[Row]) -> str:
                 ]
             )
     names = ("setting", "row", "seeds", "accuracy %", "target %", "MB", f"of {own}'s", "TFLOPs", f"of {own}'s")
-    changed = found[0]["changed"] or "the paper's own"
-    head = [f"## {recipe.paper.paper}, {recipe.table.title}", f"Setting: {changed}."]
-    head.append("Accuracy at the end; MB up and down, and TFLOPs, of all clients until the first test at the target.")
-    head.append(f"Means are over the row's seeds, multiples over those that {own} has too.")
-    table = tabulate(rows, names, tablefmt="pipe", disable_numparse=True)
-    return "\n\n".join([*head, table, "Left open by the paper, and what was chosen:", listed(recipe.open)]) + "\n"
+    told = [
+        "Accuracy at the end; MB up and down, and TFLOPs, of all clients until the first test at the target.",
+        f"Means are over the row's seeds, multiples over those that {own} has too.",
+    ]
+    return section(recipe, found, told, names, rows)
 
 
 def _mean(runs: Sequence[Row], key: str) -> float:
