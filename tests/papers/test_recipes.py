@@ -189,6 +189,18 @@ def test_rows_of_released_code_and_of_sound_have_their_presets_options(recipe: R
         assert differ <= of_the_setting - kept, cell.name
 
 
+@pytest.mark.parametrize("recipe", [r for r in RUN if r.table.kind == "table"], ids=lambda r: r.name)
+def test_rows_of_released_code_train_as_those_of_the_paper(recipe: Recipe) -> None:
+    """Its optimiser, batches and epochs are no part of such a row."""
+    trained = {
+        (cell.setting, cell.method): (cell.config.optimizer, cell.config.batch_size, cell.config.local_epochs)
+        for cell in recipe.study().cells
+    }
+    for (setting, row), how in trained.items():
+        if VARIANT.search(row):
+            assert how == trained[setting, VARIANT.sub("", row)], f"{setting}/{row}"
+
+
 def test_values_are_read_as_printed() -> None:
     first = printed("feddw_table1_accuracy")[0]
     assert (first.method, first.column, first.domain) == ("FedAvg", "MNIST | practical", None)

@@ -101,6 +101,15 @@ def test_scenarios_are_never_ranked_together(make_result):
     assert "With alpha=0.5: " in said
 
 
+def test_settings_that_were_varied_are_never_ranked_together(make_result):
+    got = {(1, "fedavg"): 0.1, (1, "fedsc"): 0.2, (8, "fedavg"): 0.5, (8, "fedsc"): 0.4}
+    results = [make_result(method, accuracies=[v], config={"rounds": n}) for (n, method), v in got.items()]
+    said = verdict(result_table(results))
+    assert "With rounds=1: fedsc is 10.0 points above fedavg" in said
+    assert "With rounds=8: fedsc does not win here: it is 10.0 points below fedavg" in said
+    assert "too" not in said
+
+
 def test_other_settings_that_differ_are_told(make_result):
     rows = result_table([make_result("fedavg", config={"rounds": 9}), make_result("fedsc", config={"rounds": 3})])
     assert verdict(rows).endswith("; they differ in rounds (3 against 9) too.")

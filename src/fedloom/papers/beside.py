@@ -14,13 +14,17 @@ from fedloom.papers.verdicts import NEAR, NOT_RUN, Order, Verdict, judged, order
 from fedloom.study.text import listed, seeds_text
 
 Failed = Mapping[tuple[str, str], Mapping[int, str]]  # why, by setting and row of the study, then by seed
+_SETTING = "another setting: only the order is compared"
+_DATA = "other data than the paper's, so nothing printed stands beside them"
+_STAND_IN = "stand-in for "
 _VARIANTS = {"authors": "released code", "sound": "our default"}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One value: ours by seed, and theirs. `row`: as in the study; `method`: as printed. `ours` leaves out seeds that
-    never reached a target. `seconds`, `estimated`: of one core, a run on average."""
+    never reached a target. `seconds`, `estimated`: of one core, a run on average. Where other data stand in for the
+    paper's, `column` says so, and nothing is `theirs`."""
 
     column: str
     row: str
@@ -67,7 +71,8 @@ def lines(recipe: Recipe, found: Sequence[Measured], failed: Failed | None = Non
 
     A value that was not run, failed, or cannot be compared, is there with the reason.
     """
-    other = any(not one.comparable for one in found)
+    apart = None if all(one.comparable for one in found) else _SETTING
+    apart = _DATA if any(one.stand_in for one in found) else apart
     by_value: dict[tuple[str, str, str, str | None], list[Measured]] = {}
     for one in found:
         by_value.setdefault(one.key[:-1], []).append(one)
@@ -75,7 +80,7 @@ def lines(recipe: Recipe, found: Sequence[Measured], failed: Failed | None = Non
         _line(
             *(recipe, value, column, row),
             by_value.get((column or "", row, value.metric, value.domain), []),
-            other,
+            apart,
             failed or {},
         )
         for value, column, row in pairs(recipe)
@@ -91,6 +96,8 @@ def orders(found: Sequence[Line]) -> list[OrderLine]:
             groups.setdefault((line.column, line.metric, line.domain), []).append(line)
     made = []
     for (column, metric, domain), members in groups.items():
+        if all(line.theirs is None for line in members):
+            continue  # nothing is printed for these data
         both = [(line.ranked, line.theirs) for line in members if line.run and line.theirs is not None]
         agree = order([ours for ours, _ in both], [theirs for _, theirs in both])
         reason = None if both else NOT_RUN
@@ -114,10 +121,11 @@ def notes(found: Sequence[Line], failed: Failed | None = None) -> list[str]:
     for column, rows in _by_column(x for x in tested if len(x.ours) > 1 and len(set(x.ours)) == 1).items():
         made.append(f"{column}: the same value on every seed, as of nets that answer one class always: {listed(rows)}.")
     reasons: dict[tuple[str, str], list[str]] = {}
+    prefix = _STAND_IN if found and found[0].column.startswith(_STAND_IN) else ""
     for (column, row), by_seed in (failed or {}).items():
         for why in dict.fromkeys(by_seed.values()):
             seeds = [seed for seed, other in by_seed.items() if other == why]
-            reasons.setdefault((column, why), []).append(f"{row} ({seeds_text(seeds)})")
+            reasons.setdefault((prefix + column, why), []).append(f"{row} ({seeds_text(seeds)})")
     made += [f"{column}: failed: {listed(rows)}: {why}" for (column, why), rows in reasons.items()]
     begun = {line.column for line in run} | {column for column, _ in reasons}
     missing = _by_column(line for line in found if line.verdict.why == NOT_RUN)
@@ -143,30 +151,31 @@ def _line(
     column: str | None,
     row: str,
     runs: Sequence[Measured],
-    other: bool,
+    apart: str | None,
     failed: Failed,
 ) -> Line:
     by_seed = {one.seed: one.ours for one in sorted(runs, key=lambda one: one.seed)}
     known = {seed: ours for seed, ours in by_seed.items() if ours is not None}
     to_target = value.metric.startswith("rounds_to_")
-    reason = _reason(recipe, value, column, row, other, bool(runs), failed)
+    reason = _reason(recipe, value, column, row, apart, bool(runs), failed)
     if reason is None and runs and not known and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     seeds, ours = list(by_seed if to_target else known), list(known.values())
     near, missed = None if to_target else NEAR, len(seeds) - len(ours)
     verdict = judged(ours, value.value, near=near, missed=missed, reason=reason)
+    name = column or value.column
+    theirs = (None, None) if apart == _DATA else (value.value, value.std)
     spent = [one.seconds for one in runs if one.seconds is not None]
     estimates = [one.estimated for one in runs if one.estimated is not None]
     return Line(
-        column or value.column,
+        f"{_STAND_IN}{name}" if apart == _DATA else name,
         row,
         value.method,
         value.metric,
         value.domain,
         seeds,
         ours,
-        value.value,
-        value.std,
+        *theirs,
         fmean(spent) if spent else None,
         fmean(estimates) if estimates else None,
         verdict,
@@ -174,9 +183,9 @@ def _line(
 
 
 def _reason(
-    recipe: Recipe, value: Printed, column: str | None, row: str, other: bool, run: bool, failed: Failed
+    recipe: Recipe, value: Printed, column: str | None, row: str, apart: str | None, run: bool, failed: Failed
 ) -> str | None:
-    """Why a printed value cannot be compared with ours, whatever ours is."""
+    """Why a printed value cannot be compared with ours, whatever ours is. apart: why none of the table can be."""
     name, _ = recipe.table.beside.get(row, (row, ""))
     if column is None:
         return "a mean over other columns"
@@ -189,7 +198,7 @@ def _reason(
         return "the gain of a method over itself"
     if value.metric == "ms_per_epoch":
         return "times of another machine: only their order is compared"
-    if other:
-        return "another setting: only the order is compared"
+    if apart is not None:
+        return apart
     variant = VARIANT.search(row)
     return None if variant is None else f"{_VARIANTS[variant[1]]}, not the printed method"

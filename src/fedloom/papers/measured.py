@@ -23,6 +23,7 @@ from fedloom.study.versions import refuse_mixed
 ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
 GAIN = "gain_over_fedavg_points"
 VARIANT = re.compile(r" \[(authors|sound)\]$")
+_SOURCE = re.compile(r"\bscenario(\.source=|=\{source: )")
 Done = Mapping[tuple[str, str], Sequence[Result]]  # by setting and row
 
 
@@ -49,6 +50,11 @@ class Measured:
     def key(self) -> tuple[str, str, str, str | None, int]:
         """What there is one of."""
         return self.column, self.row, self.metric, self.domain, self.seed
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether other data stand in for the paper's."""
+        return _SOURCE.search(self.changed) is not None
 
 
 def measured(

@@ -51,7 +51,7 @@ def _compared(recipe: Recipe, found: Sequence[Measured], every: Sequence[Line]) 
     alike = len(verdicts) == 1 and run[0].verdict.word == "not comparable"
     blocks: list[str | Sheet] = [_lines(run, judged=not alike)]
     if alike:
-        blocks.append(f"No value is comparable: {run[0].verdict.why}.")
+        blocks.append(f"No value is comparable ({run[0].verdict.why}).")
     if order:
         blocks.append(_orders(order))
     if gained := gains(recipe, every):

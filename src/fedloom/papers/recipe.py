@@ -15,6 +15,7 @@ from fedloom.core.errors import ConfigError, nearest, shown
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import Printed, printed
+from fedloom.study.config import load
 from fedloom.study.sections import Section
 from fedloom.study.studies.plan import OF_STUDIES, Study, laid, parse_study
 
@@ -158,12 +159,18 @@ class Recipe:
         return "; ".join([self.table.says or small.says, *of_rows])
 
     def changing(self, words: Sequence[str]) -> list[str]:
-        """Those of `key=value` words that can change a number."""
-        return [word for word in words if not word.startswith(_NO_NUMBERS)]
+        """Those of `key=value` words that can change a number: no engine, and no value that all cells have already."""
+        asked = [word for word in words if not word.startswith(_NO_NUMBERS)]
+        cells = self._folders() if asked else set()
+        return [word for word in asked if self._folders(word) != cells]
 
     def beyond(self, words: Sequence[str]) -> list[str]:
-        """Those of `changing` that leave what the paper ran: they do not name another value that it searched."""
-        return [word for word in self.changing(words) if not self._searched(*word.split("=", 1))]
+        """Those of such words that leave what the paper ran: they do not name another value that it searched."""
+        return [word for word in words if not self._searched(*word.split("=", 1))]
+
+    def _folders(self, *words: str) -> set[str]:
+        """What the runs of its cells are called at full scale, which says their configs."""
+        return {cell.folder for cell in self.study(keys=load(None, words)).cells}
 
     def _searched(self, key: str, text: str = "") -> bool:
         return parse_yaml(text) in self.paper.searched.get(key, ())

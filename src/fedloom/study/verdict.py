@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fedloom.study.table import ResultRow
 from fedloom.study.text import counted, listed, plus_minus
@@ -15,22 +15,36 @@ def verdict(rows: Sequence[ResultRow]) -> str:
     """Who is ahead of FedAvg (or, without it, of the next method), by how much, and whether seeds could explain it.
 
     A difference lies within the seeds' spread when the two mean ± sample std intervals touch. Rows of different
-    protocols, ways of selecting a round, or scenarios are never ranked together: each of these gets its sentence.
+    protocols, ways of selecting a round, scenarios, or other settings that one method has several values of, are never
+    ranked together: each of these gets its sentence.
     """
     contexts: dict[tuple[str, ...], list[ResultRow]] = {}
+    axes = _axes(rows)
     for row in rows:
-        contexts.setdefault(_context(row), []).append(row)
+        contexts.setdefault(_context(row, axes), []).append(row)
     varying = [len(set(column)) > 1 for column in zip(*contexts, strict=True)]
     sentences = []
     for key, members in contexts.items():
-        words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies)
+        words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
         sentences.append(f"With {words}: {_sentence(members)}." if words else f"{_sentence(members)}.")
     return " ".join(sentences)
 
 
-def _context(row: ResultRow) -> tuple[str, ...]:
+def _axes(rows: Sequence[ResultRow]) -> set[str]:
+    """The keys that were varied: those of which one method has several values. The optimiser's, a method's own options,
+    and what was tuned for it go with the method."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for key in row["setting"].keys() - row["tuned"]:
+            if not key.startswith(("scenario.", "optimizer.", f"{row['method']}.")):
+                values.setdefault((row["method"], key), set()).add(row["setting"][key])
+    return {key for (_, key), found in values.items() if len(found) > 1}
+
+
+def _context(row: ResultRow, axes: Collection[str]) -> tuple[str, ...]:
     """What must be equal for two accuracies to be about the same question."""
-    return f"protocol {row['protocol']}", f"select {row['select']}", scenario_words(row)
+    varied = ", ".join(f"{key}={value}" for key, value in row["setting"].items() if key in axes)
+    return f"protocol {row['protocol']}", f"select {row['select']}", varied, scenario_words(row)
 
 
 def scenario_words(row: ResultRow) -> str:
