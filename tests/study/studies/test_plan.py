@@ -98,6 +98,18 @@ def test_the_hash_is_of_everything_but_how_cells_are_executed() -> None:
         ({"tune": {"optimizer.lr": [0.1, 0.1]}}, "tune.optimizer.lr = 0.1 stands twice"),
         ({"methods": 3}, "methods = 3"),
         ({"setings": ["demo"]}, "setings"),
+        (
+            {"methods": {"weird": {"method": ["fedavg", "fedprox"]}}},
+            "methods.weird.method = ['fedavg', 'fedprox']: a label is of one; give each a label of its own",
+        ),
+        (
+            {
+                "settings": {"a/b": {}, "a": {}},
+                "methods": {"c": {"method": "fedavg"}, "b/c": {"method": "fedprox"}},
+                "seeds": 1,
+            },
+            "a/b/c/seed0: two different cells have this name; settings, methods and lists must give each a name of its",
+        ),
     ],
 )
 def test_what_no_study_can_be_is_one_line(values: dict[str, Any], says: str) -> None:

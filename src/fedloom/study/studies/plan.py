@@ -171,6 +171,7 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
     settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
     cells = [cell for name, block in settings.items() for cell in _cells(keys, name, block)]
+    _refuse_namesakes(cells)
     told: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
     told |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
     told |= {"tune": plain_space(keys.tune)} if keys.tune else {}
@@ -232,12 +233,27 @@ def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
     for label, own in (keys.methods or {"": {}}).items():
         if label in left_out:
             continue
+        if label and isinstance(own.get("method"), list):
+            listed = shown(own["method"])
+            raise ConfigError(f"methods.{label}.method = {listed}: a label is of one; give each a label of its own")
         values = laid(plain, own)
         method = own.get("method", label) if label else values.get("method", "fedavg")
         methods = None if isinstance(method, list) else [method]
         for point in points({**values, "method": method}, methods, seeds):
             made.append(Cell(name, label or point.config.method, _told(point), point.values, point.config))
     return made
+
+
+def _refuse_namesakes(cells: Sequence[Cell]) -> None:
+    """Raises `ConfigError` where cells of different configs have one name: by it they are tuned, shown and joined."""
+    known: dict[str, Cell] = {}
+    for cell in cells:
+        other = known.setdefault(cell.name, cell)
+        if other is not cell and other.folder != cell.folder:
+            raise ConfigError(
+                f"{cell.name}: two different cells have this name; settings, methods and lists must give each a name "
+                "of its own"
+            )
 
 
 def _told(point: Point) -> str:
