@@ -98,6 +98,13 @@ def test_the_hash_is_of_everything_but_how_cells_are_executed() -> None:
         ({"tune": {"optimizer.lr": [0.1, 0.1]}}, "tune.optimizer.lr = 0.1 stands twice"),
         ({"methods": 3}, "methods = 3"),
         ({"setings": ["demo"]}, "setings"),
+        ({"settings": {}}, "settings = []: no cell is left"),
+        ({"settings": []}, "settings = []: no cell is left"),
+        ({"settings": {"a": {"without": ["fedavg"]}}, "methods": ["fedavg"]}, "settings = ['a']: no cell is left"),
+        ({"trials": {"rounds": 2}}, "trials = {'rounds': 2}: nothing is tuned; give tune, or leave trials out"),
+        ({"tune": {"seed": [1, 2]}}, "tune.seed: every cell has a seed of its own; tune other keys"),
+        ({"tune": {"method": ["fedavg", "fedprox"]}}, "tune.method: every cell has a method of its own"),
+        ({"tune": {"preset": {"low": 1, "high": 2}}, "tries": 2}, "tune.preset: every cell has a preset of its own"),
         (
             {"methods": {"weird": {"method": ["fedavg", "fedprox"]}}},
             "methods.weird.method = ['fedavg', 'fedprox']: a label is of one; give each a label of its own",
@@ -117,6 +124,17 @@ def test_what_no_study_can_be_is_one_line(values: dict[str, Any], says: str) -> 
         parse_study(SHARED | values)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["[]", "{}", ""])
+def test_no_methods_in_a_file_are_refused_and_in_the_folder_of_a_study_they_are_the_config_s(
+    tmp_path: Path, given: str
+) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(f"scenario: {{source: digits}}\nmethods: {given}\n")
+    with pytest.raises(ConfigError, match=r"methods = .*: need one; leave methods out for the config's own"):
+        read_study(path)
+    assert [cell.method for cell in parse_study(parse_study(SHARED).values).cells] == ["fedavg"] * 3
 
 
 def test_patterns_choose_by_setting_method_or_seed() -> None:

@@ -25,6 +25,7 @@ from fedloom.study.table import flat
 
 OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # others are of a config
 _NO_NUMBERS = ("engine", "checkpoint")
+_OF_CELLS = ("seed", "method", "preset")
 
 
 class StudyKeys(Section):
@@ -75,8 +76,12 @@ class StudyKeys(Section):
     @model_validator(mode="after")
     def _tries(self) -> StudyKeys:
         check_tries(self.tune, self.tries)
+        if self.trials and not self.tune:
+            raise ConfigError(f"trials = {shown(self.trials)}: nothing is tuned; give tune, or leave trials out")
         fixed = dict(flat(self.trials))
         for key in self.tune:
+            if key in _OF_CELLS:
+                raise ConfigError(f"tune.{key}: every cell has a {key} of its own; tune other keys, as optimizer.lr")
             if any(one == key or one.startswith(f"{key}.") for one in fixed):
                 raise ConfigError(
                     f"trials: {key} is tuned, so every trial has a value of its own; leave it out of trials"
@@ -153,10 +158,13 @@ class Study:
 def read_study(path: Path, overrides: Sequence[str] = ()) -> Study:
     """The study of a YAML file, with `key=value` words on top. Raises `ConfigError` for what cannot be read or run."""
     if not path.is_file() and (found := find_config(path)) != path:
-        return parse_study(load(found, overrides), found.parent)
-    if not isinstance(read_yaml(path), dict):
+        path = found
+    elif not isinstance(read_yaml(path), dict):
         raise ConfigError(f"{path}: a study is a mapping of keys to values")
-    return parse_study(load(path, overrides), path.parent)
+    values = load(path, overrides)
+    if not values.get("methods", True):  # in the folder of a study without the key it is empty
+        raise ConfigError(f"methods = {values['methods']!r}: need one; leave methods out for the config's own")
+    return parse_study(values, path.parent)
 
 
 def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
@@ -171,6 +179,9 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
     settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
     cells = [cell for name, block in settings.items() for cell in _cells(keys, name, block)]
+    if not cells:
+        left = "no cell is left; need a setting that does not leave out all methods"
+        raise ConfigError(f"settings = {shown(list(settings))}: {left}")
     _refuse_namesakes(cells)
     told: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
     told |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
