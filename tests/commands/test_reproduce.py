@@ -234,6 +234,7 @@ def test_a_figure_takes_the_finished_cells_of_its_table(capsys: Any) -> None:
         (["fedco2/table6"], "nothing is run"),
         (["fedssa/fig3"], "Not drawn: a formula"),
         ([], "name a table"),
+        (["feddw/table1", "--seeds", "20240101"], "20240101 is not in the range"),
         (["feddw/table1", "seeds=2"], "seeds = 2: a table has its own; see --seeds and --only"),
         (["feddw/table1", "optimizer.lr=[0.1, 0.01]"], "a table takes one value of a key"),
     ],

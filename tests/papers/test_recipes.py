@@ -102,6 +102,11 @@ def test_every_cell_is_a_valid_run(recipe: Recipe, scale: str) -> None:
         assert {key: getattr(options, key) for key in given} == given, cell.name
 
 
+def test_a_seed_is_no_number_of_seeds() -> None:
+    with pytest.raises(ConfigError, match="seeds = 20240101: more than 10,000"):
+        find("feddw/table1").study(seeds=20240101)
+
+
 @pytest.mark.parametrize("recipe", [r for r in ALL if r.table.facts], ids=lambda r: r.name)
 def test_tables_of_facts_say_why_nothing_is_run(recipe: Recipe) -> None:
     with pytest.raises(ConfigError, match="nothing is run"):

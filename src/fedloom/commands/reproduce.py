@@ -34,7 +34,7 @@ def reproduce(
         bool, typer.Option("--plan", help="Cells, data and hours on this machine; nothing is run.")
     ] = False,
     scale: Annotated[str, typer.Option(help="full: the paper's setting; small: a stated reduction.")] = "full",
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; the recipe's unless given.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, max=10_000, help="How many; the recipe's unless given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the study; by default below runs/.")] = None,
     only: Only = None,
     reuse: Annotated[

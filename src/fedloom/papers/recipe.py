@@ -178,7 +178,8 @@ class Recipe:
     def study(self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None) -> Study:
         """The study of the table. seeds: how many, from 0 on; None takes the recipe's. keys: on top of all cells.
 
-        Raises `ConfigError` for a table in which nothing is run, and for keys that are none of a cell's.
+        Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and for more than
+        10,000 seeds.
         """
         if self.table.facts is not None:
             raise ConfigError(f"{self.name}: {self.table.facts}")

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, nearest, shown
 from fedloom.core.safe_yaml import read_yaml
@@ -25,6 +25,7 @@ from fedloom.study.table import flat
 
 OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # others are of a config
 _NO_NUMBERS = ("engine", "checkpoint")
+_MOST_SEEDS = 10_000  # a higher count is a seed, by a slip of the pen
 _OF_CELLS = ("seed", "method", "preset")
 
 
@@ -61,12 +62,18 @@ class StudyKeys(Section):
             return {str(name): {} for name in once("methods", given)}
         return {key: {} if keys is None else keys for key, keys in given.items()} if _named(given) else given
 
-    @field_validator("seeds")
+    @field_validator("seeds", mode="wrap")
     @classmethod
-    def _seeds(cls, given: Any) -> Any:
-        if given == () or (isinstance(given, int) and given < 1):
+    def _seeds(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            seeds = read(given)
+        except ValidationError:
+            seeds = ()
+        if seeds == () or (isinstance(seeds, int) and seeds < 1):
             raise ConfigError(f"seeds = {shown(given)}: need seeds, or how many")
-        return given
+        if isinstance(seeds, int) and seeds > _MOST_SEEDS:
+            raise ConfigError(f"seeds = {seeds}: more than {_MOST_SEEDS:,}; this one seed is written seeds: [{seeds}]")
+        return seeds
 
     @field_validator("tune", mode="before")
     @classmethod
