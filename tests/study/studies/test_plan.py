@@ -101,6 +101,8 @@ def test_the_hash_is_of_everything_but_how_cells_are_executed() -> None:
         ({"tune": {"optimizer.lr": [0.1, 0.1]}}, "tune.optimizer.lr = 0.1 stands twice"),
         ({"methods": 3}, "methods = 3"),
         ({"setings": ["demo"]}, "setings"),
+        ({"settings": {"a": {"without": [["fedavg"]]}}, "methods": ["fedavg"]}, "without = [['fedavg']]: need a list"),
+        ({"without": 3, "methods": ["fedavg"]}, "without = 3: need a list of methods of the study"),
         ({"settings": {}}, "settings = []: no cell is left"),
         ({"settings": []}, "settings = []: no cell is left"),
         ({"settings": {"a": {"without": ["fedavg"]}}, "methods": ["fedavg"]}, "settings = ['a']: no cell is left"),

@@ -231,9 +231,6 @@ def at(key: str, value: Any) -> dict[str, Any]:
 def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any], beside: Path) -> dict[str, Any]:
     """All keys of a setting: of the config that it names, those that all cells share, its own."""
     own = {key: value for key, value in block.items() if key != "config"}
-    left_out = own.get("without", [])
-    if not isinstance(left_out, list) or not set(left_out) <= keys.methods.keys():
-        raise ConfigError(f"without = {shown(left_out)}: need a list of methods of the study")
     named = block.get("config", keys.config)
     if named is None:
         return laid(shared, own)
@@ -246,7 +243,9 @@ def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any
 def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
     made = []
     seeds = keys.seeds if keys.seeds is None or isinstance(keys.seeds, int) else list(keys.seeds)
-    left_out = block.get("without", [])
+    left_out, known = block.get("without", []), list(keys.methods)
+    if not isinstance(left_out, list) or not all(label in known for label in left_out):
+        raise ConfigError(f"without = {shown(left_out)}: need a list of methods of the study")
     plain = {key: value for key, value in block.items() if key != "without"}
     for label, own in (keys.methods or {"": {}}).items():
         if label in left_out:
