@@ -119,12 +119,15 @@ def test_a_study_of_an_earlier_version_alone_is_shown_and_not_gone_on_with(capsy
     assert f"1 run of 0.0.1; {other} is of 0.0.1, this is {__version__}" in err
 
 
-@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "env.json"])
-def test_whatever_file_of_a_finished_cell_is_damaged(capsys: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("summary.json", "{"), ("config.yaml", "{"), ("env.json", "{"), ("env.json", '{"versions": null}')],
+)
+def test_whatever_file_of_a_finished_cell_is_damaged(capsys: Any, name: str, text: str) -> None:
     words = ("study", "mine.yaml", "--out", "s", "--only", "hard/fedavg")
     assert call(capsys, *words)[0] == 0
     (damaged,) = Path("s").glob("fedavg-*")
-    (damaged / name).write_text("{")
+    (damaged / name).write_text(text)
     code, out, err = call(capsys, *words)
     assert code == 1
     assert "0 done, 1 failed, 0 left" in out

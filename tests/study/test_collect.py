@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,16 @@ def test_a_summary_without_its_config_is_damaged(tmp_path: Path, runs: Path) -> 
     (tmp_path / "y" / "config.yaml").write_text(yaml.safe_dump({"scenario": {}, "rounds": 3}))
     with pytest.raises(ConfigError, match=r"x: damaged.*y: unfinished, 0 of 3 rounds"):
         collect([tmp_path])
+
+
+def test_a_run_whose_version_cannot_be_read_is_left_out_and_blocks_no_other(tmp_path: Path, runs: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(runs / "grid" / "deep" / "b", tmp_path / name)
+    (tmp_path / "a" / "env.json").write_text('{"versions": null}')
+    found = collect([tmp_path])
+    assert names(tmp_path, found) == ["b"]
+    ((path, why),) = found.left_out
+    assert (path.name, why) == (
+        "a",
+        f"damaged: {path}/env.json: damaged (versions = None); delete the run folder and run again",
+    )

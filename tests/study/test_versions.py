@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedloom._version import __version__
-from fedloom.core.errors import ConfigError
-from fedloom.study.versions import refuse_mixed
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.study.versions import refuse_mixed, version_of
 
 
 def test_one_version_is_no_mix() -> None:
@@ -26,3 +28,14 @@ def test_several_versions_are_refused_with_a_run_of_another_one() -> None:
     assert str(raised.value) == says
     with pytest.raises(ConfigError, match=r"fedloom: 1 run of 0\.0\.1; a is of 0\.0\.1, this is"):
         refuse_mixed({"a": "0.0.1"}, more=True)
+
+
+def test_what_does_not_say_its_version_is_not_known_and_what_is_damaged_is_refused(tmp_path: Path) -> None:
+    assert version_of(tmp_path) is None
+    for text in ("{}", '{"versions": {}}'):
+        (tmp_path / "env.json").write_text(text)
+        assert version_of(tmp_path) is None
+    for text in ('{"versions": null}', '{"versions": [1]}', "[]", "{"):
+        (tmp_path / "env.json").write_text(text)
+        with pytest.raises(RunFolderError, match=r"env\.json: damaged \(.*delete the run folder and run again"):
+            version_of(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.study.folder import RunFolder
 from fedloom.study.results import Result
-from fedloom.study.versions import refuse_mixed_results
+from fedloom.study.versions import refuse_mixed_results, version_of
 
 _OF_A_RUN = ("config.yaml", "summary.json")
 _BELOW_A_RUN = ("checkpoint",)
@@ -105,6 +105,7 @@ def _read(folder: Path, found: Found) -> None:
     try:
         result = Result.read(folder)
         if result is not None:
+            version_of(folder)  # by which results are joined
             found.results.append(result)
         else:
             found.left_out.append((folder, _unfinished(RunFolder(folder))))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedloom._version import __version__
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, RunFolderError, shown
 from fedloom.study.folder import RunFolder
 from fedloom.study.results import Result
 from fedloom.study.text import counted, listed
@@ -18,7 +18,12 @@ def version_of(run: Path) -> str | None:
 
     Raises `RunFolderError` if that is damaged.
     """
-    version = (RunFolder(run).read_json("env.json") or {}).get("versions", {}).get("fedloom")
+    versions = (RunFolder(run).read_json("env.json") or {}).get("versions", {})
+    if not isinstance(versions, dict):
+        raise RunFolderError(
+            f"{run / 'env.json'}: damaged (versions = {shown(versions)}); delete the run folder and run again"
+        )
+    version = versions.get("fedloom")
     return str(version) if version else None
 
 
