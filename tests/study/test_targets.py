@@ -119,7 +119,7 @@ def test_what_was_tuned_for_both_rows_may_differ(make_result: MakeResult, tmp_pa
 
     assert all_paired(rows(), "fedavg") == []
     (tmp_path / "trials").mkdir()
-    record = {"chosen": {"batch_size": 32}, "trials": [{"validation_accuracy": 0.5}]}
+    record = {"group": "fedavg", "chosen": {"batch_size": 32}, "trials": [{"validation_accuracy": 0.5}]}
     (tmp_path / "trials" / "choice-fedavg.json").write_text(json_text(record))
     (found,) = all_paired(rows(), "fedavg")
     assert found.difference == pytest.approx(0.1)

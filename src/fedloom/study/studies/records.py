@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import parse_json
@@ -45,12 +45,23 @@ def read(path: Path) -> dict[str, Any]:
     """What a group of cells tried, and what was chosen. Raises `RunFolderError` if the file is damaged."""
     try:
         record = parse_json(path.read_text(encoding="utf-8"))
-        if isinstance(record, dict) and isinstance(record.get("chosen"), dict) and record.get("trials"):
+        if _is_whole(record):
             return record
-        why = "it has no choice"
+        why = "it lacks its group, its choice, or a score of a trial"
     except (OSError, ValueError) as error:
         why = str(error)
     raise RunFolderError(f"{path}: damaged ({why}); delete this file, and the study chooses again from its trials")
+
+
+def _is_whole(record: Any) -> TypeGuard[dict[str, Any]]:
+    match record:
+        case {"group": str(), "chosen": dict(), "trials": [_, *_] as trials}:
+            return all(_has_score(trial) for trial in trials)
+    return False
+
+
+def _has_score(trial: Any) -> bool:
+    return isinstance(trial, dict) and isinstance(trial.get("validation_accuracy"), int | float)
 
 
 def _chosen(record: Mapping[str, Any]) -> str:
