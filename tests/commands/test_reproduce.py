@@ -201,6 +201,19 @@ def test_what_another_process_foresaw_meanwhile_stays(capsys: Any, monkeypatch: 
     }
 
 
+@pytest.mark.parametrize("text", ["{", "3", '{"mnist-practical/FedAvg": "long"}'])
+def test_what_was_foreseen_is_refused_where_it_is_damaged_and_nothing_runs(capsys: Any, text: str) -> None:
+    words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
+    Path("t").mkdir()
+    Path("t/foreseen.json").write_text(text)
+    Path("t/.fedloom").write_text('{"folder": "study"}')
+    code, out, err = call(capsys, *words, "--only", "mnist-practical/FedAvg")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "t/foreseen.json: damaged (" in err
+    assert "delete this file" in err
+    assert not list(Path("t").glob("fedavg-*"))
+
+
 def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any) -> None:
     words = ("reproduce", "feddw/fig4", *CHANGED, "--only", "mnist", "--out", "f", "--quiet")
     code, _, err = call(capsys, *words)

@@ -11,7 +11,7 @@ import typer
 from fedloom.commands.parts import VALUES, keep_recipe
 from fedloom.commands.shared import AsJson, Quiet, console_of, print_json, say
 from fedloom.commands.studies import AllowMixed, Only, carry_out
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, RunFolderError
 
 if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe, Scale
@@ -165,7 +165,7 @@ def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], place: Plac
 
 def foresee(cells: Sequence[Cell], place: Place) -> None:
     """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays, also what
-    another process foresaw meanwhile."""
+    another process foresaw meanwhile. Raises `RunFolderError` as `foreseen` does."""
     from fedloom.core.files import json_text, write_atomic
     from fedloom.papers.cost import study_cost
 
@@ -180,12 +180,21 @@ def foresee(cells: Sequence[Cell], place: Place) -> None:
 
 
 def foreseen(folder: Path) -> dict[str, float]:
-    """Seconds of one core for a run of each row, by "column/row", as far as they were foreseen."""
+    """Seconds of one core for a run of each row, by "column/row", as far as they were foreseen. Raises `RunFolderError`
+    if the file is damaged."""
     from fedloom.core.files import parse_json
 
     path = folder / _FORESEEN
-    found: dict[str, float] = parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and all(isinstance(seconds, int | float) for seconds in found.values()):
+            return found
+        why = "no seconds of rows"
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        why = str(error)
+    raise RunFolderError(f"{path}: damaged ({why}); delete this file, and the next call foresees again")
 
 
 def write_beside(
