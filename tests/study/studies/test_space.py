@@ -20,6 +20,12 @@ def test_lists_are_combined() -> None:
     assert tried_in(space, None) == [{"a": a, "b": b} for a in (1, 2) for b in (None, "x")]
 
 
+def test_keys_may_stand_in_sections_as_in_a_config() -> None:
+    nested = {"optimizer": {"lr": RATE["optimizer.lr"], "momentum": [0, 0.9]}, "a": {"b": {"low": [1, 2]}}, "c": [3]}
+    dotted = {**RATE, "optimizer.momentum": [0, 0.9], "a.b.low": [1, 2], "c": [3]}
+    assert read_space(nested) == read_space(dotted)
+
+
 def test_points_spread_over_a_logarithmic_range() -> None:
     rates = [point["optimizer.lr"] for point in tried_in(read_space(RATE), 32)]
     assert len(set(rates)) == 32
@@ -71,6 +77,13 @@ def test_every_method_tries_the_same_points() -> None:
         ({"tune": {"optimizer.lr": {"low": 0, "high": 1, "log": True}}, "tries": 4}, "begins above 0"),
         ({"tune": {"optimizer.lr": {"low": 0.1}}, "tries": 4}, "tune.optimizer.lr.high is missing"),
         ({"tune": {"optimizer.lr": {"low": 0.1, "high": 1, "logs": True}}, "tries": 4}, "logs"),
+        ({"tune": {"optimizer.lr": {"low": 0.1, "high": 1, 3: True}}, "tries": 4}, "tune.optimizer.lr.3 = "),
+        ({"tune": {"optimizer": {"lr": 0.1}}}, "tune.optimizer.lr = 0.1: need a list of values, or a range"),
+        ({"tune": {"optimizer": {}}}, "tune.optimizer = {}: need a list of values, or a range"),
+        (
+            {"tune": {"optimizer.lr": [0.1], "optimizer": {"lr": [0.2]}}},
+            "tune.optimizer.lr stands twice, with dots and in a section; name it once",
+        ),
     ],
 )
 def test_what_cannot_be_tried_is_one_line(keys: dict[str, Any], says: str) -> None:

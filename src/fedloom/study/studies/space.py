@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pydantic import ValidationError, model_validator
 
@@ -40,14 +40,35 @@ Space = dict[str, tuple[Any, ...] | Range]
 
 
 def read_space(given: Mapping[str, Any]) -> Space:
-    """The keys of `tune`, each a list of values or a range. Raises `ConfigError`."""
-    return {key: _one(f"tune.{key}", tried) for key, tried in given.items()}
+    """The keys of `tune` with dots, each a list of values or a range. Raises `ConfigError`, also for a key that stands
+    there twice, with dots and in sections."""
+    space: Space = {}
+    for key, tried in _with_dots(given):
+        if key in space:
+            raise ConfigError(f"tune.{key} stands twice, with dots and in a section; name it once")
+        space[key] = _one(f"tune.{key}", tried)
+    return space
+
+
+def _with_dots(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, tried in given.items():
+        if _is_section(tried):
+            yield from _with_dots(tried, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", tried
+
+
+def _is_section(given: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether it has keys to tune, and not plain values of a range: keys of a config may be called low, too."""
+    if not isinstance(given, Mapping) or not given:
+        return False
+    return all(isinstance(given[key], list | tuple | Mapping) for key in given.keys() & Range.model_fields.keys())
 
 
 def _one(key: str, given: Any) -> tuple[Any, ...] | Range:
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and given:
         try:
-            return Range(**given)
+            return Range.model_validate(given)
         except ValidationError as error:
             raise explained(error, key, Range) from None
     if not isinstance(given, list | tuple) or not given:
