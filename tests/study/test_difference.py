@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedloom.study.config import parse
 from fedloom.study.difference import difference
 
@@ -12,6 +14,14 @@ def test_single_keys_are_named() -> None:
     there = {**HERE, "optimizer": {"lr": 0.5, "name": "sgd"}, "engine": {"workers": 3}}
     assert difference(there, HERE) == "optimizer.lr: 0.5 there, 0.1 here"
     assert difference(HERE, HERE | {"engine": "serial", "checkpoint": {"keep": 9}}) == ""
+
+
+def test_keys_of_a_study_without_named_settings_are_told_as_it_has_them() -> None:
+    def settings(name: str, rounds: int) -> dict[str, Any]:
+        return {"settings": {name: {"rounds": rounds}}}
+
+    assert difference(settings("", 12), settings("", 10)) == "rounds: 12 there, 10 here"
+    assert difference(settings("a", 12), settings("a", 10)) == "settings.a.rounds: 12 there, 10 here"
 
 
 def test_a_key_that_is_missing() -> None:

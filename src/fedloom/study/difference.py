@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _NO_NUMBERS = {"engine", "checkpoint", "flower"}  # sections that change no number
+_UNNAMED = "settings.."  # before the keys of a study that names no setting
 _TOLD, _LONGEST = 3, 40
 
 
@@ -14,7 +15,10 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     there, here = dict(_leaves(before)), dict(_leaves(now))
     keys = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]
     keys = [key for key in keys if key.partition(".")[0] not in _NO_NUMBERS]
-    told = [f"{key}: {_short(there.get(key))} there, {_short(here.get(key))} here" for key in keys[:_TOLD]]
+    told = [
+        f"{key.removeprefix(_UNNAMED)}: {_short(there.get(key))} there, {_short(here.get(key))} here"
+        for key in keys[:_TOLD]
+    ]
     return "; ".join([*told, *([f"{len(keys) - _TOLD} more"] if len(keys) > _TOLD else [])])
 
 
