@@ -77,6 +77,24 @@ def test_engine_and_a_spelled_out_scenario_seed_do_not_split_a_group(make_result
     assert len(result_table([make_result(seed=0), make_result(seed=2, config=spelled)])) == 2
 
 
+def dealt(seed):
+    return {"scenario": {"source": "toy", "partition": "dirichlet", "alpha": 0.1, "seed": seed}}
+
+
+def test_a_scenario_that_is_fixed_over_the_seeds_is_one_row(make_result):
+    fixed = [make_result(seed=seed, config=dealt(0)) for seed in range(3)]
+    (row,) = result_table(fixed)
+    assert (row["label"], row["n"], row["setting"]) == ("fedavg", 3, {})
+    own = [make_result(seed=seed, config=dealt(seed)) for seed in range(3)]
+    assert [row["n"] for row in result_table(own)] == [3]
+    rows = result_table([make_result(seed=0), make_result("fedsc"), *fixed])
+    assert [(row["label"], row["n"]) for row in rows] == [
+        ("fedavg (seed=None)", 1),
+        ("fedsc", 1),
+        ("fedavg (seed=0)", 3),
+    ]
+
+
 def test_degenerate_notes_that_differ_in_figures_only_are_told_once(make_result):
     results = [make_result(seed=s, degenerate=[f"weights are uniform (spread {s}.5e-3)", "no BN"]) for s in range(2)]
     (row,) = result_table(results)

@@ -16,7 +16,10 @@ from fedloom.study.studies.records import tuned_keys
 
 # Settings that change how a run is executed or kept, but none of its numbers.
 _NOT_COMPARED = {"seed", "engine", "checkpoint", "flower"}
+_DEALT = "scenario.seed"
 _OWN_COLUMN = {"method", "preset", "evaluation.protocol", "evaluation.select"}
+
+_Key = tuple[tuple[str, str], ...]
 
 
 class ResultRow(TypedDict):
@@ -63,9 +66,9 @@ def result_table(results: Sequence[Result]) -> list[ResultRow]:
 
 def grouped(results: Sequence[Result]) -> list[Group]:
     """The groups. A second run of the same seed would shrink the std without adding evidence: it is left out."""
-    found: dict[tuple[tuple[str, str], ...], list[Result]] = {}
-    for result in results:
-        found.setdefault(tuple(sorted(_settings(result).items())), []).append(result)
+    found: dict[_Key, list[Result]] = {}
+    for equal, result in zip(_keys(results), results, strict=True):
+        found.setdefault(equal, []).append(result)
     keys = [dict(key) for key in found]
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
     groups = []
@@ -76,14 +79,23 @@ def grouped(results: Sequence[Result]) -> list[Group]:
     return groups
 
 
+def _keys(results: Sequence[Result]) -> list[_Key]:
+    """What must be equal within a group, of each run: its settings. The seed of the scenario counts, unless every run
+    that is alike in all else has none, or its own one spelled out."""
+    settings = [_settings(result) for result in results]
+    dealt = [one.pop(_DEALT, "None") for one in settings]
+    alike = [tuple(sorted(one.items())) for one in settings]
+    seeds = [("None", str(result.numbers["seed"])) for result in results]
+    fixed = {key for key, seed, own in zip(alike, dealt, seeds, strict=True) if seed not in own}
+    told = [seed if key in fixed else "None" for key, seed in zip(alike, dealt, strict=True)]
+    return [tuple(sorted((*key, (_DEALT, seed)))) for key, seed in zip(alike, told, strict=True)]
+
+
 def _settings(result: Result) -> dict[str, str]:
-    """What must be equal within a group, as flat key -> text."""
+    """All that a run says but the seed, as flat key -> text."""
     config = {key: value for key, value in result.config.items() if key not in _NOT_COMPARED}
-    settings = dict(flat(config))
-    if settings.get("scenario.seed") == str(result.numbers["seed"]):
-        settings["scenario.seed"] = "None"  # the run's own seed, only spelled out
     numbers = result.numbers
-    return settings | {
+    return dict(flat(config)) | {
         "method": numbers["method"],
         "preset": numbers["preset"],
         "evaluation.protocol": numbers["protocol"],
