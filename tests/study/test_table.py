@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -93,6 +94,17 @@ def test_a_scenario_that_is_fixed_over_the_seeds_is_one_row(make_result):
         ("fedsc", 1),
         ("fedavg (seed=0)", 3),
     ]
+
+
+def test_runs_of_a_study_have_the_names_that_it_gives_them(make_result):
+    def labels(*cells):
+        runs = [make_result(preset=preset) for preset in ("paper", "sound")]
+        return [row["label"] for row in result_table([replace(run, cell=cell) for run, cell in zip(runs, cells)])]
+
+    assert labels(("mild", "weak"), ("mild", "ours")) == ["mild/weak", "mild/ours"]
+    assert labels(("", "weak"), ("", "ours")) == ["weak", "ours"]
+    assert labels(("mild", "weak"), ("mild", "weak")) == ["fedavg (paper)", "fedavg (sound)"]  # of two studies
+    assert labels(("mild", "weak"), None) == ["mild/weak", "fedavg (sound)"]
 
 
 def test_degenerate_notes_that_differ_in_figures_only_are_told_once(make_result):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedloom.report import result_table, verdict
+from fedloom.study.verdict import verdicts
 
 
 @pytest.fixture
@@ -108,6 +111,17 @@ def test_settings_that_were_varied_are_never_ranked_together(make_result):
     assert "With rounds=1: fedsc is 10.0 points above fedavg" in said
     assert "With rounds=8: fedsc does not win here: it is 10.0 points below fedavg" in said
     assert "too" not in said
+
+
+def test_a_study_s_own_names_are_used(make_result):
+    got = {("short", "FedAvg", "fedavg"): 0.1, ("short", "ours", "fedsc"): 0.2, ("long", "FedAvg", "fedavg"): 0.5}
+    results = [
+        replace(make_result(method, accuracies=[v], config={"rounds": len(setting)}), cell=(setting, row))
+        for (setting, row, method), v in got.items()
+    ]
+    first, second = verdicts(result_table(results))
+    assert first.startswith("short: ours is 10.0 points above FedAvg (")
+    assert second.startswith("long: FedAvg reaches 50.0 % accuracy")
 
 
 def test_other_settings_that_differ_are_told(make_result):

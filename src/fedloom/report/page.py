@@ -24,7 +24,7 @@ from fedloom.study.results import Result
 from fedloom.study.studies.records import tuned_notes
 from fedloom.study.table import Group, attack_words, grouped
 from fedloom.study.text import counted, listed
-from fedloom.study.verdict import BASELINE, scenario_words, verdict
+from fedloom.study.verdict import BASELINE, scenario_words, verdicts
 
 # Keys of a scenario that every scenario has, or that say little about it.
 _PLAIN_SCENARIO = {
@@ -53,7 +53,7 @@ def page(results: Sequence[Result], title: str | None = None, parts: Sequence[Pa
     script = _asset("tables.js") + _asset("page.js")
     return Template(_asset("page.html")).substitute(
         title=escape(name),
-        verdict=escape(_unbroken(verdict(rows))),
+        verdict=_verdict(verdicts(rows)),
         facts=facts(_facts(groups)),
         notes=notes([*(limit for part in parts for limit in part.limits), *_notes(groups)]),
         table=numbers_table(rows, {end: formatted(results, form) for end, form in _SAVED.items()}),
@@ -63,6 +63,14 @@ def page(results: Sequence[Result], title: str | None = None, parts: Sequence[Pa
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def _verdict(sentences: Sequence[str]) -> str:
+    """One sentence as a paragraph, several as a list."""
+    told = [escape(_unbroken(sentence)) for sentence in sentences]
+    if len(told) == 1:
+        return f'<p class="verdict">{told[0]}</p>'
+    return f'<ul class="verdict">{"".join(f"<li>{one}</li>" for one in told)}</ul>'
 
 
 def _unbroken(sentence: str) -> str:

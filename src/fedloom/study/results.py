@@ -27,7 +27,8 @@ SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
 class Result(Tabular):
     """A finished run: `numbers` (what summary.json holds), all rows, and the folder if it was kept on disk.
 
-    memory: what `model` needs beside the folder; the weights of the server and the clients if there is no folder.
+    memory: what `model` needs beside the folder; the weights of the server and the clients if there is no folder. cell:
+    the setting and the row of the study that it is a run of, as that calls them.
     """
 
     numbers: dict[str, Any]
@@ -36,6 +37,7 @@ class Result(Tabular):
     scenario: dict[str, Any]
     folder: Path | None = None
     memory: Memory | None = field(default=None, repr=False, compare=False)
+    cell: tuple[str, str] | None = field(default=None, compare=False)
 
     @staticmethod
     def read(path: Path) -> Result | None:

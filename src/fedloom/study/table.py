@@ -25,7 +25,8 @@ _Key = tuple[tuple[str, str], ...]
 class ResultRow(TypedDict):
     """One group of runs. Accuracies are shares in [0, 1]; bytes and seconds are means per run."""
 
-    label: str  # the method, with as much more as tells it from the other rows
+    label: str  # what its study calls it; else the method, with as much more as tells it from the other rows
+    cell: tuple[str, str] | None  # its setting and row in its study; None where it is of none, or of several
     method: str
     preset: str
     protocol: str
@@ -71,12 +72,21 @@ def grouped(results: Sequence[Result]) -> list[Group]:
         found.setdefault(equal, []).append(result)
     keys = [dict(key) for key in found]
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
+    cells = [_cell(runs) for runs in found.values()]
     groups = []
-    for key, runs in zip(keys, found.values(), strict=True):
+    for key, cell, runs in zip(keys, cells, found.values(), strict=True):
+        cell = cell if cells.count(cell) == 1 else None
         siblings = [other for other in keys if other["method"] == key["method"]]
         differing = {n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _told(n, key, siblings)}
-        groups.append(_group(runs, _label(key, siblings, differing), differing))
+        label = "/".join(filter(None, cell)) if cell else _label(key, siblings, differing)
+        groups.append(_group(runs, label, cell, differing))
     return groups
+
+
+def _cell(runs: Sequence[Result]) -> tuple[str, str] | None:
+    """The cell of a study, but for the seed, that all runs are of."""
+    first = runs[0].cell
+    return first if all(run.cell == first for run in runs) else None
 
 
 def _keys(results: Sequence[Result]) -> list[_Key]:
@@ -130,7 +140,7 @@ def _label(key: dict[str, str], siblings: Sequence[dict[str, str]], differing: d
     return f"{key['method']} ({', '.join(parts)})" if parts else key["method"]
 
 
-def _group(runs: Sequence[Result], label: str, setting: dict[str, str]) -> Group:
+def _group(runs: Sequence[Result], label: str, cell: tuple[str, str] | None, setting: dict[str, str]) -> Group:
     by_seed: dict[int, Result] = {}
     for run in runs:
         by_seed.setdefault(run.numbers["seed"], run)
@@ -142,6 +152,7 @@ def _group(runs: Sequence[Result], label: str, setting: dict[str, str]) -> Group
     successes: list[Any] = [(n.get("attack") or {}).get("success") for n in numbers]
     row = ResultRow(
         label=label,
+        cell=cell,
         method=numbers[0]["method"],
         preset=numbers[0]["preset"],
         protocol=numbers[0]["protocol"],

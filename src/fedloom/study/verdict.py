@@ -1,4 +1,4 @@
-"""What the table says, in one honest sentence."""
+"""What the table says, in honest sentences."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ _TIE = 0.0005  # a share; below it a difference reads 0.0 points
 
 
 def verdict(rows: Sequence[ResultRow]) -> str:
+    """The `verdicts`, one after the other."""
+    return " ".join(verdicts(rows))
+
+
+def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     """Who is ahead of FedAvg (or, without it, of the next method), by how much, and whether seeds could explain it.
 
     A difference lies within the seeds' spread when the two mean ± sample std intervals touch. Rows of different
@@ -26,8 +31,15 @@ def verdict(rows: Sequence[ResultRow]) -> str:
     sentences = []
     for key, members in contexts.items():
         words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
-        sentences.append(f"With {words}: {_sentence(members)}." if words else f"{_sentence(members)}.")
-    return " ".join(sentences)
+        told = _setting(members) or (f"With {words}" if words else "")
+        sentences.append(f"{told}: {_sentence(members)}." if told else f"{_sentence(members)}.")
+    return sentences
+
+
+def _setting(rows: Sequence[ResultRow]) -> str:
+    """What their study calls the setting of these rows; empty where it has no name, or several."""
+    names = {row["cell"][0] if row["cell"] else "" for row in rows}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _axes(rows: Sequence[ResultRow]) -> set[str]:
@@ -54,15 +66,19 @@ def scenario_words(row: ResultRow) -> str:
 
 
 def _name(row: ResultRow, rows: Sequence[ResultRow]) -> str:
-    """The method where that is enough within these rows."""
-    return row["method"] if sum(other["method"] == row["method"] for other in rows) == 1 else row["label"]
+    """What their study calls it, else the method, where that is enough within these rows."""
+
+    def short(one: ResultRow) -> str:
+        return one["cell"][1] if one["cell"] else one["method"]
+
+    return short(row) if sum(short(other) == short(row) for other in rows) == 1 else row["label"]
 
 
 def _sentence(rows: Sequence[ResultRow]) -> str:
     if len(rows) == 1:
         row = rows[0]
         seeds = counted(row["n"], "seed") if row["n"] > 1 else "one seed, so its spread is unknown"
-        return f"{row['method']} reaches {plus_minus(row['accuracy'], row['std'])} % accuracy ({seeds})"
+        return f"{_name(row, rows)} reaches {plus_minus(row['accuracy'], row['std'])} % accuracy ({seeds})"
     baseline = next((row for row in rows if row["method"] == BASELINE), None)
     others = sorted((row for row in rows if row is not baseline), key=lambda row: -row["accuracy"])
     leader, rival = (others[0], others[1]) if baseline is None else (others[0], baseline)
