@@ -98,8 +98,9 @@ def test_a_scenario_that_is_fixed_over_the_seeds_is_one_row(make_result):
 
 def test_runs_of_a_study_have_the_names_that_it_gives_them(make_result):
     def labels(*cells):
-        runs = [make_result(preset=preset) for preset in ("paper", "sound")]
-        return [row["label"] for row in result_table([replace(run, cell=cell) for run, cell in zip(runs, cells)])]
+        pairs = zip(("paper", "sound"), cells, strict=True)
+        runs = [replace(make_result(preset=preset), cell=cell) for preset, cell in pairs]
+        return [row["label"] for row in result_table(runs)]
 
     assert labels(("mild", "weak"), ("mild", "ours")) == ["mild/weak", "mild/ours"]
     assert labels(("", "weak"), ("", "ours")) == ["weak", "ours"]
