@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -130,6 +131,20 @@ def test_a_damaged_trial_stops_its_method_alone(tmp_path: Path) -> None:
     ended = run_study(study, place, study.cells)
     assert list(ended.done) == ["fedprox/seed0"]
     assert ended.failed["fedavg/seed0"].startswith(f"not tuned: {place.cell(trial.folder)}/summary.json: damaged")
+
+
+def test_a_trial_of_another_config_chooses_nothing(tmp_path: Path) -> None:
+    study, place = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
+    run_study(study, place, study.cells)
+    (record,) = place.path.glob("trials/choice-*.json")
+    record.unlink()
+    one, other = (place.cell(trial.folder) for trial in trials_of(study, study.cells[0]))
+    shutil.rmtree(one)
+    shutil.copytree(other, one)
+    ended = run_study(study, place, study.cells)
+    why = f"not tuned: {one} holds a run of another config (optimizer.lr: 0.1 there, 1e-05 here); delete this folder"
+    assert ended.failed["fedavg/seed0"].startswith(why)
+    assert not record.exists()
 
 
 def test_trials_of_another_version_do_not_choose_unawares(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -113,6 +114,21 @@ def test_a_study_grows_in_its_folder_and_a_part_of_it_finds_its_place(tmp_path: 
     assert len(collect([out]).results) == 6
     with pytest.raises(RunFolderError, match="another study"):  # neither has all cells of the other
         run_all(parse_study(TINY | {"methods": ["fedavg", "moon"]}), out)
+
+
+def test_a_run_of_another_config_under_the_name_of_a_cell_is_not_taken_for_it(tmp_path: Path) -> None:
+    study, out = parse_study(TINY | {"seeds": 1}), tmp_path / "s"
+    done = run_all(study, out).done
+    stray = out / done["fedavg/seed0"]
+    shutil.rmtree(stray)
+    shutil.copytree(out / done["fedprox/seed0"], stray)  # as a slip of rsync does
+    ended = run_all(study, out)
+    assert list(ended.done) == ["fedprox/seed0"]
+    why = ended.failed["fedavg/seed0"]
+    assert why.startswith(f"{stray} holds a run of another config (")
+    assert "method: fedprox there, fedavg here); delete this folder, and the same command runs it again" in why
+    shutil.rmtree(stray)
+    assert len(run_all(study, out).done) == 2
 
 
 def test_runs_of_another_config_or_version_are_not_joined_unawares(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import write_atomic
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.study import marker
+from fedloom.study.config import RunConfig
 from fedloom.study.difference import difference
 from fedloom.study.results import Result
 from fedloom.study.studies.plan import Study, parse_study, relevant
@@ -83,14 +84,24 @@ class Place:
         """Whether the run of this folder has finished."""
         return (self.cell(folder) / "summary.json").exists()
 
-    def result(self, folder: str) -> Result:
-        """What a run that has finished left. Raises `RunFolderError` if a file of it is damaged or missing."""
-        found = Result.read(self.cell(folder))
+    def result(self, folder: str, config: RunConfig) -> Result:
+        """What a run that has finished left. Raises `RunFolderError` if a file of it is damaged or missing, or if it is
+        of another config: a folder's name has a part of the fingerprint alone, and may be a copy."""
+        try:
+            found = Result.read(self.cell(folder))
+            version_of(self.cell(folder))  # by which results are joined
+        except RunFolderError as damage:
+            raise RunFolderError(f"{damage}; the run folder is {self.cell(folder)}") from None
         if found is None:
             raise RunFolderError(
                 f"{self.cell(folder)}: its config.yaml or summary.json is missing; delete this folder and run again"
             )
-        version_of(self.cell(folder))  # by which results are joined
+        if found.numbers.get("fingerprint") != config.fingerprint():
+            how = difference(found.config, config.resolved()) or "made by another version of fedloom"
+            raise RunFolderError(
+                f"{self.cell(folder)} holds a run of another config ({how}); delete this folder, and the same command "
+                "runs it again"
+            )
         return found
 
     def state(self, folder: str) -> State:

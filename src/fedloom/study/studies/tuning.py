@@ -101,7 +101,7 @@ class Choices:
                 self._known[cell.group] = read(record)["chosen"]
             else:
                 try:
-                    scores = [validation_accuracy(self._place.result(trial.folder)) for trial in trials]
+                    scores = [validation_accuracy(self._place.result(trial.folder, trial.config)) for trial in trials]
                 except RunFolderError as damage:
                     return None, f"not tuned: {damage}"
                 self._known[cell.group] = self._choose(record, cell.group, trials, scores)

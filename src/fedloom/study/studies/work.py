@@ -40,7 +40,7 @@ On = Literal["here", "ray"]
 @dataclass(slots=True)
 class Outcome:
     """How the cells ended, by their names: run folders, the first line of each error, what has not ended. A finished
-    cell whose files are damaged has failed. `results`: of what is done, by run folder."""
+    cell whose files are damaged, or of another config, has failed. `results`: of what is done, by run folder."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ def outcome(study: Study, place: Place, cells: Sequence[Cell]) -> Outcome:
     for cell in cells:
         tuned, error = choices.of(cell)
         if tuned is not None:
-            error = _gather(place, tuned.folder, found.results)
+            error = _gather(place, tuned, found.results)
         if tuned is not None and tuned.folder in found.results:
             found.done[cell.name] = tuned.folder
         elif error:
@@ -129,16 +129,16 @@ def outcome(study: Study, place: Place, cells: Sequence[Cell]) -> Outcome:
     return found
 
 
-def _gather(place: Place, folder: str, results: dict[str, Result]) -> str | None:
+def _gather(place: Place, cell: Cell, results: dict[str, Result]) -> str | None:
     """Put the result of a run that has finished with the others, once; what is wrong with the run, if anything is."""
-    if folder in results:
+    if cell.folder in results:
         return None
-    if not place.finished(folder):
-        return place.error(folder)
+    if not place.finished(cell.folder):
+        return place.error(cell.folder)
     try:
-        results[folder] = place.result(folder)
+        results[cell.folder] = place.result(cell.folder, cell.config)
     except RunFolderError as damage:
-        return f"{damage}; the run folder is {place.cell(folder)}"
+        return str(damage)
     return None
 
 
