@@ -1,7 +1,8 @@
-"""A callback that processes of their own can import."""
+"""Callbacks that processes of their own can import."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -22,3 +23,10 @@ class DieOnce(Callback):
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FullDisk(Callback):
+    """Every round meets a full disk."""
+
+    def on_round(self, config: Any, round_: int, rows: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from command_line import call
+from fedloom import report
 from fedloom._version import __version__
 from fedloom.study.studies import work
 from pages import cells_of
@@ -64,6 +66,20 @@ def test_a_cell_that_fails_is_named_and_the_exit_code_says_so(capsys: Any) -> No
     assert "1 done, 1 failed, 0 left" in out
     assert "failed: hard/fedavg/seed0: DataError: none.npz: no such file" in err
     assert len(list(Path("s").glob("*.error.txt"))) == 1
+
+
+def test_a_full_disk_is_one_line(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **how: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    words = ("study", "mine.yaml", "--out", "s", "--only", "hard/fedavg", "--quiet")
+    for module, name in ((work, "run"), (report, "write_report")):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, full)
+            code, out, err = call(capsys, *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith("error: s: no space left on the device; the study has stopped")
+    assert call(capsys, *words)[0] == 0
 
 
 def test_a_finished_cell_that_is_damaged_has_failed_and_the_rest_is_reported(capsys: Any) -> None:

@@ -67,6 +67,7 @@ def reproduce(
         show_cost(recipe, study, cells, folder, chosen, as_json)
         return
     from fedloom.papers.data import refuse_missing
+    from fedloom.study.shortage import stopped_by_full_disk
     from fedloom.study.studies.place import Place
     from fedloom.study.studies.reuse import reuse as copies
     from fedloom.study.studies.work import refuse_other_versions
@@ -75,17 +76,18 @@ def reproduce(
     Place(folder).claim(study)
     if not allow_mixed:
         refuse_other_versions(study, Place(folder), cells)
-    for other in reuse or ():
-        copied = copies(Place(folder), cells, other)
-        say(f"{len(copied)} of {len(cells)} cells copied from {other}")
-    if recipe.table.kind == "table":
-        foresee(cells, Place(folder))
-    carry_out(
-        *(study, folder, only or (), False, workers, quiet, as_json),
-        allow_mixed=allow_mixed,
-        one_core=True,
-        beside=lambda: write_beside(recipe, folder, chosen, overrides or (), allow_mixed),
-    )
+    with stopped_by_full_disk(folder):
+        for other in reuse or ():
+            copied = copies(Place(folder), cells, other)
+            say(f"{len(copied)} of {len(cells)} cells copied from {other}")
+        if recipe.table.kind == "table":
+            foresee(cells, Place(folder))
+        carry_out(
+            *(study, folder, only or (), False, workers, quiet, as_json),
+            allow_mixed=allow_mixed,
+            one_core=True,
+            beside=lambda: write_beside(recipe, folder, chosen, overrides or (), allow_mixed),
+        )
 
 
 def show_all(scale: Scale, as_json: bool) -> None:

@@ -45,6 +45,7 @@ def study(
     as_json: AsJson = False,
 ) -> None:
     """A grid of cells (settings, methods, seeds): resumable, in any order, by several processes or machines."""
+    from fedloom.study.shortage import stopped_by_full_disk
     from fedloom.study.studies.plan import read_study
 
     if on == "ray" and workers > 1:
@@ -53,7 +54,8 @@ def study(
         )
     planned = read_study(file, overrides or ())
     folder = out or Path("runs") / f"study-{file.stem}"
-    carry_out(planned, folder, only or (), plan, workers, quiet, as_json, on, allow_mixed)
+    with stopped_by_full_disk(folder):
+        carry_out(planned, folder, only or (), plan, workers, quiet, as_json, on, allow_mixed)
 
 
 def carry_out(

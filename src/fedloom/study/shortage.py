@@ -14,6 +14,7 @@ _DISK = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "a file would be larger than is allowed here (ulimit -f)",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # whoever writes next meets them, too
 _MEMORY = ("can't allocate memory", "CUDA out of memory")  # in what torch raises
 
 
@@ -31,6 +32,30 @@ def explained(path: Path) -> Iterator[None]:
         else:
             raise
         raise RunFolderError(f"{path}: {what} and go on with --resume") from error
+
+
+@contextlib.contextmanager
+def stopped_by_full_disk(folder: Path) -> Iterator[None]:
+    """Within it, a full disk is a `RunFolderError` that says how the study in this folder goes on."""
+    try:
+        yield
+    except (OSError, RunFolderError) as error:
+        what = of_full_disk(error)
+        if what is None:
+            raise
+        raise RunFolderError(
+            f"{folder}: {what}; the study has stopped, and its last checkpoints are intact: free space there, and the "
+            "same command goes on"
+        ) from error
+
+
+def of_full_disk(error: BaseException | None) -> str | None:
+    """What a full disk says, if one is behind an error; else None."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return _DISK[error.errno]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _lacks_memory(error: BaseException | None) -> bool:

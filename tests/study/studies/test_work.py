@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import random
 import shutil
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from die_once import DieOnce
+from die_once import DieOnce, FullDisk
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.study.callbacks import Callback
 from fedloom.study.collect import collect
@@ -90,6 +91,27 @@ def test_a_cell_that_fails_is_kept_and_the_rest_goes_on(tmp_path: Path) -> None:
     np.savez(data, x_train=x, y_train=y, x_test=x, y_test=y)
     assert run_all(study, out).failed == {}
     assert not list(out.glob("*.error.txt"))
+
+
+def test_a_full_disk_ends_the_study_before_its_other_cells_meet_it(tmp_path: Path) -> None:
+    news: list[Event] = []
+    says = f"^{tmp_path}/s: no space left on the device; the study has stopped, .*: free space there, and the same"
+    with pytest.raises(RunFolderError, match=says):
+        run_all(parse_study(TINY), tmp_path / "s", listener=news.append, callbacks=[FullDisk()])
+    assert {event.position for event in news} == {0}
+    assert len(run_all(parse_study(TINY), tmp_path / "s").done) == 4
+
+
+def test_a_disk_that_is_full_when_an_error_is_to_be_kept_ends_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(place: Place, folder: str, text: str) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(Place, "write_error", full)
+    values = TINY | {"scenario": {"source": "npz", "path": "none.npz", "partition": "iid"}}
+    with pytest.raises(RunFolderError, match="/s: the disk quota is used up; the study has stopped"):
+        run_all(parse_study(values), tmp_path / "s")
 
 
 def test_the_folder_of_another_study_is_refused(tmp_path: Path) -> None:
@@ -231,6 +253,12 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         assert one is not None
         assert two is not None
         assert one.numbers["checkpoint_sha256"] == two.numbers["checkpoint_sha256"], f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_study_of_several_processes_in_the_same_line(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="/s: no space left on the device; the study has stopped"):
+        run_all(parse_study(TINY), tmp_path / "s", workers=2, callbacks=[FullDisk()])
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from fedloom.study.compare import Event, Forward, Listener, follow, on_one_core
 from fedloom.study.config import RunConfig
 from fedloom.study.results import Result
 from fedloom.study.run import run
+from fedloom.study.shortage import of_full_disk, stopped_by_full_disk
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import Cell, Study
 from fedloom.study.studies.tuning import Choices, Trial, trials_of
@@ -189,9 +190,15 @@ class Shift:
     all_cores: bool
 
     def work(self, send: Listener, positions: Collection[int] | None = None) -> None:
-        """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere."""
-        chosen = range(len(self.jobs)) if positions is None else positions
-        pending = [(one, self.jobs[one]) for one in chosen]
+        """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere.
+
+        Raises `RunFolderError` if the disk is full: no other job would fare better.
+        """
+        with stopped_by_full_disk(self.place.path):
+            self._work(send, range(len(self.jobs)) if positions is None else positions)
+
+    def _work(self, send: Listener, positions: Collection[int]) -> None:
+        pending = [(one, self.jobs[one]) for one in positions]
         choices = Choices(self.study, self.place, earlier=self.earlier, records=True)
         while pending:
             left = [(position, job) for position, job in pending if not self._ended(position, job, choices, send)]
@@ -222,6 +229,8 @@ class Shift:
         try:
             run(config, out=self.place.cell(folder), existing="resume", callbacks=watching)
         except Exception as error:
+            if of_full_disk(error):
+                raise
             message = " ".join(f"{type(error).__name__}: {error}".split())
             when = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({time.time_ns()})"
             self.place.write_error(folder, f"{message}\n{when}\n\n{''.join(traceback.format_exception(error))}")
@@ -258,11 +267,17 @@ def _begin(shift: Shift, news: Connection, held: Connection) -> None:
         with one_at_a_time:
             news.send(event)
 
-    shift.work(send)
+    try:
+        shift.work(send)
+    except RunFolderError as error:
+        news.send(error)
 
 
 def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
-    """Pass events on until no process works any more. Of one that was killed this is told, and others take its cell."""
+    """Pass events on until no process works any more. Of one that was killed this is told, and others take its cell.
+
+    Raises the `RunFolderError` that stopped a process.
+    """
     open_ = list(news)
     while open_:
         for one in wait(open_):
@@ -279,4 +294,6 @@ def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
                     told = f"a process of this call {how}{why}; {rest}"
                     listener(Event(0, 0, note=told))
             else:
+                if isinstance(event, RunFolderError):
+                    raise event
                 listener(event)
