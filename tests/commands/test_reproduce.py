@@ -239,6 +239,24 @@ def test_a_figure_takes_the_finished_cells_of_its_table(capsys: Any) -> None:
     assert "FedAvg" in Path("f/figure.csv").read_text()
 
 
+def test_a_refused_call_leaves_no_folder_and_no_study_behind(capsys: Any) -> None:
+    words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--quiet")
+    code, _, err = call(capsys, *words, "--out", "t", "--reuse", "nowhere")
+    assert code == 2
+    assert "nowhere: no study in this folder" in err
+    assert not Path("t").exists()
+    assert call(capsys, *words, "--out", "t", "--seeds", "1")[0] == 0
+    (one,) = Path("t").glob("fedavg-*")
+    told = json.loads((one / "env.json").read_text())
+    told["versions"]["fedloom"] = "0.0.1"
+    (one / "env.json").write_text(json.dumps(told))
+    kept = Path("t/study.yaml").read_text()
+    code, _, err = call(capsys, *words, "--out", "t", "--seeds", "2")
+    assert code == 2
+    assert f"{one} is of 0.0.1" in err
+    assert Path("t/study.yaml").read_text() == kept
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -13,6 +13,7 @@ import pytest
 from command_line import call
 from fedloom import report
 from fedloom._version import __version__
+from fedloom.core.errors import ConfigError
 from fedloom.study.studies import work
 from pages import cells_of
 
@@ -176,6 +177,27 @@ def test_the_page_says_what_is_done_failed_and_not_run(capsys: Any) -> None:
     both = Path("both.html").read_text()
     assert [both.count(f">Cells of the study ({name})</h2>") for name in "st"] == [1, 1]
     assert [both.count(f'id="{name}"') for name in ("cells", "cells-2")] == [1, 1]
+
+
+def test_a_refused_call_leaves_its_folder_as_it_was(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(asks: str) -> None:
+        raise ConfigError(f"{asks}: no Ray cluster is there")
+
+    monkeypatch.setattr(work, "connected", refuse)
+    assert call(capsys, "study", "mine.yaml", "--out", "s", "--on", "ray")[0] == 2
+    assert not Path("s").exists()
+    assert call(capsys, "study", "mine.yaml", "--out", "s", "--only", "hard/fedavg")[0] == 0
+    kept = Path("s/study.yaml").read_text()
+    larger = ("study", "mine.yaml", "seeds=2", "--out", "s")
+    assert call(capsys, *larger, "--on", "ray")[0] == 2
+    (other,) = Path("s").glob("fedavg-*")
+    told = json.loads((other / "env.json").read_text())
+    told["versions"]["fedloom"] = "0.0.1"
+    (other / "env.json").write_text(json.dumps(told))
+    code, _, err = call(capsys, *larger, "--only", "hard/fedavg/seed1")
+    assert code == 2
+    assert f"{other} is of 0.0.1" in err
+    assert Path("s/study.yaml").read_text() == kept
 
 
 @pytest.mark.parametrize(

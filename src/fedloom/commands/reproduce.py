@@ -69,19 +69,24 @@ def reproduce(
     from fedloom.papers.data import refuse_missing
     from fedloom.study.shortage import stopped_by_full_disk
     from fedloom.study.studies.place import Place
+    from fedloom.study.studies.reuse import reusable
     from fedloom.study.studies.reuse import reuse as copies
     from fedloom.study.studies.work import refuse_other_versions
 
+    place = Place(folder)
+    place.check(study)
+    for other in reuse or ():
+        reusable(place, cells, other)
     refuse_missing(cells)
-    Place(folder).claim(study)
     if not allow_mixed:
-        refuse_other_versions(study, Place(folder), cells)
+        refuse_other_versions(study, place, cells)
     with stopped_by_full_disk(folder):
+        place.claim(study)  # once nothing speaks against it
         for other in reuse or ():
-            copied = copies(Place(folder), cells, other)
+            copied = copies(place, cells, other)
             say(f"{len(copied)} of {len(cells)} cells copied from {other}")
         if recipe.table.kind == "table":
-            foresee(cells, Place(folder))
+            foresee(cells, place)
         carry_out(
             *(study, folder, only or (), False, workers, quiet, as_json),
             allow_mixed=allow_mixed,

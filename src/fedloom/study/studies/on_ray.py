@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.core.errors import RunFolderError
-from fedloom.engine.ray.cluster import Lost, Ref, connected
+from fedloom.engine.ray.cluster import Cluster, Lost, Ref
 from fedloom.study.compare import Event, Listener
 from fedloom.study.studies.place import STUDY
 from fedloom.study.studies.plan import Cell
@@ -19,28 +19,27 @@ if TYPE_CHECKING:
     from fedloom.study.studies.work import Shift
 
 
-def on_ray(shift: Shift, listener: Listener) -> None:
+def on_ray(cluster: Cluster, shift: Shift, listener: Listener) -> None:
     """Every job of a shift as a task; cells wait for their trials. The news of a job come when it has ended.
 
-    Raises `ConfigError` where Ray or a cluster is missing, `RunFolderError` if a node does not see the folder.
+    Raises `RunFolderError` if a node does not see the folder.
     """
-    with connected("--on ray") as cluster:
-        shared, tasks = cluster.put(shift), dict[str, Ref]()
+    shared, tasks = cluster.put(shift), dict[str, Ref]()
 
-        def calls() -> Iterator[tuple[int, Ref]]:
-            for position, job in enumerate(shift.jobs):
-                trials = trials_of(shift.study, job) if isinstance(job, Cell) else []
-                first = [tasks[trial.folder] for trial in trials]
-                tasks[job.folder] = cluster.call(_work, shared, Path.cwd(), position, *first)
-                yield position, tasks[job.folder]
+    def calls() -> Iterator[tuple[int, Ref]]:
+        for position, job in enumerate(shift.jobs):
+            trials = trials_of(shift.study, job) if isinstance(job, Cell) else []
+            first = [tasks[trial.folder] for trial in trials]
+            tasks[job.folder] = cluster.call(_work, shared, Path.cwd(), position, *first)
+            yield position, tasks[job.folder]
 
-        for position, news in cluster.ended(calls()):
-            if isinstance(news, Lost):
-                folder = shift.jobs[position].folder
-                listener(Event(position, 0, note=f"{folder} is left: {news.why}; the same command goes on with it"))
-            else:
-                for event in news:
-                    listener(event)
+    for position, news in cluster.ended(calls()):
+        if isinstance(news, Lost):
+            folder = shift.jobs[position].folder
+            listener(Event(position, 0, note=f"{folder} is left: {news.why}; the same command goes on with it"))
+        else:
+            for event in news:
+                listener(event)
 
 
 def _work(shift: Shift, here: Path, position: int, *trials: Any) -> list[Event]:

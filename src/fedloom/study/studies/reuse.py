@@ -16,21 +16,25 @@ from fedloom.study.versions import version_of
 _COPIES = ".copies"  # what a killed process left there is none of the study's, and is cleared by the next copy
 
 
-def reuse(place: Place, cells: Sequence[Cell], other: Path) -> list[str]:
-    """Copy those of `cells` that are finished in the study's folder `other` and not begun here; their names.
+def reusable(place: Place, cells: Sequence[Cell], other: Path) -> list[Cell]:
+    """Those of `cells` that are finished in the study's folder `other` and not begun here, where they would go on.
 
-    A cell is taken where its config is the same in all keys and this version of fedloom made it. Raises `ConfigError`
-    for a folder without a study, `RunFolderError` for a copy that cannot be written and a damaged run.
+    A cell is there if its config is the same in all keys and this version of fedloom made it. Raises `ConfigError` for
+    a folder without a study, `RunFolderError` for a damaged run.
     """
     if not (other / STUDY).exists():
         raise ConfigError(f"{other}: no study in this folder; give the folder of a table, or of a study")
-    return [cell.name for cell in cells if _take(place, cell, other / cell.folder)]
+    return [cell for cell in cells if not place.cell(cell.folder).exists() and _is(cell, other / cell.folder)]
+
+
+def reuse(place: Place, cells: Sequence[Cell], other: Path) -> list[str]:
+    """Copy the `reusable` cells of the folder `other`; their names. Raises as that does, and `RunFolderError` for a
+    copy that cannot be written."""
+    return [cell.name for cell in reusable(place, cells, other) if _take(place, cell, other / cell.folder)]
 
 
 def _take(place: Place, cell: Cell, source: Path) -> bool:
     target, copy = place.cell(cell.folder), place.path / _COPIES / cell.folder
-    if target.exists() or not _is(cell, source):  # begun here: it goes on here
-        return False
     with place.taken(cell.folder) as mine:
         if not mine or target.exists():
             return False

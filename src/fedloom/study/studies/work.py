@@ -22,12 +22,14 @@ from typing import Literal
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.interrupts import no_interrupts
+from fedloom.engine.ray.cluster import connected
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import Event, Forward, Listener, follow, on_one_core
 from fedloom.study.config import RunConfig
 from fedloom.study.results import Result
 from fedloom.study.run import run
 from fedloom.study.shortage import of_full_disk, stopped_by_full_disk
+from fedloom.study.studies.on_ray import on_ray
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import Cell, Study
 from fedloom.study.studies.tuning import Choices, Trial, trials_of
@@ -75,30 +77,32 @@ def run_study(
 
     listener: hears of the runs by their place in `jobs_of`. callbacks: every run gets copies of its own. one_core:
     engine `auto` is serial with one worker, too, as it is with several, so that the seconds of a run are those of one
-    core. allow_mixed: the folder may have cells of other versions of fedloom. Raises `ConfigError` and `RunFolderError`
-    before any cell runs; what fails in a cell is kept beside its folder, and the rest goes on.
+    core. allow_mixed: the folder may have cells of other versions of fedloom. Raises `ConfigError` before
+    any cell runs, and then leaves the folder as it was; `RunFolderError` for a folder that cannot be used, and for a
+    full disk. What else fails in a cell is kept beside its folder, and the rest goes on.
     """
     jobs = jobs_of(study, cells)
-    place.claim(study)
+    place.check(study)
     if not allow_mixed:
         refuse_other_versions(study, place, cells)
     alone = min(workers, len(jobs)) < 2 and on == "here"
-    shift = Shift(study, place, jobs, place.errors(), tuple(callbacks), alone and not one_core)
-    if on == "ray":
-        from fedloom.study.studies.on_ray import on_ray
-
-        on_ray(shift, listener)
-    elif alone:
-        shift.work(listener)
-    else:
-        _side_by_side(shift, min(workers, len(jobs)), listener)
+    with connected("--on ray") if on == "ray" else contextlib.nullcontext() as cluster:
+        place.claim(study)  # once nothing speaks against it
+        shift = Shift(study, place, jobs, place.errors(), tuple(callbacks), alone and not one_core)
+        if cluster is not None:
+            on_ray(cluster, shift, listener)
+        elif alone:
+            shift.work(listener)
+        else:
+            _side_by_side(shift, min(workers, len(jobs)), listener)
     return outcome(study, place, cells)
 
 
 def refuse_other_versions(study: Study, place: Place, cells: Sequence[Cell]) -> None:
     """Raises `ConfigError` if what the folder has finished, and `cells`, begun or left, would not all be of one version
     of fedloom. Trials count."""
-    whole, wanted = read(place.path) or study, set(_folders(study, place, cells))
+    there, wanted = read(place.path), set(_folders(study, place, cells))
+    whole = study if there is None or study.holds(there) else there
     made: dict[str, str | None] = {}
     for folder in _folders(whole, place, whole.cells):
         if folder in wanted or place.finished(folder):
