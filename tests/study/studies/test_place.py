@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedloom.study.studies.place import Place
+from fedloom.study.studies.place import Place, read
+from fedloom.study.studies.plan import parse_study
 
 
 def test_looking_at_a_cell_creates_nothing(tmp_path: Path) -> None:
     place = Place(tmp_path)
     assert place.state("cell") == "left"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_study_with_other_names_for_the_same_cells_takes_the_folder_over(tmp_path: Path) -> None:
+    place, keys = Place(tmp_path), {"scenario": {"source": "digits", "partition": "iid", "clients": 2}}
+    old = parse_study(keys | {"methods": {"weak": {"method": "fedprox"}}, "seeds": 2})
+    new = parse_study(keys | {"methods": {"FedProx": {"method": "fedprox"}}, "seeds": 2})
+    for study in (old, new):
+        place.claim(study)
+        kept = read(tmp_path)
+        assert kept is not None
+        assert kept.values == study.values
+    place.claim(parse_study(keys | {"methods": {"weak": {"method": "fedprox"}}, "seeds": 1}))  # a part changes nothing
+    assert read(tmp_path) == new
 
 
 def test_a_cell_that_somebody_holds_is_under_way(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ class Place:
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
 
     def claim(self, study: Study) -> None:
-        """Make the folder, and mark it as this study's; a study with more cells takes it over. Raises `RunFolderError`
-        as `check` does."""
+        """Make the folder, and mark it as this study's; one that has all cells of the study there takes it over. Raises
+        `RunFolderError` as `check` does."""
         marker.check(self.path, "study")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class Place:
                 self.check(study)
                 marker.claim(self.path, "study")
                 there = read(self.path)
-                if there is None or not there.holds(study):  # it has grown
+                if there is None or (there.values != study.values and study.holds(there)):  # grown, or renamed
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot be used as the folder of a study ({error.strerror})") from None
