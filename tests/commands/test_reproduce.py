@@ -239,6 +239,22 @@ def test_a_figure_takes_the_finished_cells_of_its_table(capsys: Any) -> None:
     assert "FedAvg" in Path("f/figure.csv").read_text()
 
 
+def test_cells_that_are_finished_here_or_elsewhere_need_no_data(capsys: Any) -> None:
+    import numpy as np
+
+    x, y = np.random.default_rng(0).random((400, 8, 8), np.float32), np.arange(400) % 10
+    np.savez("x.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    own = ("scenario.source=npz", "scenario.path=x.npz", *CHANGED[1:])
+    words = ("reproduce", "feddw/table1", *own, "--only", "mnist-practical/FedAvg", "--quiet")
+    assert call(capsys, *words, "--seeds", "1", "--out", "t")[0] == 0
+    Path("x.npz").unlink()
+    assert call(capsys, *words, "--seeds", "1", "--out", "t")[0] == 0
+    assert call(capsys, *words, "--seeds", "1", "--out", "u", "--reuse", "t")[0] == 0
+    code, _, err = call(capsys, *words, "--seeds", "2", "--out", "t")
+    assert code == 2
+    assert "x.npz: no such file" in err
+
+
 def test_a_refused_call_leaves_no_folder_and_no_study_behind(capsys: Any) -> None:
     words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--quiet")
     code, _, err = call(capsys, *words, "--out", "t", "--reuse", "nowhere")

@@ -67,6 +67,7 @@ def reproduce(
         show_cost(recipe, study, cells, folder, chosen, as_json)
         return
     from fedloom.papers.data import refuse_missing
+    from fedloom.papers.figures import OF_MODELS
     from fedloom.study.shortage import stopped_by_full_disk
     from fedloom.study.studies.place import Place
     from fedloom.study.studies.reuse import reusable
@@ -75,9 +76,9 @@ def reproduce(
 
     place = Place(folder)
     place.check(study)
-    for other in reuse or ():
-        reusable(place, cells, other)
-    refuse_missing(cells)
+    kept = {cell.folder for other in reuse or () for cell in reusable(place, cells, other)}
+    kept |= {cell.folder for cell in cells if place.finished(cell.folder)}
+    refuse_missing([cell for cell in cells if cell.folder not in kept or recipe.table.kind in OF_MODELS])
     if not allow_mixed:
         refuse_other_versions(study, place, cells)
     with stopped_by_full_disk(folder):

@@ -11,6 +11,7 @@ from fedloom.study.clients import client_accuracies
 from fedloom.study.results import Result
 from fedloom.study.targets import reached
 
+OF_MODELS = ("points", "relations", "norms", "surface")  # kinds of figures that measure trained models, on their data
 Row = dict[str, Any]
 
 
@@ -38,7 +39,7 @@ def tidy(recipe: Recipe, done: Done, tell: Callable[[str], None] = lambda line: 
 
 def _measures(recipe: Recipe) -> Callable[[Result], list[Row]] | None:
     """What is measured of a trained model; None for figures of accuracies."""
-    if recipe.table.kind not in ("points", "relations", "norms", "surface"):
+    if recipe.table.kind not in OF_MODELS:
         return None
     from fedloom.papers import probes  # brings torch
 
