@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import multiprocessing
 import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +29,7 @@ from fedloom.study.compare import Event
 from fedloom.study.results import Result
 from fedloom.study.studies.place import Place
 from fedloom.study.studies.plan import Study, parse_study
-from fedloom.study.studies.work import Outcome, done_of, outcome, run_study
+from fedloom.study.studies.work import Outcome, _listen, done_of, outcome, run_study
 
 TINY: dict[str, Any] = {
     "scenario": {"source": "digits", "partition": "iid", "clients": 2, "val": 0.1},
@@ -112,6 +115,43 @@ def test_a_disk_that_is_full_when_an_error_is_to_be_kept_ends_the_study(
     values = TINY | {"scenario": {"source": "npz", "path": "none.npz", "partition": "iid"}}
     with pytest.raises(RunFolderError, match="/s: the disk quota is used up; the study has stopped"):
         run_all(parse_study(values), tmp_path / "s")
+
+
+def test_who_waits_for_other_processes_says_so_once(tmp_path: Path) -> None:
+    study, place, news = parse_study(TINY), Place(tmp_path / "s"), list[Event]()
+    place.claim(study)
+    held = threading.Event()
+
+    def work_elsewhere() -> None:
+        with Place(place.path).taken(study.cells[0].folder):
+            held.set()
+            time.sleep(1)
+
+    other = threading.Thread(target=work_elsewhere)
+    other.start()
+    held.wait()
+    assert len(run_all(study, place.path, ["fedavg"], listener=news.append).done) == 2
+    other.join()
+    assert [event.note for event in news if event.note] == ["1 run left, with other processes; waiting for them"]
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_workers_that_wait_for_one_another_say_nothing(at_work: bool) -> None:
+    told, news, ends = list[Event](), dict[Any, Any](), []
+    for _ in range(2):
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        news[ours] = SimpleNamespace(join=lambda: None, exitcode=0)
+        ends.append(theirs)
+    for sent in (2, 2, 1):
+        ends[0].send(sent)
+    for sent in (Event(0, 1), *(() if at_work else (1, 1))):
+        ends[1].send(sent)
+    ends[1].send(Event(0, 2))
+    for end_ in ends:
+        end_.close()
+    _listen(news, told.append)
+    notes = ["1 run left, with other processes; waiting for them"]
+    assert [event.note for event in told if event.note] == ([] if at_work else notes)
 
 
 def test_the_folder_of_another_study_is_refused(tmp_path: Path) -> None:

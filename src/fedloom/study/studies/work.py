@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -33,10 +33,12 @@ from fedloom.study.studies.on_ray import on_ray
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import Cell, Study
 from fedloom.study.studies.tuning import Choices, Trial, trials_of
+from fedloom.study.text import counted
 from fedloom.study.versions import refuse_mixed, refuse_mixed_results, version_of
 
 _PAUSE = 0.25  # seconds between two looks at cells that others hold
 Job = Cell | Trial
+Waits = Callable[[int], None]  # hears how many jobs are left, all with other processes
 On = Literal["here", "ray"]
 
 
@@ -92,7 +94,7 @@ def run_study(
         if cluster is not None:
             on_ray(cluster, shift, listener)
         elif alone:
-            shift.work(listener)
+            shift.work(listener, waits=_told_once(listener))
         else:
             _side_by_side(shift, min(workers, len(jobs)), listener)
     return outcome(study, place, cells)
@@ -193,20 +195,21 @@ class Shift:
     callbacks: tuple[Callback, ...]
     all_cores: bool
 
-    def work(self, send: Listener, positions: Collection[int] | None = None) -> None:
+    def work(self, send: Listener, positions: Collection[int] | None = None, waits: Waits = lambda left: None) -> None:
         """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere.
 
-        Raises `RunFolderError` if the disk is full: no other job would fare better.
+        waits: hears of every pause. Raises `RunFolderError` if the disk is full: no other job would fare better.
         """
         with stopped_by_full_disk(self.place.path):
-            self._work(send, range(len(self.jobs)) if positions is None else positions)
+            self._work(send, range(len(self.jobs)) if positions is None else positions, waits)
 
-    def _work(self, send: Listener, positions: Collection[int]) -> None:
+    def _work(self, send: Listener, positions: Collection[int], waits: Waits) -> None:
         pending = [(one, self.jobs[one]) for one in positions]
         choices = Choices(self.study, self.place, earlier=self.earlier, records=True)
         while pending:
             left = [(position, job) for position, job in pending if not self._ended(position, job, choices, send)]
             if len(left) == len(pending):
+                waits(len(left))
                 time.sleep(_PAUSE)
             pending = left
 
@@ -243,6 +246,19 @@ class Shift:
             self.place.clear_error(folder)
 
 
+def _told_once(listener: Listener) -> Waits:
+    """Tells of the first wait: who waits longer knows by then."""
+    told = False
+
+    def tell(left: int) -> None:
+        nonlocal told
+        if not told:
+            listener(Event(0, 0, note=f"{counted(left, 'run')} left, with other processes; waiting for them"))
+        told = True
+
+    return tell
+
+
 def _side_by_side(shift: Shift, workers: int, listener: Listener) -> None:
     context = multiprocessing.get_context("spawn")
     read, held = context.Pipe(duplex=False)
@@ -267,12 +283,12 @@ def _begin(shift: Shift, news: Connection, held: Connection) -> None:
     threading.Thread(target=follow, args=(held,), daemon=True).start()
     one_at_a_time = threading.Lock()  # notes may come from another thread
 
-    def send(event: Event) -> None:
+    def send(event: Event | int) -> None:
         with one_at_a_time:
             news.send(event)
 
     try:
-        shift.work(send)
+        shift.work(send, waits=send)
     except RunFolderError as error:
         news.send(error)
 
@@ -280,9 +296,9 @@ def _begin(shift: Shift, news: Connection, held: Connection) -> None:
 def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
     """Pass events on until no process works any more. Of one that was killed this is told, and others take its cell.
 
-    Raises the `RunFolderError` that stopped a process.
+    Where all of them wait, they wait for processes of other calls. Raises the `RunFolderError` that stopped a process.
     """
-    open_ = list(news)
+    open_, idle, tell = list(news), set[Connection](), _told_once(listener)
     while open_:
         for one in wait(open_):
             assert isinstance(one, Connection)
@@ -290,6 +306,7 @@ def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
                 event = one.recv()
             except (EOFError, OSError):
                 open_.remove(one)
+                idle.discard(one)
                 news[one].join()
                 if code := news[one].exitcode:
                     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -300,4 +317,10 @@ def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
             else:
                 if isinstance(event, RunFolderError):
                     raise event
-                listener(event)
+                if isinstance(event, int):
+                    idle.add(one)
+                    if len(idle) == len(open_):
+                        tell(event)
+                else:
+                    idle.discard(one)
+                    listener(event)
