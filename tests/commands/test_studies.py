@@ -157,7 +157,8 @@ def test_the_page_says_what_is_done_failed_and_not_run(capsys: Any) -> None:
     assert call(capsys, "study", "mine.yaml", "seeds=2", "--out", "s", "--only", "hard/fedavg/seed0")[0] == 1
     page = Path("s/report.html").read_text()
     notes = page.partition("</aside>")[0]
-    assert "3 of 8 cells done, 1 failed, 4 not run yet: see Cells of the study." in notes
+    limit = "3 of 8 cells done, 1 failed, 4 not run yet: the report names them in Cells of the study."
+    assert limit in notes
     assert "Rows are means over unequal seeds: 0 and 1 for fedavg; 1 for fedprox." in notes
     why = "DataError: none.npz: no such file; expected an .npz with x_train, y_train, x_test, y_test"
     assert {row[0]: row[1:] for row in cells_of(page, "Cells of the study")} == {
@@ -167,8 +168,11 @@ def test_the_page_says_what_is_done_failed_and_not_run(capsys: Any) -> None:
     }
     assert "<p>Rows of which no seed was run yet: hard/fedprox.</p>" in page
     Path("s/report.html").unlink()
-    assert call(capsys, "report", "s")[0] == 0
+    assert call(capsys, "report", "s")[::2] == (0, f"{limit}\n")
     assert Path("s/report.html").read_text() == page  # the report that is made later knows the study, too
+    assert json.loads(call(capsys, "report", "s", "--json")[1])["limits"] == [limit]
+    assert call(capsys, "table", "s")[::2] == (0, f"{limit}\n")
+    assert call(capsys, "table", "s", "--allow-mixed")[2] == ""
     (run, *_) = Path("s").glob("fedavg-*/summary.json")
     assert call(capsys, "report", str(run.parent), "--out", "one.html")[0] == 0
     assert "Cells of the study" not in Path("one.html").read_text()
@@ -176,6 +180,7 @@ def test_the_page_says_what_is_done_failed_and_not_run(capsys: Any) -> None:
     assert call(capsys, "report", "s", "t", "--out", "both.html")[0] == 0
     both = Path("both.html").read_text()
     assert [both.count(f">Cells of the study ({name})</h2>") for name in "st"] == [1, 1]
+    assert f"s: {limit}" in both
     assert [both.count(f'id="{name}"') for name in ("cells", "cells-2")] == [1, 1]
 
 

@@ -23,8 +23,11 @@ def keep_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
     write_atomic(folder / _REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
 
 
-def parts_of(folders: Sequence[Path]) -> list[Part]:
-    """The parts of the studies in `folders`. Raises `RunFolderError` for one that cannot be read."""
+def parts_of(folders: Sequence[Path], beside: bool = True) -> list[Part]:
+    """The parts of the studies in `folders`. beside: those of ours beside a paper's values, too.
+
+    Raises `RunFolderError` for a study that cannot be read.
+    """
     if not folders:
         return []
     from fedloom.study.studies.place import Place, read
@@ -36,14 +39,19 @@ def parts_of(folders: Sequence[Path]) -> list[Part]:
     for k, (folder, study) in enumerate(studies):
         ended = outcome(study, Place(folder), study.cells)
         parts = [progress(study, ended)]
-        if (folder / _REPRODUCED).exists():
+        if beside and (folder / _REPRODUCED).exists():
             parts.insert(0, _beside(folder, failed_of(study, ended)))
         if k:
             parts = [replace(part, name=f"{part.name}-{k + 1}") for part in parts]
         if len(studies) > 1:
-            parts = [replace(part, title=f"{part.title} ({folder})") for part in parts]
+            parts = [_named(part, folder) for part in parts]
         made += parts
     return made
+
+
+def _named(part: Part, folder: Path) -> Part:
+    """A part that says which of several studies it is of."""
+    return replace(part, title=f"{part.title} ({folder})", limits=[f"{folder}: {text}" for text in part.limits])
 
 
 def _beside(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> Part:

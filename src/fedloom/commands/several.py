@@ -31,6 +31,7 @@ from fedloom.core.errors import ConfigError
 if TYPE_CHECKING:
     from fedloom.study.comparison import Comparison
     from fedloom.study.config import RunConfig
+    from fedloom.study.results import Result
     from fedloom.study.run import Existing
 
 AllowMixed = Annotated[
@@ -112,20 +113,22 @@ def report(
 ) -> None:
     """One self-contained report.html from finished runs."""
     from fedloom.report import write_report
-    from fedloom.study.collect import collect, studies_of
+    from fedloom.study.collect import collect
     from fedloom.study.comparison import Comparison
     from fedloom.study.text import counted
 
     taken = collect(runs, allow_mixed)
     done = Comparison(taken.results)
-    # Of studies, not of single runs that were named; and mixed runs need not be cells of theirs.
-    parts = [] if allow_mixed else parts_of(studies_of([one for one in done.results if one.folder not in runs]))
+    parts = parts_of(_studies(runs, taken.results, allow_mixed))
+    limits = [text for part in parts for text in part.limits]
     page = write_report(done.results, out or runs[0] / "report.html", parts=parts)
     if as_json:
         left_out = [{"folder": str(path), "why": why} for path, why in taken.left_out]
-        print_json({"report": str(page), "table": done.rows(), "left_out": left_out})
+        print_json({"report": str(page), "table": done.rows(), "left_out": left_out, "limits": limits})
         return
     say_left_out(taken.left_out)
+    for text in limits:
+        say(text)
     console_of(as_json).print(f"{counted(len(done), 'run')}: {page}", markup=False, soft_wrap=True)
 
 
@@ -151,9 +154,19 @@ def table(
         raise ConfigError("--target and --costs are two tables: ask for one of them")
     text = done.target_table(target, format) if target else done.cost_table(format) if costs else done.table(format)
     say_left_out(taken.left_out)
+    for part in parts_of(_studies(runs, taken.results, allow_mixed), beside=False):
+        for limit in part.limits:
+            say(limit)
     print(text)
     for note in done.tuned():
         say(note)
+
+
+def _studies(runs: Sequence[Path], results: Sequence[Result], allow_mixed: bool) -> list[Path]:
+    """The studies that runs are of. Not of single runs that were named; and mixed runs need not be cells of theirs."""
+    from fedloom.study.collect import studies_of
+
+    return [] if allow_mixed else studies_of([one for one in results if one.folder not in runs])
 
 
 def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:

@@ -22,7 +22,7 @@ def test_seeds_stand_under_what_became_of_them_with_every_reason() -> None:
     part = progress(STUDY, Outcome(done, failed, [f"local/seed{k}" for k in range(3)]))
     told, sheet, rest = part.blocks
     assert told == "3 of 9 cells done, 3 failed, 3 not run yet."
-    assert part.limits == ["3 of 9 cells done, 3 failed, 3 not run yet: see Cells of the study."]
+    assert part.limits == ["3 of 9 cells done, 3 failed, 3 not run yet: the report names them in Cells of the study."]
     assert isinstance(sheet, Sheet)
     assert sheet.texts == [
         ["fedavg", "0, 1, 2", "–", "–", ""],

@@ -33,7 +33,8 @@ def progress(study: Study, ended: Outcome) -> Part:
     blocks: list[str | Sheet | list[str]] = [f"{told}.", sheet]
     if untouched:
         blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")
-    return Part("cells", "Cells of the study", blocks, [f"{told}: see Cells of the study."] if failed or left else [])
+    limits = [f"{told}: the report names them in Cells of the study."] if failed or left else []
+    return Part("cells", "Cells of the study", blocks, limits)
 
 
 def _seeds(cells: Sequence[Planned], names: Collection[str]) -> Cell:
