@@ -95,6 +95,7 @@ def test_a_finished_cell_that_is_damaged_has_failed_and_the_rest_is_reported(cap
     assert f"failed: hard/fedprox/seed0: {damaged}/metrics.jsonl: damaged (rows were lost" in err
     assert f"the run folder is {damaged}" in err
     assert "--fresh" not in err
+    assert "2 cells in 2 runs: 1 done, 1 failed" in call(capsys, *words, "--plan")[1]
     rows = {row[0]: row[1:4] for row in cells_of(Path("s/report.html").read_text(), "Cells of the study")}
     assert rows["hard/fedprox"] == ["–", "0", "–"]
     shutil.rmtree(damaged)

@@ -167,7 +167,7 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
 def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], place: Place) -> dict[str, Any]:
     known = [cost[cell.name].seconds for cell in cells if cell.name in cost]  # all of a row, or none
     hours = sum(known) / 3600 if known else None
-    done = sum(place.finished(cell.folder) for cell in cells)
+    done = sum(place.state(cell.folder, cell.config) == "done" for cell in cells)
     return {"name": name, "cells": len(cells), "done": done, "hours": hours}
 
 

@@ -129,7 +129,7 @@ def show_plan(study: Study, place: Place, cells: Sequence[Cell], runs: int, as_j
     states = {}
     for cell in cells:
         tuned, why = choices.of(cell)
-        states[cell.name] = place.state(tuned.folder) if tuned else "failed" if why else "left"
+        states[cell.name] = place.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
     counts = Counter(states.values())
     if as_json:
         print_json({"study": study.hash, "cells": states, "runs": runs, "counts": counts})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedloom.study.config import parse
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import parse_study
+
+CONFIG = parse({"scenario": {"source": "digits", "partition": "iid", "clients": 2}})
 
 
 def test_looking_at_a_cell_creates_nothing(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    assert place.state("cell") == "left"
+    assert place.state("cell", CONFIG) == "left"
     assert not list(tmp_path.iterdir())
 
 
@@ -29,5 +32,5 @@ def test_a_study_with_other_names_for_the_same_cells_takes_the_folder_over(tmp_p
 
 def test_a_cell_that_somebody_holds_is_under_way(tmp_path: Path) -> None:
     with Place(tmp_path).taken("trials/cell"):
-        assert Place(tmp_path).state("trials/cell") == "under way"
-    assert Place(tmp_path).state("trials/cell") == "left"
+        assert Place(tmp_path).state("trials/cell", CONFIG) == "under way"
+    assert Place(tmp_path).state("trials/cell", CONFIG) == "left"

@@ -114,7 +114,7 @@ def test_a_choice_is_recorded_by_those_who_run_cells_alone(tmp_path: Path) -> No
     (cell,) = study.cells
     tuned, _ = Choices(study, place).of(cell)
     assert tuned is not None
-    assert place.state(tuned.folder) == "done"
+    assert place.state(tuned.folder, tuned.config) == "done"
     assert len(collect([place.path]).results) == 1
     assert sorted(place.path.rglob("*")) == before
     run_study(study, place, study.cells)

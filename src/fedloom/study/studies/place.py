@@ -104,9 +104,13 @@ class Place:
             )
         return found
 
-    def state(self, folder: str) -> State:
-        """How far a cell is. Nothing is written."""
+    def state(self, folder: str, config: RunConfig) -> State:
+        """How far a cell is; a finished one that gives no `result` has failed. Nothing is written."""
         if self.finished(folder):
+            try:
+                self.result(folder, config)
+            except RunFolderError:
+                return "failed"
             return "done"
         if self.held(folder):
             return "under way"
