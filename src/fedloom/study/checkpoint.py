@@ -119,8 +119,8 @@ def load_latest(
         if unusable:
             name, why = unusable[0]
             raise CheckpointError(
-                f"{folder}: none of {len(unusable)} checkpoints can be used ({name} {why}); put the files back, or run "
-                "again with --fresh"
+                f"{folder}: none of {len(unusable)} checkpoints can be used ({name} {why}); put the files back, or "
+                "delete the run folder and run again"
             )
         return None
     for name, why in unusable:
@@ -147,12 +147,12 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
     if meta["format"] != _FORMAT or meta["version"] != __version__:
         raise CheckpointError(
             f"{path}: written by fedloom {meta['version']} (format {meta['format']}), this is {__version__} (format "
-            f"{_FORMAT}); go on with that version, or run again with --fresh"
+            f"{_FORMAT}); go on with that version, or delete the run folder and run again"
         )
     if meta["fingerprint"] != fingerprint:
         raise CheckpointError(
             f"{path}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
-            "folder with --out, or run again with --fresh"
+            "folder with --out, or delete the run folder and run again"
         )
     if meta.pop("meta") != _digest(meta):
         raise ValueError("meta.json does not match its checksum")

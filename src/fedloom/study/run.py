@@ -84,7 +84,7 @@ def _in_folder(
         if differing := difference(before, resolved):
             raise RunFolderError(
                 f"{folder.path} holds a run of another config ({differing}); choose another folder with --out, or "
-                "replace it with --fresh"
+                "delete this one and run again"
             )
         finished = Result.read(folder.path)
         if finished is not None:

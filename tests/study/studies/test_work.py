@@ -105,6 +105,19 @@ def test_a_full_disk_ends_the_study_before_its_other_cells_meet_it(tmp_path: Pat
     assert len(run_all(parse_study(TINY), tmp_path / "s").done) == 4
 
 
+def test_a_cell_without_a_whole_checkpoint_says_which_folder_to_delete(tmp_path: Path) -> None:
+    study, out = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), tmp_path / "s"
+    with pytest.raises(RunFolderError):  # after its first round
+        run_all(study, out, callbacks=[FullDisk()])
+    (cell,) = out.glob("fedavg-*")
+    for file in cell.glob("checkpoint/*/server.safetensors"):
+        file.write_bytes(b"")
+    why = run_all(study, out).failed["fedavg/seed0"]
+    assert why.endswith(f"or delete the run folder and run again; the run folder is {cell}")
+    shutil.rmtree(cell)
+    assert len(run_all(study, out).done) == 1
+
+
 def test_a_disk_that_is_full_when_an_error_is_to_be_kept_ends_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

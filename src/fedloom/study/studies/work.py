@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Literal
 
-from fedloom.core.errors import RunFolderError
+from fedloom.core.errors import CheckpointError, RunFolderError
 from fedloom.core.interrupts import no_interrupts
 from fedloom.engine.ray.cluster import connected
 from fedloom.study.callbacks import Callback
@@ -239,6 +239,8 @@ class Shift:
             if of_full_disk(error):
                 raise
             message = " ".join(f"{type(error).__name__}: {error}".split())
+            if isinstance(error, CheckpointError):
+                message = f"{message}; the run folder is {self.place.cell(folder)}"
             when = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({time.time_ns()})"
             self.place.write_error(folder, f"{message}\n{when}\n\n{''.join(traceback.format_exception(error))}")
             send(Event(position, 0, note=f"{folder} failed: {message}"))
