@@ -212,7 +212,8 @@ def test_a_refused_call_leaves_its_folder_as_it_was(capsys: Any, monkeypatch: py
         (["study", "none.yaml"], "none.yaml: no such config file"),
         (["study", "mine.yaml", "--only", "soft"], "--only 'soft' fits no cell"),
         (["study", "mine.yaml", "tune={optimizer.lr: []}"], "need a list of values, or a range"),
-        (["study", "mine.yaml", "--out", "mine.yaml"], "mine.yaml"),
+        (["study", "mine.yaml", "--out", "mine.yaml"], "mine.yaml is a file, not a folder"),
+        (["study", "mine.yaml", "--out", "mine.yaml/deeper", "--plan"], "mine.yaml is a file, not a folder"),
         (["study", "mine.yaml", "--on", "ray", "--workers", "2"], "--on ray and --workers 2: the cluster says"),
     ],
 )

@@ -22,7 +22,10 @@ def claim(path: Path, kind: Kind) -> None:
 
 
 def check(path: Path, kind: Kind) -> None:
-    """Raises `RunFolderError` unless a folder is absent, empty or marked as of this kind."""
+    """Raises `RunFolderError` for a file, and for a folder that is neither absent, empty nor marked as of this kind."""
+    for one in (path, *path.parents):
+        if one.is_file():
+            raise RunFolderError(f"{one} is a file, not a folder; choose another place with --out")
     if not path.is_dir() or not _names(path):
         return
     found = _kind(path)
