@@ -149,8 +149,10 @@ def test_patterns_choose_by_setting_method_or_seed() -> None:
     assert len(study.chosen(["a"])) == len(study.chosen(["fedprox"])) == len(study.chosen(["seed1"])) == 4
     assert [cell.name for cell in study.chosen(["b/fedavg/*"])] == ["b/fedavg/seed0", "b/fedavg/seed1"]
     assert len(study.chosen(["a", "seed0"])) == 6
-    with pytest.raises(ConfigError, match="--only 'c' fits no cell"):
-        study.chosen(["c"])
+    fits = r"fits no cell of the study \(such as 'a/fedavg/seed0'\): "
+    for pattern, hint in {"c*": "known: a, b, fedavg, fedprox$", "a/fedprx/*": "did you mean 'fedprox'"}.items():
+        with pytest.raises(ConfigError, match=f"{fits}{hint}"):
+            study.chosen([pattern])
     named = parse_study(SHARED | {"methods": {"FedDW [authors]": {"method": "feddw"}, "FedDW a": {"method": "moon"}}})
     assert {cell.method for cell in named.chosen(["FedDW [authors]"])} == {"FedDW [authors]"}
 

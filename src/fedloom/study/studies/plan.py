@@ -157,8 +157,10 @@ class Study:
         """
         for pattern in patterns:
             if not any(_fits(cell, pattern) for cell in self.cells):
-                hint = nearest(pattern, [cell.name for cell in self.cells])
-                raise ConfigError(f"--only {shown(pattern)} fits no cell of the study: {hint}")
+                names = {name for cell in self.cells for name in (cell.setting, cell.method, cell.point) if name}
+                hint = nearest(next((one for one in pattern.split("/") if one not in names), ""), names)
+                like = shown(self.cells[0].name)
+                raise ConfigError(f"--only {shown(pattern)} fits no cell of the study (such as {like}): {hint}")
         return [cell for cell in self.cells if not patterns or any(_fits(cell, one) for one in patterns)]
 
 
