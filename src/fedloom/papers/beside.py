@@ -113,9 +113,15 @@ def notes(found: Sequence[Line], failed: Failed | None = None) -> list[str]:
     for column, rows in _by_column(line for line in run if len(line.seeds) == 1).items():
         made.append(f"{column}: one seed only, so without an interval: {listed(rows)}.")
     for column in dict.fromkeys(line.column for line in run):
-        counts = {line.row: tuple(line.seeds) for line in run if line.column == column}
-        if len(set(counts.values())) > 1:
-            told = ", ".join(f"{row} {len(seeds)}" for row, seeds in counts.items())
+        by_row: dict[str, set[int]] = {}
+        for line in run:
+            if line.column == column:
+                by_row.setdefault(line.row, set()).update(line.seeds)
+        by_seeds: dict[tuple[int, ...], list[str]] = {}
+        for row, every in by_row.items():
+            by_seeds.setdefault(tuple(sorted(every)), []).append(row)
+        if len(by_seeds) > 1:
+            told = "; ".join(f"{seeds_text(same)} for {listed(rows)}" for same, rows in by_seeds.items())
             made.append(f"{column}: methods were run with different seeds ({told}).")
     tested = (line for line in run if line.metric in ACCURACY)
     for column, rows in _by_column(x for x in tested if len(x.ours) > 1 and len(set(x.ours)) == 1).items():
