@@ -222,7 +222,7 @@ def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any)
     every = csv.DictReader(Path("f/figure.csv").read_text().splitlines())
     rows = [row for row in every if row["panel"] == "MNIST"]  # the other panels are the same cell on other data
     assert len(rows) == 20 * 10  # clients and classes
-    assert "rounds=1" in rows[0]["changed"]
+    assert "local_epochs=1" in rows[0]["changed"]
     assert sum(float(row["norm"]) for row in rows if row["client"] == "7") == pytest.approx(1.0)
     assert Path("f/figure.png").read_bytes().startswith(b"\x89PNG")
     assert "Left open by the paper, and what was chosen:" in Path("f/report.html").read_text()

@@ -102,7 +102,8 @@ def test_runs_of_a_study_have_the_names_that_it_gives_them(make_result):
         runs = [replace(make_result(preset=preset), cell=cell) for preset, cell in pairs]
         return [row["label"] for row in result_table(runs)]
 
-    assert labels(("mild", "weak"), ("mild", "ours")) == ["mild/weak", "mild/ours"]
+    assert labels(("mild", "weak"), ("hard", "weak")) == ["mild/weak", "hard/weak"]
+    assert labels(("mild", "weak"), ("mild", "ours")) == ["weak", "ours"]
     assert labels(("", "weak"), ("", "ours")) == ["weak", "ours"]
     assert labels(("mild", "weak"), ("mild", "weak")) == ["fedavg (paper)", "fedavg (sound)"]  # of two studies
     assert labels(("mild", "weak"), None) == ["mild/weak", "fedavg (sound)"]

@@ -168,9 +168,13 @@ class Recipe:
         """Those of such words that leave what the paper ran: they do not name another value that it searched."""
         return [word for word in words if not self._searched(*word.split("=", 1))]
 
-    def _folders(self, *words: str) -> set[str]:
-        """What the runs of its cells are called at full scale, which says their configs."""
-        return {cell.folder for cell in self.study(keys=load(None, words)).cells}
+    def _folders(self, *words: str) -> set[str] | None:
+        """What the runs of its cells are called at full scale, which says their configs; None if these words make no
+        config, as a source without its path."""
+        try:
+            return {cell.folder for cell in self.study(keys=load(None, words)).cells}
+        except ConfigError:
+            return None
 
     def _searched(self, key: str, text: str = "") -> bool:
         return parse_yaml(text) in self.paper.searched.get(key, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedloom.core.errors import ConfigError, RunFolderError
@@ -41,7 +41,7 @@ def collect(folders: Sequence[Path], allow_mixed: bool = False) -> Found:
         if not _search(folder, found, seen):
             found.left_out.append((folder, _OTHER))
     if not allow_mixed:
-        _leave_out_strangers(found)
+        _as_cells(found)
         refuse_mixed_results(found.results)
     if not found.results:
         why = "; ".join(f"{path}: {reason}" for path, reason in found.left_out[:3])
@@ -82,22 +82,28 @@ def _is_searched(path: Path, left_out: Sequence[str]) -> bool:
     return path.is_dir() and not path.is_symlink() and not hidden
 
 
-def _leave_out_strangers(found: Found) -> None:
-    """Leave out runs in the folder of a study that are none of its cells, as the present code understands it."""
+def _as_cells(found: Found) -> None:
+    """Give the runs of a study's folder its names and its order; leave out those that are none of its cells, as the
+    present code understands it."""
     studies = studies_of(found.results)
     if not studies:
         return
-    from fedloom.study.studies.work import fingerprints  # brings torch
+    from fedloom.study.studies.work import rows_of  # brings torch
 
-    known = {folder: fingerprints(folder) for folder in studies}
-    kept = []
+    known = {folder: rows_of(folder) or {} for folder in studies}
+    kept: dict[Path | None, list[Result]] = {}
     for result in found.results:
-        planned = None if result.folder is None else known.get(result.folder.parent)
-        if result.folder is None or planned is None or result.numbers.get("fingerprint") in planned:
-            kept.append(result)
-        else:
+        folder = None if result.folder is None else result.folder.parent
+        rows = None if folder is None else known.get(folder)
+        row = None if rows is None else rows.get(result.numbers["fingerprint"])
+        if rows is None or row is not None:
+            kept.setdefault(folder, []).append(replace(result, cell=row))
+        elif result.folder is not None:
             found.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))
-    found.results[:] = kept
+    for folder, rows in known.items():
+        at = {fingerprint: position for position, fingerprint in enumerate(rows)}
+        kept.get(folder, []).sort(key=lambda result: at[result.numbers["fingerprint"]])
+    found.results[:] = [result for results in kept.values() for result in results]
 
 
 def _read(folder: Path, found: Found) -> None:

@@ -73,12 +73,14 @@ def grouped(results: Sequence[Result]) -> list[Group]:
     keys = [dict(key) for key in found]
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
     cells = [_cell(runs) for runs in found.values()]
+    several = len({cell and cell[0] for cell in cells}) > 1  # settings
     groups = []
     for key, cell, runs in zip(keys, cells, found.values(), strict=True):
         cell = cell if cells.count(cell) == 1 else None
         siblings = [other for other in keys if other["method"] == key["method"]]
         differing = {n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _told(n, key, siblings)}
-        label = "/".join(filter(None, cell)) if cell else _label(key, siblings, differing)
+        own = "/".join(filter(None, cell if several else cell[1:])) if cell else ""
+        label = own or _label(key, siblings, differing)
         groups.append(_group(runs, label, cell, differing))
     return groups
 

@@ -31,7 +31,7 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     sentences = []
     for key, members in contexts.items():
         words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
-        told = _setting(members) or (f"With {words}" if words else "")
+        told = (_setting(members) if len(contexts) > 1 else "") or (f"With {words}" if words else "")
         sentences.append(f"{told}: {_sentence(members)}." if told else f"{_sentence(members)}.")
     return sentences
 

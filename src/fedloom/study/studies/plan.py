@@ -112,6 +112,11 @@ class Cell:
         return "/".join(filter(None, (self.setting, self.method, self.point)))
 
     @property
+    def row(self) -> tuple[str, str]:
+        """Its setting, and its row there: method and listed values."""
+        return self.setting, "/".join(filter(None, (self.method, self.point)))
+
+    @property
     def name(self) -> str:
         """What it is called: setting/method/listed values/seed."""
         return f"{self.group}/seed{self.config.seed}"

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -143,7 +143,7 @@ def _gather(place: Place, cell: Cell, results: dict[str, Result]) -> str | None:
     if not place.finished(cell.folder):
         return place.error(cell.folder)
     try:
-        results[cell.folder] = place.result(cell.folder, cell.config)
+        results[cell.folder] = replace(place.result(cell.folder, cell.config), cell=cell.row)
     except RunFolderError as damage:
         return str(damage)
     return None
@@ -173,14 +173,19 @@ def failed_of(study: Study, ended: Outcome) -> dict[tuple[str, str], dict[int, s
     return found
 
 
-def fingerprints(folder: Path) -> set[str] | None:
-    """Of all cells of the study in this folder whose values are known by now; None if there is no study."""
+def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
+    """Setting and row of all cells of the study in this folder whose values are known by now, in their order, by the
+    fingerprint of their config; None if there is no study."""
     study = read(folder)
     if study is None:
         return None
     choices = Choices(study, Place(folder))
-    tuned = (choices.of(cell)[0] for cell in study.cells)
-    return {cell.config.fingerprint() for cell in tuned if cell is not None}
+    found: dict[str, tuple[str, str]] = {}
+    for cell in study.cells:
+        tuned, _ = choices.of(cell)
+        if tuned is not None:
+            found.setdefault(tuned.config.fingerprint(), cell.row)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
