@@ -40,6 +40,8 @@ _PLAIN_SCENARIO = {
     "offline",
 }
 
+_NAMED = 4  # rows in a sentence
+
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 
 
@@ -115,13 +117,13 @@ def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """What was run, at a glance."""
     results = [result for group in groups for result in group.results]
 
-    def all_of(pick: Callable[[Result], object]) -> str:
-        return ", ".join(dict.fromkeys(str(pick(result)) for result in results))
+    def all_of(pick: Callable[[Result], object], between: str = ", ") -> str:
+        return between.join(dict.fromkeys(str(pick(result)) for result in results))
 
     return [
         ("Data", all_of(lambda r: r.numbers["source"])),
         ("Clients", all_of(lambda r: r.numbers["clients"])),
-        ("Partition", all_of(lambda r: _partition(r.config))),
+        ("Partition", all_of(lambda r: _partition(r.config), "; ")),
         ("Model", all_of(lambda r: r.numbers["model"])),
         ("Rounds", all_of(lambda r: r.numbers["rounds"])),
         ("Protocol", all_of(lambda r: r.numbers["protocol"])),
@@ -159,12 +161,17 @@ def _notes(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         by_seeds.setdefault(tuple(group.row["seeds"]), []).append(group.row["label"])
     if len(by_seeds) > 1:
-        told = "; ".join(f"{listed(seeds)} for {listed(labels)}" for seeds, labels in by_seeds.items())
+        told = "; ".join(f"{listed(seeds)} for {_few(labels)}" for seeds, labels in by_seeds.items())
         made.append(f"Rows are means over unequal seeds: {told}.")
     single = [group.row["label"] for group in groups if group.row["n"] == 1]
     if single:
-        made.append(f"One seed only for {listed(single)}: how much chance moves the result is unknown.")
+        made.append(f"One seed only for {_few(single)}: how much chance moves the result is unknown.")
     return made
+
+
+def _few(labels: Sequence[str]) -> str:
+    """Rows by their names, or how many they are."""
+    return listed(labels) if len(labels) <= _NAMED else f"{len(labels)} rows"
 
 
 def _pictures(groups: Sequence[Group]) -> list[str]:
