@@ -60,7 +60,7 @@ def test_a_long_setting_is_whole_in_its_section_alone(tmp_path: Path, make_resul
     told = "with scenario={source: domains, parts: [mnist, usps, mnist-m]} fedsc={cpdr: 'off'}"
     (tmp_path / "feddw-table1-long.csv").write_text(measured_csv(measured(find("feddw/table1"), done, {}, told, False)))
     page = document(tmp_path)
-    assert "| with scenario={...} fedsc={cpdr: 'off'} | 1 |" in page
+    assert "| other data, with scenario={...} fedsc={cpdr: 'off'} | 1 |" in page
     assert f"Setting: {told}." in page
 
 

@@ -156,6 +156,7 @@ def _counts(recipe: Recipe, found: list[Measured]) -> str:
     order = [one.verdict.word for one in orders(every) if one.found and one.found.enough]
     seeds = sorted({len(line.seeds) for line in every if line.run})
     setting = re.sub(r"=\{[^}]{40,}\}", "={...}", _setting(recipe, found))  # the table's own section has all of it
+    setting = f"other data, {setting}" if any(one.stand_in for one in found) else setting
     cells = [f"{recipe.paper.paper}, {recipe.table.title}", setting, " or ".join(map(str, seeds))]
     judged = all(one.comparable for one in found)
     cells += [str(words[word]) if judged else "–" for word in ("reproduced", "near", "not reproduced")]
