@@ -133,6 +133,7 @@ def test_what_a_paper_searched_is_still_its_setting() -> None:
     assert fedssa.beyond(["rounds=100", "local_epochs=1"]) == []
     assert fedssa.changing(["rounds=100", "engine.workers=2"]) == ["rounds=100"]
     assert fedssa.changing(["rounds=500", "seed=0", "batch_size=64"]) == []  # the recipe's own values
+    assert fedssa.changing(["rounds=500", "rounds=20"], "small") == ["rounds=500"]  # which its small scale has not
     assert fedssa.beyond(["rounds=20", "batch_size=64"]) == ["rounds=20"]
     assert find("feddw/table1").beyond(["rounds=100"]) == ["rounds=100"]
 

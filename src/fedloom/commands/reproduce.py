@@ -228,7 +228,7 @@ def write_beside(
     done = {(column, row): runs for (column, row), runs in done.items() if column in known[0] and row in known[1]}
     if not done:
         return
-    words = recipe.changing(overrides)
+    words = recipe.changing(overrides, scale)
     told = [recipe.says(scale)] if scale == "small" else []
     told += [f"with {' '.join(words)}"] if words else []
     changed, kind = ", ".join(told), recipe.table.kind

@@ -158,21 +158,22 @@ class Recipe:
         of_rows = (text for row, text in small.rows.items() if row in self.rows)
         return "; ".join([self.table.says or small.says, *of_rows])
 
-    def changing(self, words: Sequence[str]) -> list[str]:
-        """Those of `key=value` words that can change a number: no engine, and no value that all cells have already."""
+    def changing(self, words: Sequence[str], scale: Scale = "full") -> list[str]:
+        """Those of `key=value` words that can change a number at this scale: no engine, and no value that all cells
+        have already."""
         asked = [word for word in words if not word.startswith(_NO_NUMBERS)]
-        cells = self._folders() if asked else set()
-        return [word for word in asked if self._folders(word) != cells]
+        cells = self._folders(scale) if asked else set()
+        return [word for word in asked if self._folders(scale, word) != cells]
 
     def beyond(self, words: Sequence[str]) -> list[str]:
         """Those of such words that leave what the paper ran: they do not name another value that it searched."""
         return [word for word in words if not self._searched(*word.split("=", 1))]
 
-    def _folders(self, *words: str) -> set[str] | None:
-        """What the runs of its cells are called at full scale, which says their configs; None if these words make no
-        config, as a source without its path."""
+    def _folders(self, scale: Scale, *words: str) -> set[str] | None:
+        """What the runs of its cells are called, which says their configs; None if these words make no config, as a
+        source without its path."""
         try:
-            return {cell.folder for cell in self.study(keys=load(None, words)).cells}
+            return {cell.folder for cell in self.study(scale, keys=load(None, words)).cells}
         except ConfigError:
             return None
 
