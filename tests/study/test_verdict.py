@@ -124,6 +124,17 @@ def test_a_study_s_own_names_are_used(make_result):
     assert second.startswith("long: FedAvg reaches 50.0 % accuracy")
 
 
+def test_protocols_of_one_setting_of_a_study_are_told_apart(make_result):
+    results = [
+        make_result("fedavg"),
+        make_result("local", protocol="personal/local"),
+        make_result("fedsc", config={"rounds": 9}),
+    ]
+    cells = [("mild", "fedavg"), ("mild", "local"), ("mild", "fedsc")]
+    told = verdicts(result_table([replace(run, cell=cell) for run, cell in zip(results, cells, strict=True)]))
+    assert [one.partition(":")[0] for one in told] == ["With protocol global/global", "With protocol personal/local"]
+
+
 def test_other_settings_that_differ_are_told(make_result):
     rows = result_table([make_result("fedavg", config={"rounds": 9}), make_result("fedsc", config={"rounds": 3})])
     assert verdict(rows).endswith("; they differ in rounds (3 against 9) too.")

@@ -95,7 +95,7 @@ def _as_cells(found: Found) -> None:
     for result in found.results:
         folder = None if result.folder is None else result.folder.parent
         rows = None if folder is None else known.get(folder)
-        row = None if rows is None else rows.get(result.numbers["fingerprint"])
+        row = None if rows is None else rows.get(result.numbers.get("fingerprint", ""))
         if rows is None or row is not None:
             kept.setdefault(folder, []).append(replace(result, cell=row))
         elif result.folder is not None:

@@ -28,10 +28,11 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     for row in rows:
         contexts.setdefault(_context(row, axes), []).append(row)
     varying = [len(set(column)) > 1 for column in zip(*contexts, strict=True)]
+    names = [_setting(members) if len(contexts) > 1 else "" for members in contexts.values()]
     sentences = []
-    for key, members in contexts.items():
+    for name, (key, members) in zip(names, contexts.items(), strict=True):
         words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
-        told = (_setting(members) if len(contexts) > 1 else "") or (f"With {words}" if words else "")
+        told = name if name and names.count(name) == 1 else f"With {words}" if words else ""
         sentences.append(f"{told}: {_sentence(members)}." if told else f"{_sentence(members)}.")
     return sentences
 
