@@ -106,6 +106,7 @@ def make_scenario(
     if public:
         shared = train.only(torch.from_numpy(np.sort(held))) if isinstance(public, float) else public
         scenario = replace(scenario, public=shared)
+    scenario = replace(scenario, notes=splits.notes)
     return _standardised(scenario, splits.measured) if splits.measured else scenario
 
 

@@ -44,6 +44,7 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         "train_samples": len(scenario.train.order),
         "val_samples": len(scenario.val.order),
         "test_samples": len(scenario.test_set),
+        "notes": list(scenario.notes),
     }
 
 

@@ -32,8 +32,8 @@ class Scenario:
     are the rows `test_rows` of the training set ("train"), or of the training and then the official test set.
     public: samples that the server holds, and no client; None without any. attack: how the clients `bad` (ids,
     ascending) misbehave; their data are changed already. None: nobody does. remote: clients keep their samples where
-    nobody else reads them; `train_set` stands in for these, and views say how many each client has, not which. Raises
-    `ConfigError` if public samples have another shape than the clients'.
+    nobody else reads them; `train_set` stands in for these, and views say how many each client has, not which. notes:
+    what the source left out, or found unlike what is usual, one sentence each (`Splits.notes`). Raises `ConfigError` if public samples have another shape than the clients'.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Scenario:
     attack: Attack | None = None
     bad: tuple[int, ...] = ()
     remote: bool = False
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         public, data = self.public, self.train_set

@@ -178,7 +178,7 @@ class _Run:
             if first > 1:
                 self.stopped = callback.on_resume(self.config, self.rows) or self.stopped
             callback.on_start(self.config, first)
-            notes = [self.warning, *(finding.message for finding in self.findings.values())]
+            notes = [self.warning, *self.scenario.notes, *(finding.message for finding in self.findings.values())]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
         written, weights = time.monotonic(), functools.partial(copied, self.federation)

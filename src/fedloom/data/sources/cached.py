@@ -34,7 +34,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids, of `words`."""
+    """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids, of `words`; notes:
+    as in `Splits`."""
 
     origin: str
     train: Part
@@ -43,6 +44,7 @@ class Parsed:
     domains: tuple[str, ...] = ()
     tokens: bool = False
     words: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def validated(parsed: Parsed) -> Splits:
@@ -66,7 +68,7 @@ def validated(parsed: Parsed) -> Splits:
         raise DataError(
             f"{parsed.origin}: train {train.input_shape} and test {test.input_shape} differ in sample shape"
         )
-    return Splits(train, test)
+    return Splits(train, test, notes=parsed.notes)
 
 
 class CachedSource(Source):
@@ -101,6 +103,7 @@ class CachedSource(Source):
             "domains": train.domains,
             "words": train.words,
             "moments": own_moments(train),
+            "notes": splits.notes,
         }
 
 
@@ -136,9 +139,10 @@ class ImageSource(CachedSource):
             "published": [[scale * v for v in values] for values in self.published or ((), ())],
         }[self.normalise]
         centre, spread = torch.tensor(mean), torch.tensor(std)
-        return Splits(
-            replace(splits.train, mean=centre, std=spread),
-            replace(splits.test, mean=centre, std=spread),
+        return replace(
+            splits,
+            train=replace(splits.train, mean=centre, std=spread),
+            test=replace(splits.test, mean=centre, std=spread),
         )
 
 
@@ -161,4 +165,4 @@ def _from_entry(entry: Entry) -> Splits:
             words=tuple(entry.meta["words"]),
         )
 
-    return Splits(dataset("train"), dataset("test"))
+    return Splits(dataset("train"), dataset("test"), notes=tuple(entry.meta.get("notes", ())))

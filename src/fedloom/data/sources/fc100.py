@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -46,7 +47,7 @@ class FC100(CIFAR100):
     def load(self) -> Splits:
         split = fc100(self._whole().load(), self.novel)
         split = self.scaled(split, own_moments(split.train))
-        return split if self.limit is None else Splits(split.train.first(self.limit), split.test)
+        return split if self.limit is None else replace(split, train=split.train.first(self.limit))
 
     def _whole(self) -> CIFAR100:
         return CIFAR100(path=self.path, verify=self.verify, offline=self.offline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -62,7 +63,7 @@ class PublishedImages(ImageSource):
 
     def load(self) -> Splits:
         splits = super().load()
-        return splits if self.limit is None else Splits(splits.train.first(self.limit), splits.test)
+        return splits if self.limit is None else replace(splits, train=splits.train.first(self.limit))
 
     def layouts(self) -> Sequence[tuple[str, str]]:
         """Where the files may lie, best first; see `locate`."""

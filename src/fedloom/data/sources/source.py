@@ -25,13 +25,15 @@ class Splits:
 
     owned: domains are owners, so that each becomes a client unless another partition is asked for. measured: the
     features of a table that are measurements. They are standardised when the scenario is made, by what clients train on
-    (`fedloom.data.assemble.make_scenario`): only then is it known what validation and test samples are.
+    (`fedloom.data.assemble.make_scenario`): only then is it known what validation and test samples are. notes: one
+    sentence for each thing that was left out (counted) or that looks unlike what the user meant; shown once.
     """
 
     train: Dataset
     test: Dataset
     owned: bool = False
     measured: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def owners(self) -> int:

@@ -1,0 +1,7 @@
+"""Doors: folders."""
+
+from __future__ import annotations
+
+from doors.door import Door
+
+DOORS: list[Door] = []

@@ -1,0 +1,7 @@
+"""Doors: texts."""
+
+from __future__ import annotations
+
+from doors.door import Door
+
+DOORS: list[Door] = []
