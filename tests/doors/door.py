@@ -13,9 +13,9 @@ class Door:
     """One case of the table.
 
     write: makes the files below a folder and returns the source's keys, `source` among them (paths absolute).
-    reads: facts of what is read, by name (`tests/data/test_doors.py`); empty if the data are refused. notes: for each note
-    of the source, in order, words that it holds. refused: words of the one line that refuses the data; None if they
-    are read.
+    reads: facts of what is read, by name (`tests/data/test_doors.py`); empty if the data are refused. notes: for each
+    note of the source, in order, words that it holds. refused: words of the one line that refuses the data; None if
+    they are read.
     """
 
     name: str

@@ -33,7 +33,8 @@ class Scenario:
     public: samples that the server holds, and no client; None without any. attack: how the clients `bad` (ids,
     ascending) misbehave; their data are changed already. None: nobody does. remote: clients keep their samples where
     nobody else reads them; `train_set` stands in for these, and views say how many each client has, not which. notes:
-    what the source left out, or found unlike what is usual, one sentence each (`Splits.notes`). Raises `ConfigError` if public samples have another shape than the clients'.
+    what the source left out, or found unlike what is usual, one sentence each (`Splits.notes`).
+    Raises `ConfigError` if public samples have another shape than the clients'.
     """
 
     name: str
