@@ -141,17 +141,22 @@ def test_too_few_nodes_at_the_start_are_named(nodes_of):
 
 
 def test_an_exception_on_a_node_ends_the_run_with_its_traceback(nodes_of):
-    nodes = nodes_of(config_of())
+    config = config_of(flower={"max_failures": 0})
+    nodes = nodes_of(config)
     nodes[1]._setup.method.end = None
     with pytest.raises(ClientError, match="client 1 failed in round 1") as caught:
-        serve(config_of(), Faulty(nodes, lambda order, answer: answer))
+        serve(config, Faulty(nodes, lambda order, answer: answer))
     assert "Traceback" in "".join(caught.value.__cause__.__notes__)
     assert caught.value.exit_code == 1
 
 
-@pytest.mark.parametrize(("most", "ends"), [(0, True), (1, False)])
-def test_as_many_clients_may_fail_as_max_failures_says(nodes_of, most, ends):
-    config = config_of(flower={"max_failures": most})
+@pytest.mark.parametrize(
+    ("keys", "ends"),
+    [({"max_failures": 0}, True), ({"max_failures": 1}, False), ({}, False), ({"min_clients": 4}, True)],
+)
+def test_as_many_clients_may_fail_as_max_failures_says(nodes_of, keys, ends):
+    """By default one of four, unless all four are needed."""
+    config = config_of(flower=keys)
 
     def fails(order, answer):
         if (order.do, order.client) != ("train", 3):

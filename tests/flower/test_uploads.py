@@ -12,7 +12,7 @@ from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.engine.jobs import Done
 from fedloom.flower.letters import Failed, Letter, LetterError, Trained, read_answer
-from fedloom.flower.uploads import Refused, Uploads
+from fedloom.flower.uploads import Refused, UploadReader
 from fedloom.study.run import _Run
 from flower_mutations import mutated
 from flower_world import config_of
@@ -29,7 +29,7 @@ class Desk:
         self.job = federation.job(0, 1)
         self.samples = self.job.ctx.samples
         self.done: Done = running.worker.run(self.job)
-        self.uploads = Uploads(federation, running.worker)
+        self.uploads = UploadReader(federation, running.worker)
 
     def read(self, record):
         return self.uploads.read(to_bytes(record), self.job, self.samples)
@@ -65,8 +65,8 @@ def test_reading_an_upload_copies_it_once():
         tracemalloc.stop()
     assert len(body) > 1_000_000
     assert peak < 1.3 * len(body)
-    (expected,) = desk.uploads._expected.values()
-    assert all(value.untyped_storage().nbytes() <= 8 for value in expected["model"].values())
+    (rehearsal,) = desk.uploads._rehearsals.values()
+    assert all(value.untyped_storage().nbytes() <= 8 for value in rehearsal.payload["model"].values())
 
 
 def other(record, name, **entries):

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,9 +21,13 @@ from fedloom.engine.public import require_public
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import States
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Task
-from fedloom.methods.method import Method
+from fedloom.methods.method import Method, Uploads
 from fedloom.nets.frozen import Frozen
 from fedloom.nets.groups import group_of
+
+# Makes the server's next state and tests it: it gets the function that aggregates, the state so far and the uploads,
+# and returns the new state with the uploads from which it was made.
+Guard: TypeAlias = Callable[[Callable[[Uploads], Record], Record, Uploads], tuple[Record, Uploads]]
 
 _REMEMBERED = 4096  # clients whose class counts are kept
 _LAST = 32  # clients of a round that are ordered by size
@@ -81,7 +86,8 @@ class Federation:
 
     These three are all that a checkpoint must hold; everything random is derived from them and the seed. `tasks` has
     one task per architecture; client k has that of group k mod their number. `examined` is what the method had to say
-    before the first round; nets: what the server computes with, by group. Raises `ConfigError` if it refuses.
+    before the first round; nets: what the server computes with, by group. `guard`, where set, tests every new server
+    state before it is kept, and may leave uploads out. Raises `ConfigError` if the method refuses the run.
     """
 
     def __init__(
@@ -101,6 +107,7 @@ class Federation:
         self.examined = method.examine(tasks, self.sampled) + idle(scenario, self.sampled)
         self._nets, self._closing = nets, method.closing()
         self.round = 0
+        self.guard: Guard | None = None
         self.server: Record = method.server_init(self.server_context())
         self.states = States() if states is None else states
         # a function, not a method: a cache of a bound one would hold the federation, which holds the cache
@@ -190,7 +197,10 @@ class Federation:
         seen = as_seen(uploads, bad.intersection(chosen), received, self.scenario, method.spec, self.task_of, now)
         findings, asked, before = list[Finding](), time.perf_counter(), uploads.waited
         read = method.unpack(self.server, seen, lambda client: self._context(self.task_of(client), now))
-        server = self.engine.keep(method.aggregate(self.server, read, ctx)) if chosen else self.server
+        server = self.server
+        if chosen:
+            server, read = self._aggregated(method, read, ctx)
+            server, chosen = self.engine.keep(server), list(read)
         done = uploads.all()
         in_order = [done[client] for client in chosen]
         if uploads:
@@ -222,6 +232,12 @@ class Federation:
             findings=findings,
             figures=method.figures(self.server, ctx),
         )
+
+    def _aggregated(self, method: Method, uploads: Uploads, ctx: ServerContext) -> tuple[Record, Uploads]:
+        """The server's next state, and the uploads from which it was made: all of them, unless a guard refuses some."""
+        if self.guard is None:
+            return method.aggregate(self.server, uploads, ctx), uploads
+        return self.guard(lambda accepted: method.aggregate(self.server, accepted, ctx), self.server, uploads)
 
     def _order_of_work(self, clients: Sequence[int]) -> list[int]:
         """The first ones in the order of their ids, in which the server sums; the last ones by size, the largest first,
@@ -328,6 +344,9 @@ def _mean_terms(done: Sequence[Done]) -> dict[str, float]:
 
 
 def _counted(scenario: Scenario, client: int) -> Tensor:
-    """A client's samples of each class [C]."""
+    """A client's samples of each class [C]; where only the client knows them, spread evenly."""
+    if scenario.remote:
+        each_class, rest = divmod(len(scenario.train[client]), scenario.num_classes)
+        return each_class + (torch.arange(scenario.num_classes) < rest).long()
     labels = scenario.train_set.y[scenario.train.tensor(client)]
     return torch.bincount(labels, minlength=scenario.num_classes)

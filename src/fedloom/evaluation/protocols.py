@@ -131,6 +131,13 @@ class Evaluator:
         """Whether the tests are the clients' own: of personal models, or on samples that nobody else reads."""
         return self.kind == "personal" or (self.scenario.remote and (self.where == "local" or split == "val"))
 
+    def total(self, client: int, split: str) -> int:
+        """Samples on which the personal models of a client are tested."""
+        if self.where == "global":
+            return len(self.scenario.test_set) if split == "test" else len(self.scenario.val.order)
+        views = self.scenario.test if split == "test" else self.scenario.val
+        return len(views[client])
+
     def of_clients(self, split: str, results: Mapping[str, dict[int, Tested]]) -> Scores:
         """The scores of what clients found, by predictor and client, where the tests are theirs."""
         if self.where == "global" and self.kind == "global":  # their samples together are one set

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedloom.core.errors import FedloomError
 from fedloom.flower.moments import Moments, Scale
@@ -19,6 +19,8 @@ MOST_FACTS = 1 << 20  # characters of a letter's facts
 _Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 _Name: TypeAlias = Annotated[str, Field(max_length=200)]
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
+_Samples: TypeAlias = Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
+_NOTES, _TERMS = 16, 64  # at most, in one answer
 
 
 class LetterError(FedloomError):
@@ -34,7 +36,8 @@ class Letter:
 
 
 class _Facts(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # a loss that is not finite must be able to travel: the server reports it as the simulation does
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
     letter: Literal[1] = 1
     run: _Name
@@ -70,7 +73,7 @@ class Note(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     code: _Name
-    message: _Text
+    message: Annotated[str, Field(max_length=2000)]
     figure: float
 
 
@@ -80,7 +83,7 @@ class Joined(_Facts):
     kind: Literal["joined"] = "joined"
     client: _Count
     token: _Name
-    samples: _Count
+    samples: _Samples
     classes: tuple[_Name, ...]
     moments: Moments | None = None
 
@@ -94,9 +97,9 @@ class Trained(_Facts):
     steps: _Count
     samples: _Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    terms: Mapping[_Name, float]
-    norms: Mapping[_Name, float]
-    notes: Sequence[Note]
+    terms: Annotated[Mapping[_Name, float], Field(max_length=_TERMS)]
+    norms: Annotated[Mapping[_Name, float], Field(max_length=_TERMS)]
+    notes: Annotated[Sequence[Note], Field(max_length=_NOTES)]
     kept: bool
 
 
@@ -105,9 +108,15 @@ class Result(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    correct: _Count
+    correct: _Samples
     loss_sum: float
-    total: _Count
+    total: _Samples
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Result:
+        if self.correct > self.total:
+            raise ValueError(f"{self.correct} of {self.total} samples cannot be correct")
+        return self
 
 
 class Scored(_Facts):
@@ -116,8 +125,8 @@ class Scored(_Facts):
     kind: Literal["scored"] = "scored"
     client: _Count
     round: _Count
-    results: Mapping[_Name, Result]
-    samples: _Count
+    results: Annotated[Mapping[_Name, Result], Field(max_length=_TERMS)]
+    samples: _Samples
 
 
 class Failed(_Facts):

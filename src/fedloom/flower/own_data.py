@@ -90,17 +90,21 @@ def without_samples(config: RunConfig, tests: Dataset | None) -> Scenario:
         described.source,
         data,
         data.first(0) if tests is None else tests,
-        stand_in_views(each, data),
-        stand_in_views(each, data) if held_out else nothing,
+        stand_in_views(each),
+        stand_in_views(each) if held_out else nothing,
         nothing,
         public=public,
         remote=True,
     )
 
 
-def stand_in_views(sizes: np.ndarray, data: Dataset) -> Views:
-    """Views of clients that hold `sizes` [N] samples elsewhere, into the few that stand in for them."""
-    return Views(np.arange(int(sizes.sum()), dtype=np.int64) % len(data), starts(sizes))
+def stand_in_views(sizes: np.ndarray) -> Views:
+    """Views of clients that hold `sizes` [N] samples elsewhere: into the first sample of those that stand in for them.
+
+    They take no memory, whatever number of samples a node claims.
+    """
+    order = np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (int(sizes.sum()),), (0,))
+    return Views(order, starts(sizes))
 
 
 def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:

@@ -6,10 +6,12 @@ An answer counts once it is read and checked. Every wait is bounded, and says fo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -20,14 +22,18 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Done, Job, Test, TestDone, away, away_since
 from fedloom.engine.serial import Jobs
 from fedloom.evaluation.metrics import Tested
+from fedloom.flower.bounds import FEWEST, Item, Ratios, items_of
+from fedloom.flower.checks import check_scored, shares_too_large
+from fedloom.flower.guard import References, StateGuard
 from fedloom.flower.letters import Failed, Letter, LetterError, Scored, Trained, read_answer
 from fedloom.flower.links import Link
 from fedloom.flower.logs import Said
 from fedloom.flower.own_data import stand_in_views
 from fedloom.flower.roster import FederationError, Roster, RunName, listed
 from fedloom.flower.status import Board
-from fedloom.flower.uploads import Refused, Uploads
+from fedloom.flower.uploads import Refused, UploadReader
 from fedloom.methods.facts import Finding
+from fedloom.methods.method import Uploads
 from fedloom.study.sections import FlowerConfig
 
 _EVERY = 10.0  # seconds between two words on whom a round waits for
@@ -48,7 +54,8 @@ class Remote:
     """Runs clients on the nodes of a link.
 
     worker: the server's own, which rehearses what clients send. board: keeps the status. note: is told who is missing,
-    refused or late. roster: of clients that were waited for before. Raises `FederationError` if too few clients join.
+    refused or late. roster: of clients that were waited for before. out: the run's folder, where it keeps what is usual
+    in this run. Raises `FederationError` if too few clients join.
     """
 
     name = "flower"
@@ -65,9 +72,17 @@ class Remote:
         board: Board,
         note: Callable[[str], None],
         roster: Roster | None = None,
+        out: Path | None = None,
     ) -> None:
         self._link, self._run, self._config, self._board, self._note = link, run, config, board, note
-        self._uploads = Uploads(federation, worker, config.max_norm)
+        self._uploads = UploadReader(federation, worker, config.max_norm)
+        self._worker, self._out, self._references = worker, out, References.read(out)
+        self._guard = StateGuard(self._references)
+        self._ratios = None if config.max_ratio is None else Ratios(config.max_ratio, self._references.items)
+        self._items: dict[int, list[Item]] = {}  # of the round's uploads
+        self._totals: dict[tuple[int, str], int] = {}  # test samples of clients, by client and split
+        self._failures, self._said_few = 0, False
+        self._refusals: list[str] = []  # of the present round, in words
         scenario = federation.scenario
         self._roster = roster or Roster(link, run, scenario.clients, scenario.class_names, board, note)
         self._sent: tuple[Record, bytes] = ({}, b"")
@@ -78,47 +93,67 @@ class Remote:
         self._learn_sizes()
 
     def run(self, jobs: Jobs) -> Iterator[Done]:
-        """Yields one `Done` for each client that answers in time.
+        """Yields one `Done` for each client whose upload is there in time and can be used.
 
-        Raises `ClientError` if more than `max_failures` clients fail, `FederationError` if fewer than `min_clients`
-        answer.
+        All uploads are there before the first one is yielded, because each is compared with the others. Raises
+        `ClientError` if more than `max_failures` clients fail, `FederationError` if fewer than `min_clients` remain.
         """
-        each = {job.ctx.client: job for job in jobs}
-        failures: list[ClientError] = []
-        done = 0
-        for client, answer in self._answers(each):
-            job, now = each[client], each[client].ctx.round
-            try:
-                left = self._left(job, answer)
-            except (LetterError, Refused) as error:
-                self._unused(f"round {now}: the upload", job, error)
-                continue
-            except ClientError as error:
-                self._note(Said(f"round {now}: {error}", "failed", round=now, client=client))
-                failures.append(error)
-                if len(failures) > self._config.max_failures:
-                    raise
-                continue
+        requested = {job.ctx.client: job for job in jobs}
+        if not requested:
+            return
+        self._failures, self._refusals = 0, []
+        accepted = self._within_share(requested)
+        results: dict[int, Done] = {}
+        for client, answer in self._answers(accepted):
+            with self._refusing("the upload", requested[client]):
+                results[client] = self._result(requested[client], answer)
+                self._board.counts(client, requested[client].ctx.round)
             del answer
-            done += 1
-            self._board.counts(client, now)
-            yield left
-        self._enough(each, done)
+        self._measure(requested, results)
+        self._enough(requested, len(results))
+        while results:
+            yield results.pop(next(iter(results)))
 
     def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
         """Yields one `TestDone` for each client that answers in time. Raises as `run` does."""
-        each = {test.ctx.client: test for test in tests}
-        done = 0
-        for client, answer in self._answers(each):
-            try:
-                told = self._read(answer, each[client], Scored)
-            except LetterError as error:
-                self._unused("the test", each[client], error)
-                continue
-            done += 1
-            results = {name: Tested(one.correct, one.loss_sum, one.total) for name, one in told.results.items()}
-            yield TestDone(client, results, told.samples)
-        self._enough(each, done)
+        requested = {test.ctx.client: test for test in tests}
+        scored: dict[int, Scored] = {}
+        self._failures, self._refusals = 0, []
+        for client, answer in self._answers(requested):
+            with self._refusing("the test", requested[client]):
+                scored[client] = self._score(requested[client], answer)
+        if self._federation.scenario.remote:
+            totals = {client: next(iter(score.results.values())).total for client, score in scored.items()}
+            for client, why in shares_too_large(totals, self._config.max_share).items():
+                self._refuse(requested[client], "the test", LetterError(why))
+                del scored[client]
+        self._enough(requested, len(scored))
+        for client, score in scored.items():
+            tested = {name: Tested(one.correct, one.loss_sum, one.total) for name, one in score.results.items()}
+            yield TestDone(client, tested, score.samples)
+
+    def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
+        """Aggregate, and test the new state before it is kept: see `Federation.guard`, `fedloom.flower.guard`.
+
+        Raises `FederationError` if fewer than `min_clients` uploads remain that give a state that can be kept.
+        """
+        accepted, least = dict(uploads), min(self._config.min_clients, len(uploads))
+        while True:
+            after = aggregate(accepted)
+            fault = self._guard.fault(before, after)
+            if fault is None:
+                self._references.write(self._out)
+                return after, accepted
+            if len(accepted) <= least:
+                raise FederationError(
+                    f"with the uploads of clients {listed(sorted(accepted))} {fault}; the state before this round "
+                    "stays: see which node sent what it should not, or lower the learning rate, and go on with the "
+                    "same command"
+                )
+            client = max(accepted, key=lambda candidate: self._guard.size(self._items[candidate]))
+            del accepted[client]
+            what = f"the upload of client {client} is refused: with it {fault}, and it is the largest of the round"
+            self._note(Said(what, "refused", client=client))
 
     def keep(self, record: Record) -> Record:
         return record
@@ -185,7 +220,7 @@ class Remote:
         sizes = scenario.train.sizes
         known = np.array([self._roster.sizes().get(client, sizes[client]) for client in range(len(sizes))])
         if scenario.remote and (known != sizes).any():
-            views = stand_in_views(known, scenario.train_set)
+            views = stand_in_views(known)
             self._federation.scenario = dataclasses.replace(scenario, train=views)
 
     def _send(self, client: int, asked: Job | Test) -> str:
@@ -227,28 +262,98 @@ class Remote:
             )
         return told
 
-    def _left(self, job: Job, answer: Letter | str) -> Done:
-        """What a client leaves, checked."""
-        told = self._read(answer, job, Trained)
+    @contextlib.contextmanager
+    def _refusing(self, what: str, requested: Job | Test) -> Iterator[None]:
+        """Refuse an answer that cannot be used, and count an exception in the client's work; both are named."""
+        client, now = requested.ctx.client, requested.ctx.round
+        try:
+            yield
+        except (LetterError, Refused) as error:
+            self._refuse(requested, what, error)
+        except ClientError as error:
+            self._note(Said(f"round {now}: {error}", "failed", round=now, client=client))
+            self._failures += 1
+            if self._failures > self._max_failures:
+                raise
+
+    def _result(self, job: Job, answer: Letter | str) -> Done:
+        """The result of a client's round, checked."""
+        trained = self._read(answer, job, Trained)
         assert isinstance(answer, Letter), "a word is no answer"
-        payload = self._uploads.read(answer.body, job, self._roster.samples(job.ctx.client))
-        state = away(job.ctx.round) if told.kept else {}
-        notes = [Finding(note.code, note.message, note.figure) for note in told.notes]
-        counts = told.terms, told.steps, told.samples, told.seconds, told.norms, notes
+        samples = self._roster.samples(job.ctx.client)
+        self._uploads.check(trained, job, samples)
+        payload = self._uploads.read(answer.body, job, samples)
+        state = away(job.ctx.round) if trained.kept else {}
+        notes = [Finding(note.code, note.message, note.figure) for note in trained.notes]
+        counts = trained.terms, trained.steps, trained.samples, trained.seconds, trained.norms, notes
         return Done(job.ctx.client, payload, state, *counts)
 
-    def _unused(self, what: str, asked: Job | Test, error: Exception) -> None:
+    def _score(self, test: Test, answer: Letter | str) -> Scored:
+        """The results of a client's test, checked; a client's number of test samples may not change."""
+        scored = self._read(answer, test, Scored)
+        evaluator = self._worker.evaluator
+        assert evaluator is not None, "a worker whose clients are tested has an evaluator"
+        client, key = test.ctx.client, (test.ctx.client, test.split)
+        total = self._totals.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
+        check_scored(scored, evaluator.names, total, self._roster.samples(client))
+        self._totals[key] = next(iter(scored.results.values())).total
+        return scored
+
+    def _within_share(self, requested: Mapping[int, Job]) -> dict[int, Job]:
+        """The jobs without those of clients that claim too large a share of the round's samples."""
+        if not self._federation.scenario.remote:  # the server knows all counts
+            return dict(requested)
+        counts = {client: self._roster.samples(client) for client in requested if self._roster.has(client)}
+        refused = shares_too_large(counts, self._config.max_share)
+        for client, why in refused.items():
+            self._refuse(requested[client], "the upload", LetterError(why))
+        return {client: job for client, job in requested.items() if client not in refused}
+
+    def _measure(self, requested: Mapping[int, Job], results: dict[int, Done]) -> None:
+        """Measure the uploads of a round, and drop those that are far larger than the others."""
+        self._items = {}
+        for client, result in results.items():
+            job = requested[client]
+            sends, roles = self._uploads.method_of(job).spec.sends, job.ctx.task.roles
+            self._items[client] = list(items_of(result.payload, job.payload, sends, roles))
+        if self._ratios is None or not results:
+            return
+        (first, *_) = requested.values()
+        samples = {client: self._roster.samples(client) for client in results}
+        sends = self._uploads.method_of(first).spec.sends
+        for client, excess in self._ratios.judge(self._items, samples, sends).items():
+            self._refuse(requested[client], "the upload", Refused(str(excess)))
+            del results[client]
+        if len(results) < FEWEST and not self._said_few:
+            self._said_few = True
+            what = (
+                f"round {first.ctx.round} has {len(results)} uploads: with fewer than {FEWEST}, no upload is bounded "
+                "by the others (flower.max_ratio, flower.max_share)"
+            )
+            self._note(Said(what, "unbounded", round=first.ctx.round))
+
+    def _refuse(self, requested: Job | Test, what: str, error: Exception) -> None:
         """Name an answer that does not count."""
-        client, event = asked.ctx.client, "lost" if isinstance(error, Lost) else "refused"
-        said = f"{what} of client {client} is {event}: {error}"
-        self._note(Said(said, event, round=asked.ctx.round, client=client))
+        client, event, now = requested.ctx.client, "lost" if isinstance(error, Lost) else "refused", requested.ctx.round
+        if event == "refused":
+            self._refusals.append(f"client {client}: {error}")
+        self._note(Said(f"round {now}: {what} of client {client} is {event}: {error}", event, round=now, client=client))
+
+    @property
+    def _max_failures(self) -> int:
+        """Clients of a round that may raise an exception."""
+        if self._config.max_failures != "auto":
+            return self._config.max_failures
+        clients = self._federation.scenario.clients
+        return min(max(1, clients // 5), max(0, clients - self._config.min_clients))
 
     def _enough(self, each: Mapping[int, Job | Test], done: int) -> None:
         least = min(self._config.min_clients, len(each))
         if done < least:
             (first, *_) = each.values()
+            refused = f"; refused: {'; '.join(self._refusals)[:600]}" if self._refusals else ""
             raise FederationError(
                 f"round {first.ctx.round}: {done} of {len(each)} clients left something that counts within "
-                f"flower.round_timeout = {self._config.round_timeout:g} s, and flower.min_clients = {least}; start "
-                "their nodes and go on with the same command"
+                f"flower.round_timeout = {self._config.round_timeout:g} s, and flower.min_clients = {least}{refused}; "
+                "start their nodes and go on with the same command"
             )

@@ -92,6 +92,10 @@ class Roster:
         node = self._node.get(client)
         return node if node in self._online else None
 
+    def has(self, client: int) -> bool:
+        """Whether a client has ever joined."""
+        return client in self._joined
+
     def samples(self, client: int) -> int:
         """Training samples that a client joined with."""
         return self._joined[client].samples

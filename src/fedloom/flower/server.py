@@ -70,7 +70,9 @@ def serve(
         if out is not None and name.scale is not None:
             keep_scale(out, name.scale)
         board.begin(name.name, federation.round)
-        return Remote(link, name, federation, worker, config.flower, board, note, roster)
+        remote = Remote(link, name, federation, worker, config.flower, board, note, roster, out)
+        federation.guard = remote.guard
+        return remote
 
     try:
         return run(config, scenario=scenario, out=out, existing="resume", callbacks=watching, elsewhere=engine)

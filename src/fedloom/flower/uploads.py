@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,10 @@ from fedloom.core.records import Record, RecordError, Value, from_bytes, header_
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job
+from fedloom.engine.term_balance import CE
+from fedloom.flower.checks import check_trained
+from fedloom.flower.letters import Trained
+from fedloom.methods import Method
 
 _EACH = 2  # samples of each class in a rehearsal
 _SPARE = 1 << 16  # bytes above twice the expected ones, for names and masks
@@ -30,7 +34,21 @@ class Refused(FedloomError):
     """An upload that must not touch the model."""
 
 
-class Uploads:
+@dataclass(slots=True)
+class Rehearsal:
+    """A client's round at the server, on a few samples: how an upload must look.
+
+    payload: the upload, without its values. terms: names of all loss terms and gradient norms so far. passes: samples
+    that it processed, over its training samples. round: the last round that was rehearsed.
+    """
+
+    payload: Record
+    terms: set[str]
+    passes: float
+    round: int
+
+
+class UploadReader:
     """Reads what clients send, or refuses it.
 
     worker: the server's, for rehearsals. max_norm: longest distance from what a client was sent; None for any.
@@ -38,15 +56,16 @@ class Uploads:
 
     def __init__(self, federation: Federation, worker: Worker, max_norm: float | None = None) -> None:
         self._federation, self._worker, self._max_norm = federation, worker, max_norm
-        self._expected: dict[tuple[int, bool], Record] = {}
+        self._rehearsals: dict[tuple[int, bool], Rehearsal] = {}
 
     def read(self, body: bytes, job: Job, samples: int) -> Record:
         """The record that a client with `samples` training samples sends after `job`. Raises `Refused`."""
-        expected = self._rehearsed(job)
+        expected = self._rehearsed(job).payload
         most = 2 * wire_size(expected) + _SPARE
         if len(body) > most:
             raise Refused(f"{len(body):,} bytes; {most:,} at most")
-        varying = {name for name, sent in self._method(job).spec.sends.items() if sent.form == "own"}
+        sends = self.method_of(job).spec.sends
+        varying = {name for name, sent in sends.items() if sent.form == "own"}
         _check_header(body, expected, varying)
         try:
             record = from_bytes(body)
@@ -55,27 +74,49 @@ class Uploads:
         _same_keys("", record, expected)
         for name, value in record.items():
             _check_value(name, value, expected[name], name in varying)
-        _check_counts(record, samples)
+        _check_counts(record, samples, None if self._federation.scenario.remote else job.ctx.class_counts)
         if varying:
             self._try(record, job)
         if self._max_norm is not None:
-            _check_distance(record, job.payload, self._max_norm)
+            weights = [name for name, sent in sends.items() if sent.form == "whole"]
+            _check_distance(record, job.payload, weights, self._max_norm)
         return record
 
-    def _method(self, job: Job) -> Any:
+    def check(self, trained: Trained, job: Job, samples: int) -> None:
+        """Check the facts beside the upload of a client with `samples` training samples. Raises `LetterError`.
+
+        A method may have other loss terms in a later round, so a round whose terms are new is rehearsed once more.
+        """
+        rehearsal = self._rehearsed(job)
+        reported = {*trained.terms, *trained.norms} - {CE}
+        if not reported <= rehearsal.terms and job.ctx.round > rehearsal.round:
+            rehearsal.terms |= self._rehearse(job).terms
+            rehearsal.round = job.ctx.round
+        check_trained(trained, job.measured, samples, rehearsal.terms, rehearsal.passes)
+
+    def method_of(self, job: Job) -> Method:
+        """The method of a job: the run's, or that of its closing round."""
         return (self._federation.method.closing() if job.closing else None) or self._federation.method
 
-    def _rehearsed(self, job: Job) -> Record:
-        """What a client of the same architecture would send, without its values."""
+    def _rehearsed(self, job: Job) -> Rehearsal:
+        """The rehearsal for clients of the job's architecture."""
         key = job.ctx.task.group, job.closing
-        if key not in self._expected:
-            indices = self._few
-            counts = torch.bincount(self._worker.data.y[indices], minlength=job.ctx.task.num_classes)
-            ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
-            state = self._federation.method.client_init(ctx)
-            own = replace(job, ctx=ctx, state=state, indices=indices, measured=False)
-            self._expected[key] = mapped(self._worker.run(own).payload, _shape_alone)
-        return self._expected[key]
+        if key not in self._rehearsals:
+            self._rehearsals[key] = self._rehearse(job)
+        return self._rehearsals[key]
+
+    def _rehearse(self, job: Job) -> Rehearsal:
+        indices = self._few
+        counts = torch.bincount(self._worker.data.y[indices], minlength=job.ctx.task.num_classes)
+        ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
+        state = self._federation.method.client_init(ctx)
+        result = self._worker.run(replace(job, ctx=ctx, state=state, indices=indices))
+        names = {*result.terms, *result.norms}
+        if result.state:  # a client that took part before may have other terms, e.g. one that looks at its last model
+            again = self._worker.run(replace(job, ctx=ctx, state=result.state, indices=indices))
+            names |= {*again.terms, *again.norms}
+        passes = max(result.samples, result.steps * self._worker.local.batch_size) / max(1, len(indices))
+        return Rehearsal(mapped(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property
     def _few(self) -> Tensor:
@@ -85,10 +126,10 @@ class Uploads:
 
     def _try(self, record: Record, job: Job) -> None:
         """Where shapes vary, the server's own step says whether it can use them."""
-        server, method = self._federation.server, self._method(job)
+        server, method = self._federation.server, self.method_of(job)
         ctx = replace(self._federation.server_context(), round=job.ctx.round)
         try:
-            method.aggregate(server, method.unpack(server, {job.ctx.client: record}, ctx), ctx)
+            method.aggregate(server, method.unpack(server, {job.ctx.client: record}, lambda _: ctx), ctx)
         except Exception as error:
             raise Refused(f"the server cannot use it ({type(error).__name__}: {str(error)[:200]})") from None
 
@@ -178,25 +219,33 @@ def _check_tensor(path: str, tensor: Tensor, wanted: Tensor | None) -> None:
         raise Refused(f"{path}: a mask of other bytes than 0 and 1")
 
 
-def _check_counts(record: Record, samples: int) -> None:
-    """Counts are not negative, and agree with the samples that the client joined with."""
-    told = record.get("samples", samples)
-    if told != samples:
-        raise Refused(f"samples = {told}: the client joined with {samples}")
+def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> None:
+    """Check that counts are not negative, and that they agree with the samples that the client joined with.
+
+    class_counts: the client's samples of each class [C], where the server knows them.
+    """
+    reported = record.get("samples", samples)
+    if reported != samples:
+        raise Refused(f"samples = {reported}: the client joined with {samples}")
     for name, value in record.items():
         if isinstance(value, int) and not isinstance(value, bool) and value < 0:
             raise Refused(f"{name} = {value}: need 0 or more")
         if isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool:
             if int(value.min() if value.numel() else 0) < 0:
                 raise Refused(f"{name}: it has counts below 0")
-            if name == "class_counts" and int(value.sum()) != samples:
+            if name != "class_counts":
+                continue
+            if int(value.sum()) != samples:
                 raise Refused(f"{name}: they sum to {int(value.sum())}; the client joined with {samples} samples")
+            if class_counts is not None and not torch.equal(value.to(class_counts.dtype), class_counts):
+                raise Refused(f"{name} = {value.tolist()}: by the config the client has {class_counts.tolist()}")
 
 
-def _check_distance(record: Record, sent: Record, most: float) -> None:
+def _check_distance(record: Record, sent: Record, weights: Collection[str], most: float) -> None:
+    """Check how far the trees called `weights` are from those that were sent, over all their entries together."""
     squares = 0.0
-    for name, value in record.items():
-        before = sent.get(name)
+    for name in weights:
+        value, before = record.get(name), sent.get(name)
         if isinstance(value, dict) and isinstance(before, dict):
             for key in value.keys() & before.keys():
                 if value[key].is_floating_point() and value[key].shape == before[key].shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -72,16 +72,37 @@ class CheckpointConfig(Section):
 
 
 class FlowerConfig(Section):
-    """How long a federation over Flower waits, and what it bears.
+    """How long a federation over Flower waits, and what it accepts from a node."""
 
-    min_clients: uploads without which a round is not closed, and the run ends. round_timeout: seconds for a round's
-    answers; then it closes with those that are there. join_timeout: seconds in which nodes may join before the first
-    round. max_failures: clients of one round whose work may raise an exception; one more ends the run. max_norm:
-    longest distance (L2, over all entries) between weights that a client sends and those it was sent; None for any.
-    """
-
-    min_clients: int = Field(1, ge=1)
-    round_timeout: float = Field(600.0, gt=0, allow_inf_nan=False)
-    join_timeout: float = Field(300.0, gt=0, allow_inf_nan=False)
-    max_failures: int = Field(0, ge=0)
-    max_norm: float | None = Field(None, gt=0, allow_inf_nan=False)
+    min_clients: int = Field(1, ge=1, description="Uploads without which a round is not closed, and the run ends.")
+    round_timeout: float = Field(
+        600.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that the server waits for a round's answers; then it closes the round without the rest.",
+    )
+    join_timeout: float = Field(
+        300.0, gt=0, allow_inf_nan=False, description="Seconds in which nodes may join before the first round."
+    )
+    max_failures: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto",
+        description="Clients of a round whose work may raise an exception; one more ends the run. auto: a fifth of the "
+        "run's clients, and at least one, as long as min_clients remain.",
+    )
+    max_share: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = Field(
+        "auto",
+        description="Largest share of a round's training samples that one client may claim where only the nodes know "
+        "their data (source: nodes). auto: 2 / sqrt(clients of the round). It acts from four clients on.",
+    )
+    max_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = Field(
+        5.0,
+        description="How many times as large as the median client's an upload may be, item by item (trees, heads, rows "
+        "of class tables, numbers), from four uploads on; null for any size.",
+    )
+    max_norm: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Longest distance (L2, over all entries) between weights that a client uploads and those it was "
+        "sent; null for any.",
+    )
