@@ -23,6 +23,7 @@ from fedloom.commands.shared import (
     AsJson,
     Config,
     Fresh,
+    FromRound,
     Jobs,
     Overrides,
     Quiet,
@@ -33,6 +34,7 @@ from fedloom.commands.shared import (
     in_folder,
     in_words,
     print_json,
+    rewound,
     say,
     spoken,
 )
@@ -108,6 +110,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder; by default below runs/, named after the run.")] = None,
     resume: Resume = False,
     fresh: Fresh = False,
+    from_round: FromRound = None,
     seed: Seed = None,
     rounds: Rounds = None,
     quiet: Quiet = False,
@@ -123,7 +126,9 @@ def run(
 
     parsed = parse(load(found(config), in_words(overrides, seed=seed, rounds=rounds)))
     folder = out or Path("runs") / folder_name(parsed)
-    existing = _existing(resume, fresh)
+    existing = _existing(resume or from_round is not None, fresh)
+    if from_round is not None:
+        say(rewound(folder, from_round))
     with in_folder(folder), Live([parsed], quiet=quiet or as_json) as live:
         finished_before = existing != "fresh" and Result.read(folder) is not None
         result = run_config(parsed, out=folder, existing=existing, callbacks=[Forward(0, live)])

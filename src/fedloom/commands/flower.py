@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedloom.commands import federation
-from fedloom.commands.shared import AsJson, Config, Overrides, Quiet, console_of, found, in_words, print_json, say
+from fedloom.commands.shared import (
+    AsJson,
+    Config,
+    FromRound,
+    Overrides,
+    Quiet,
+    console_of,
+    found,
+    in_words,
+    print_json,
+    rewound,
+    say,
+)
 
 if TYPE_CHECKING:
     from fedloom.study.config import RunConfig
@@ -47,6 +59,16 @@ def keys(
 
 
 @group.command()
+def rewind(
+    run: Annotated[Path, typer.Argument(help="The run's folder on the server.")],
+    from_round: Annotated[int, typer.Option(min=1, help="The round whose checkpoint the run goes on from.")],
+) -> None:
+    """Take a run back to an earlier checkpoint, e.g. to one from before a node spoiled it. The server must be stopped;
+    it goes on from there when it starts again."""
+    typer.echo(rewound(run, from_round))
+
+
+@group.command()
 def up(
     config: Config,
     overrides: Overrides = None,
@@ -63,6 +85,7 @@ def up(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="All nodes in this process, without Flower.")
     ] = False,
+    from_round: FromRound = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -70,6 +93,8 @@ def up(
     from fedloom.terminal import outcome
 
     parsed = _parsed(config, overrides, clients)
+    if from_round is not None:
+        say(rewound(out, from_round))
     if in_process:
         from fedloom.flower.in_process import run_in_process
         from fedloom.report import write_report

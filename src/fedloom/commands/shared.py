@@ -25,6 +25,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: the res
 Seed = Annotated[int | None, typer.Option(min=0, help="The seed, as seed=... says it.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="The number of rounds, as rounds=... says it.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run folder holds and train again.")]
+FromRound = Annotated[
+    int | None,
+    typer.Option("--from-round", min=1, help="Delete what came after this round's checkpoint, and go on from there."),
+]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
 
 _WIDE = 10_000  # columns of what is no terminal: a file or a pipe has no edge
@@ -61,6 +65,15 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
         raise error
     signs = error.object[error.start : error.end]
     return "".join(_ASCII.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in signs), error.end
+
+
+def rewound(run: Path, round_: int) -> str:
+    """Take a run back to the checkpoint of a round, and say what was deleted. Raises what `rewind` raises."""
+    from fedloom.study.rewind import rewind
+
+    deleted = rewind(run, round_)
+    later = f"checkpoints of rounds {', '.join(map(str, deleted))} are deleted" if deleted else "it is the newest one"
+    return f"{run} goes on from round {round_}: {later}"
 
 
 def in_words(overrides: Sequence[str] | None, **options: int | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +15,11 @@ from fedloom.core.errors import RunFolderError
 from fedloom.core.files import write_atomic
 from fedloom.data import Dataset, Scenario
 from fedloom.data.sources.nodes import Nodes
+from fedloom.flower.bounds import FEWEST
 
 Means = tuple[Annotated[float, Field(ge=-1e30, le=1e30)], ...]  # float32 can have their squares' root
 _FILE = "flower-scale.json"
+FARTHEST = 30.0  # times the usual distance from the mean
 
 
 class Moments(BaseModel):
@@ -68,6 +70,32 @@ def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> Mo
         mean.append(float(held.mean() if varies else held[0]))
         squares.append(float(held.var() * len(held)) if varies else 0.0)
     return Moments(mean=tuple(mean), squares=tuple(squares))
+
+
+def outliers(parts: Mapping[int, Told], features: Sequence[str]) -> dict[int, str]:
+    """Clients whose moments lie far from the others', and why; nobody where there are fewer than four clients.
+
+    A client is compared with the median over clients of the mean and of the root mean square distance from it. Whoever
+    measures in another unit, or tells moments that no data have, would become the scale of all.
+    """
+    if len(parts) < FEWEST:
+        return {}
+    clients = list(parts)
+    means, squares = (np.array([getattr(parts[k].moments, key) for k in clients]) for key in ("mean", "squares"))
+    deviations = np.sqrt(squares / np.array([max(1, parts[k].samples) for k in clients])[:, None])
+    centre = np.median(means, axis=0)
+    spread = np.median(np.sqrt(deviations**2 + (means - centre) ** 2), axis=0)
+    unit = np.where(spread > 0, spread, 1e6 * np.maximum(1.0, np.abs(centre)) / FARTHEST)
+    refused = {}
+    for name, values in (("mean", np.abs(means - centre)), ("deviation", deviations)):
+        for row, column in zip(*np.nonzero(values > FARTHEST * unit), strict=True):
+            shown = (means if name == "mean" else deviations)[row, column]
+            usual = (centre if name == "mean" else spread)[column]
+            refused[clients[row]] = (
+                f"its {name} of '{features[column]}' is {shown:.4g}, where the median client's is {usual:.4g}; is it "
+                "measured in another unit?"
+            )
+    return refused
 
 
 def pooled(parts: Collection[Told]) -> Scale:

@@ -84,7 +84,8 @@ class Remote:
         self._failures, self._said_few = 0, False
         self._refusals: list[str] = []  # of the present round, in words
         scenario = federation.scenario
-        self._roster = roster or Roster(link, run, scenario.clients, scenario.class_names, board, note)
+        sizes = None if scenario.remote else scenario.train.sizes.tolist()
+        self._roster = roster or Roster(link, run, scenario.clients, scenario.class_names, board, note, sizes=sizes)
         self._sent: tuple[Record, bytes] = ({}, b"")
         everyone = [client for client in range(scenario.clients) if len(scenario.train[client])]
         self._federation = federation

@@ -42,7 +42,8 @@ class RunName:
 
 class Roster:
     """The clients that have joined. clients: how many the run has; classes: the names that all must have; measured: of
-    how many features they must tell the moments."""
+    how many features they must tell the moments; sizes: training samples of each client, where the server knows them.
+    """
 
     def __init__(
         self,
@@ -53,9 +54,11 @@ class Roster:
         board: Board,
         note: Callable[[str], None],
         measured: int = 0,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         self._link, self._run, self._board, self._note = link, run, board, note
-        self._clients, self._classes, self._measured = clients, tuple(classes), measured
+        self._clients, self._classes, self._measured, self._sizes = clients, tuple(classes), measured, sizes
+        self._refused: dict[int, str] = {}  # clients that are refused for the rest of the run, and why
         self._asked: dict[str, int] = {}  # names of letters, by node
         self._seen: set[int] = set()
         self._node: dict[int, int] = {}
@@ -104,10 +107,17 @@ class Roster:
         """Training samples of all clients that have ever joined."""
         return {client: told.samples for client, told in self._joined.items()}
 
-    def moments(self) -> list[Told]:
-        """What clients told of their measured features, in the order of their ids."""
-        joined = (self._joined[client] for client in sorted(self._joined))
-        return [Told(told.samples, told.moments) for told in joined if told.moments is not None]
+    def moments(self) -> dict[int, Told]:
+        """The moments of measured features that clients reported, in the order of their ids."""
+        joined = {client: self._joined[client] for client in sorted(self._joined)}
+        return {k: Told(told.samples, told.moments) for k, told in joined.items() if told.moments is not None}
+
+    def refuse(self, client: int, why: str) -> None:
+        """Leave a client out for as long as this server runs."""
+        self._refused[client] = why
+        self._note(Said(f"client {client} is left out: {why}", "left_out", client=client))
+        self._left_out[self._node.pop(client)] = why
+        del self._joined[client]
 
     def settle(self, scale: Scale) -> None:
         """From now on orders bring the scale, and nodes that join tell no moments."""
@@ -178,6 +188,13 @@ class Roster:
             raise LetterError(f"it joins the run {shown(told.run)}, this is {self._run.name}")
         if told.client >= self._clients:
             raise LetterError(f"it is client {told.client}, the run has clients 0 .. {self._clients - 1}")
+        if told.client in self._refused:
+            raise LetterError(f"client {told.client}: {self._refused[told.client]}")
+        if self._sizes is not None and told.samples != self._sizes[told.client]:
+            raise LetterError(
+                f"client {told.client} joins with {told.samples:,} training samples; by the config it has "
+                f"{self._sizes[told.client]:,}"
+            )
         if told.classes != self._classes:
             raise LetterError(
                 f"client {told.client} has the classes {shown(list(told.classes))}, the server "

@@ -10,10 +10,13 @@ from pathlib import Path
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
 from fedloom.data import Scenario
+from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
+from fedloom.flower.bounds import FEWEST
+from fedloom.flower.checks import shares_too_large
 from fedloom.flower.links import Link
 from fedloom.flower.logs import Logged
-from fedloom.flower.moments import Scale, keep_scale, pooled, read_scale
+from fedloom.flower.moments import Scale, keep_scale, outliers, pooled, read_scale
 from fedloom.flower.own_data import agreed, server_data, without_samples
 from fedloom.flower.remote import Remote
 from fedloom.flower.roster import Roster, RunName
@@ -59,7 +62,7 @@ def serve(
         name = replace(name, scale=read_scale(out))
         if nodes.measured and name.scale is None:
             roster = Roster(link, name, scenario.clients, nodes.classes, board, say, measured=len(nodes.measured))
-            name = replace(name, scale=_pooled(roster, config, say))
+            name = replace(name, scale=_pooled(roster, config, nodes, say))
         scenario = scenario if name.scale is None else name.scale.on_all(scenario, nodes)
     elif tests is not None:
         raise ConfigError(f"{tests}: only with `source: nodes` the server has test data of its own; leave it out")
@@ -81,15 +84,25 @@ def serve(
         raise
 
 
-def _pooled(roster: Roster, config: RunConfig, say: Callable[[str], None]) -> Scale:
-    """How measured features are standardised, by the training samples of all clients that are there."""
-    wait = config.flower
+def _pooled(roster: Roster, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
+    """How measured features are standardised, by the training samples of all clients that are there.
+
+    Clients whose moments, or number of samples, are far from those of the others are left out of the run.
+    """
+    wait, features = config.flower, [(nodes.features or ())[index] for index in nodes.measured]
     roster.wait(range(config.scenario.clients), wait.min_clients, wait.join_timeout, "join_timeout")
-    told = roster.moments()
-    size = sum(len(one.moments.model_dump_json()) for one in told)
-    scale = pooled(told)
+    counts = {client: told.samples for client, told in roster.moments().items()}
+    for client, why in shares_too_large(counts, wait.max_share).items():
+        roster.refuse(client, why)
+    for client, why in outliers(roster.moments(), features).items():
+        roster.refuse(client, why)
+    reported = list(roster.moments().values())
+    size = sum(len(one.moments.model_dump_json()) for one in reported)
+    scale = pooled(reported)
     roster.settle(scale)
-    say(f"{len(scale.mean)} features are standardised by what {len(told)} clients told of them, in {size:,} bytes")
+    say(f"{len(scale.mean)} features are standardised by what {len(reported)} clients told of them, in {size:,} bytes")
+    if len(reported) < FEWEST:
+        say(f"fewer than {FEWEST} clients told of their features: nothing bounds what one of them tells")
     return scale
 
 

@@ -1,7 +1,8 @@
 """What a client keeps on its node's own disk: private states by run, client and round, written whole or not at all.
 
-The newest few rounds stay. The server says from which round to go on, for a round counts only once the server has it:
-an upload that was lost, refused or late leaves the state before it in force.
+The newest few rounds stay, and ever fewer older ones, to which a run can be taken back. The server says from which round
+to go on, for a round counts only once the server has it: an upload that was lost, refused or late leaves the state
+before it in force.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from fedloom.core.files import write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
+from fedloom.study.checkpoint import spaced
 
 _KEPT = 3  # states of a client; a server that starts again goes back by one round, or two if its last file is damaged
 
@@ -38,13 +40,13 @@ class Store:
         return file.read_text(encoding="utf-8")
 
     def save(self, round_: int, state: Record, spare: int = 0) -> None:
-        """Keep the state after a round, and that of the round `spare`, whatever its age.
+        """Keep the state after a round, that of the round `spare`, and older ones as `spaced` says.
 
         Raises `OSError` and then leaves the others as they were.
         """
         write_atomic(self._file(round_), to_bytes(state))
         for old in sorted(self.path.glob("round-*.safetensors"))[:-_KEPT]:
-            if old != self._file(spare):
+            if old != self._file(spare) and not spaced(int(old.stem.removeprefix("round-")), round_):
                 old.unlink(missing_ok=True)
 
     def load(self, round_: int) -> Record | None:

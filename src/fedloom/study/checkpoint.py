@@ -55,8 +55,11 @@ def save(
     last: Path | None = None,
     changed: Collection[int] = (),
     spare: int | None = None,
+    history: bool = False,
 ) -> Saved:
     """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `spare`.
+
+    history: also keep older ones, ever fewer the older they are (`spaced`), so that a run can be taken back.
 
     last: the checkpoint of this run that was saved or loaded before; states of clients that are not among those
     `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
@@ -93,9 +96,26 @@ def save(
         raise
     _sync_folder(folder)
     for old in _finished(folder)[:-keep]:
-        if spare is None or old != _folder_of(folder, spare):
+        if spare is not None and old == _folder_of(folder, spare):
+            continue
+        if not history or not spaced(_round_of(old), checkpoint.round):
             shutil.rmtree(old, ignore_errors=True)
     return Saved(final, sha256)
+
+
+def spaced(round_: int, newest: int) -> bool:
+    """Whether the checkpoint of a round is kept for a run that may be taken back: those of the rounds that a power of
+    two divides, up to twice that power ago. So about 2 log2(rounds) stay.
+
+        >>> [round_ for round_ in range(1, 33) if spaced(round_, newest=33)]
+        [16, 24, 28, 30, 31, 32]
+    """
+    return newest - round_ <= 2 * (round_ & -round_)
+
+
+def rounds_at_hand(folder: Path) -> dict[int, Path]:
+    """The checkpoints of a run by round, ascending."""
+    return {_round_of(path): path for path in _finished(folder) if path.is_dir() and not path.is_symlink()}
 
 
 def load_latest(
@@ -187,6 +207,10 @@ def _folder_of(folder: Path, round_: int) -> Path:
 
 def _finished(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
+
+
+def _round_of(path: Path) -> int:
+    return int(path.name.removeprefix("round-"))
 
 
 def _sync_folder(folder: Path) -> None:

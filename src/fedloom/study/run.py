@@ -306,6 +306,7 @@ class _Run:
             last=self.saved,
             changed=federation.states.changed,
             spare=None if self.best is None else self.best[0],
+            history=self.elsewhere is not None,
         )
         federation.states.changed.clear()
         self.saved, self.digest, self.saved_round = saved.path, saved.sha256, federation.round
