@@ -66,11 +66,12 @@ def check_scored(scored: Scored, predictors: Collection[str], total: int | None,
 def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto"]) -> dict[int, str]:
     """Clients whose counts of samples are too large a share of all, and why; nobody where there are fewer than four.
 
-    counts: samples that each client claims. max_share: as `flower.max_share`.
+    counts: samples that each client claims. max_share: as `flower.max_share`; twice an equal share is always allowed.
     """
     remaining, refused = dict(counts), dict[int, str]()
     while len(remaining) >= FEWEST:
-        limit = 2 / math.sqrt(len(remaining)) if max_share == "auto" else max_share
+        share = 2 / math.sqrt(len(remaining)) if max_share == "auto" else max_share
+        limit = max(share, 2 / len(remaining))
         total = sum(remaining.values())
         client = max(remaining, key=lambda k: remaining[k])
         if not total or remaining[client] <= limit * total:

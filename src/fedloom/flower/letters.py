@@ -20,6 +20,8 @@ _Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 _Name: TypeAlias = Annotated[str, Field(max_length=200)]
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
 _Samples: TypeAlias = Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
+# A loss that is not finite must be able to travel: the server reports it as the simulation does.
+_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 _NOTES, _TERMS = 16, 64  # at most, in one answer
 
 
@@ -36,8 +38,7 @@ class Letter:
 
 
 class _Facts(BaseModel):
-    # a loss that is not finite must be able to travel: the server reports it as the simulation does
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
+    model_config = _STRICT
 
     letter: Literal[1] = 1
     run: _Name
@@ -70,7 +71,7 @@ class Order(_Facts):
 class Note(BaseModel):
     """A finding on its way."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = _STRICT
 
     code: _Name
     message: Annotated[str, Field(max_length=2000)]
@@ -106,7 +107,7 @@ class Trained(_Facts):
 class Result(BaseModel):
     """Correct predictions, summed loss, and number of samples of one predictor."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = _STRICT
 
     correct: _Samples
     loss_sum: float

@@ -1,8 +1,8 @@
 """What a client keeps on its node's own disk: private states by run, client and round, written whole or not at all.
 
-The newest few rounds stay, and ever fewer older ones, to which a run can be taken back. The server says from which round
-to go on, for a round counts only once the server has it: an upload that was lost, refused or late leaves the state
-before it in force.
+The newest few rounds stay, and ever fewer older ones, to which a run can be taken back. The server says from which
+round to go on, for a round counts only once the server has it: an upload that was lost, refused or late leaves the
+state before it in force.
 """
 
 from __future__ import annotations

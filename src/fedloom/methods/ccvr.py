@@ -65,7 +65,11 @@ class Calibration(Method):
     Options = Options
     spec = Spec(
         features=True,
-        sends={name: Sent(each=True, labels=True) for name in ("means", "covariances", "class_counts")},
+        sends={
+            "means": Sent(each=True, labels=True),
+            "covariances": Sent(each=True, labels=True, spread=2.0),
+            "class_counts": Sent(each=True, labels=True),
+        },
     )
 
     @classmethod

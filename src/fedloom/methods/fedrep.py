@@ -12,7 +12,7 @@ from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, ServerContext, Start
 from fedloom.methods.method import Method, Uploads, register
 from fedloom.methods.phases import TRAINABLE, Phase, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.roles import Role
 
 
@@ -34,7 +34,7 @@ class FedRep(Method):
     A client is tested with the server's body and its own head; one that never took part, with the first head.
     """
 
-    spec = Spec(private=frozenset({Role.HEAD}))
+    spec = Spec(private=frozenset({Role.HEAD}), sends={"model": Sent(spread=2.0)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {"weights": "uniform"},

@@ -86,7 +86,7 @@ class FedSC(Method):
     spec = Spec(
         features=True,
         sends={
-            "model": Sent(),
+            "model": Sent(spread=2.0),
             "prototypes": Sent(each=True, labels=True),
             "class_counts": Sent(each=True, labels=True),
         },

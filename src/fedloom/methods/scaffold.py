@@ -46,7 +46,7 @@ class SCAFFOLD(method.Method):
     client that made no step, or none of any length, keeps its control.
     """
 
-    spec = Spec(sends={"model": Sent(), "control": Sent(form="change")})
+    spec = Spec(sends={"model": Sent(), "control": Sent(form="change", spread=2.0)})
     Options = Options
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in PRESETS}  # noqa: RUF012
     about = About(

@@ -1,0 +1,219 @@
+"""One of ten nodes is hostile: the accuracy of every method, by attack, with the default bounds of a federation.
+
+    python benchmarks/hostile.py --json benchmarks/results/hostile.json            # all methods
+    python benchmarks/hostile.py --methods fedavg fedsc --wrapper median
+
+The nodes are in this process and speak as real ones do. Client 3 trains honestly, and what it uploads is changed.
+Data: scikit-learn's digits, ten clients, Dirichlet 0.5; MLP; 20 rounds of 2 epochs; accuracy is the protocol's, without
+the hostile client where clients are tested.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.records import Record, from_bytes, to_bytes
+from fedloom.core.tables import ClassTable
+from fedloom.flower.letters import Joined, Letter, Order, Scored, Trained, read
+from fedloom.flower.links import Here
+from fedloom.flower.node import Node
+from fedloom.flower.server import serve
+from fedloom.methods import METHODS
+from fedloom.study.callbacks import Callback
+from fedloom.study.config import RunConfig, parse
+from fedloom.study.results import Result
+
+HOSTILE = 3  # the client
+SMALL = 4.9  # times the honest change: below the default flower.max_ratio
+Change = Callable[[Tensor, Tensor], Tensor]
+"""From a tensor that was uploaded and what was sent in its place (zeros, if nothing was), what the node uploads."""
+
+ATTACKS: dict[str, Change] = {
+    "x100": lambda value, sent: 100 * value,
+    "constant": lambda value, sent: torch.full_like(value, 1.0),
+    "1e38": lambda value, sent: torch.full_like(value, 1e38),
+    "nan": lambda value, sent: torch.full_like(value, float("nan")),
+    "x4.9": lambda value, sent: sent + SMALL * (value - sent),
+    "flipped x2": lambda value, sent: sent - 2 * (value - sent),
+    "constant, same length": lambda value, sent: torch.full_like(value, 1.0) * value.norm() / value.numel() ** 0.5,
+}
+COUNT = "count"
+NAMES = (*ATTACKS, COUNT)
+
+
+class HostileLink(Here):
+    """Nodes of this process, of which one changes what it answers."""
+
+    def __init__(self, nodes: Mapping[int, Node], attack: str, hostile: int = HOSTILE) -> None:
+        super().__init__(nodes)
+        self._attack, self._hostile = attack, hostile
+
+    def take(self, names: Collection[str]) -> list[tuple[str, Letter | str]]:
+        for name in names:
+            if name in self._waiting:
+                node, letter = self._waiting.pop(name)
+                answer = self._nodes[node].answer(letter)
+                return [(name, self._changed(letter, answer) if node == self._hostile else answer)]
+        return []
+
+    def _changed(self, letter: Letter, answer: Letter) -> Letter:
+        do = read(letter, Order).do
+        if self._attack == COUNT:
+            return claims(answer, do)
+        if do != "train":
+            return answer
+        upload, sent = from_bytes(answer.body), from_bytes(letter.body)
+        change = ATTACKS[self._attack]
+        forged = {name: changed(value, sent.get(name), change) for name, value in upload.items()}
+        return Letter(answer.facts, to_bytes(forged))
+
+
+def changed(value: Any, sent: Any, change: Change) -> Any:
+    """An entry of an upload, every floating tensor and number of it changed; of a class table the held rows."""
+    if isinstance(value, dict):
+        before = sent if isinstance(sent, dict) else {}
+        return {name: _tensor(tensor, before.get(name), change) for name, tensor in value.items()}
+    if isinstance(value, ClassTable):
+        rows = torch.stack([_tensor(row, None, change) for row in value.values.flatten(0, -2)])
+        rows = rows.view(value.values.shape)
+        return ClassTable(torch.where(value.held.unsqueeze(-1), rows, torch.zeros_like(rows)), value.held)
+    if isinstance(value, Tensor):
+        return _tensor(value, sent if isinstance(sent, Tensor) else None, change)
+    if isinstance(value, float):
+        return float(change(torch.tensor([value]), torch.zeros(1)))
+    return value
+
+
+def _tensor(value: Tensor, sent: Tensor | None, change: Change) -> Tensor:
+    if not value.is_floating_point() or not value.numel():
+        return value
+    return change(value, sent if sent is not None and sent.shape == value.shape else torch.zeros_like(value))
+
+
+def claims(answer: Letter, do: str, samples: int = 10**6) -> Letter:
+    """The answer of a node that claims to have a million samples, wherever it tells of its samples."""
+    if do == "join":
+        return read(answer, Joined).model_copy(update={"samples": samples}).letter_with()
+    if do == "test":
+        scored = read(answer, Scored)
+        results = {
+            name: result.model_copy(update={"correct": samples, "total": samples})
+            for name, result in scored.results.items()
+        }
+        return scored.model_copy(update={"results": results}).letter_with()
+    trained, upload = read(answer, Trained), from_bytes(answer.body)
+    record: Record = {name: samples if name == "samples" else value for name, value in upload.items()}
+    return trained.model_copy(update={"samples": samples}).letter_with(to_bytes(record))
+
+
+class Notes(Callback):
+    """Counts what is refused."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    def on_note(self, config: RunConfig, note: str) -> None:
+        if getattr(note, "event", "") in ("refused", "left_out"):
+            self.refused.append(str(note))
+
+
+def config_of(method: str, rounds: int = 20, epochs: int = 2, clients: int = 10, **flower: Any) -> RunConfig:
+    """The run of a method; a protocol that it has a model for, and what else it needs."""
+    kind = METHODS.get(method)
+    scenario = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": clients, "val": 0.0}
+    flower = {"join_timeout": 1.0, **flower}  # a node that is refused at the door is not waited for
+    keys: dict[str, Any] = {"scenario": scenario | ({"public": 0.05} if kind.spec.public else {})}
+    if kind.spec.views == 2:
+        keys |= {"model": "digits-cnn", "augment": {"crop": 1}}
+    for protocol in ("global/global", "personal/local"):
+        values = {
+            "method": method, "model": "mlp", "rounds": rounds, "local_epochs": epochs, "batch_size": 16,
+            "engine": "serial", "evaluation": {"protocol": protocol, "every": rounds}, "flower": flower, **keys,
+        }  # fmt: skip
+        config = parse(values)
+        if _offers(config):
+            return config
+    raise ConfigError(f"{method} has neither a global nor a personal model")
+
+
+def _offers(config: RunConfig) -> bool:
+    from fedloom.study.run import _Run
+
+    try:
+        _Run(config, None, None, ())
+    except ConfigError:
+        return False
+    return True
+
+
+def federate(config: RunConfig, attack: str | None) -> tuple[Result, list[str]]:
+    """Run a federation in this process with one hostile node, or none; what was refused."""
+    scenario, notes = config.scenario.build(config.seed), Notes()
+    with tempfile.TemporaryDirectory() as folder:
+        first = Node(config, 0, Path(folder), scenario)
+        nodes = {0: first} | {
+            k: Node(config, k, Path(folder), scenario, None, first) for k in range(1, scenario.clients)
+        }
+        link = Here(nodes) if attack is None else HostileLink(nodes, attack)
+        return serve(config, link, scenario=scenario, callbacks=[notes]), notes.refused
+
+
+def accuracy(result: Result) -> float:
+    """The protocol's accuracy in percent, without the hostile client where clients are tested."""
+    last = max(row["round"] for row in result.rows if row["name"] == "accuracy")
+    tested = {
+        row["client"]: row["value"]
+        for row in result.rows
+        if row["round"] == last and row["name"] == "accuracy" and row["split"] == "test"
+    }
+    of_clients = [value for client, value in tested.items() if client is not None and client != HOSTILE]
+    values = of_clients or [tested[None]]
+    return 100 * sum(values) / len(values)
+
+
+def measured(method: str, attack: str | None, rounds: int, epochs: int) -> dict[str, Any]:
+    """One cell of the table."""
+    try:
+        result, refused = federate(config_of(method, rounds, epochs), attack)
+    except FedloomError as error:
+        return {"method": method, "attack": attack, "error": " ".join(str(error).split())[:200]}
+    return {"method": method, "attack": attack, "accuracy": round(accuracy(result), 2), "refused": len(refused)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="*", help="all unless given")
+    parser.add_argument("--wrapper", help="a robust mean around each, e.g. median")
+    parser.add_argument("--attacks", nargs="*", default=list(NAMES))
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    words = parser.parse_args()
+    rows = []
+    for name in words.methods or METHODS.names():
+        method = f"{name}+{words.wrapper}" if words.wrapper else name
+        try:
+            config_of(method)
+        except ConfigError as error:
+            print(f"{method}: left out: {' '.join(str(error).split())[:120]}", flush=True)
+            continue
+        rows += [measured(method, attack, words.rounds, words.epochs) for attack in (None, *words.attacks)]
+        cells = [
+            f"{row['attack'] or 'honest'} {row.get('accuracy', 'ended')}" for row in rows if row["method"] == method
+        ]
+        print(f"{method}: {', '.join(cells)}", flush=True)
+        if words.json:
+            words.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Facts of answers against the jobs that asked for them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedloom.flower.checks import check_scored, check_trained, shares_too_large
+from fedloom.flower.letters import LetterError, Note, Result, Scored, Trained, read
+
+TRAINED = Trained(
+    run="ab", client=1, round=2, steps=10, samples=100, seconds=0.5, terms={"ce": 1.0, "near": 0.1},
+    norms={"ce": 1.0, "near": 0.2}, notes=[], kept=False,
+)  # fmt: skip
+SCORED = Scored(run="ab", client=1, round=2, results={"personal": Result(correct=5, loss_sum=3.0, total=10)}, samples=0)
+
+
+def trained(**facts):
+    return TRAINED.model_copy(update=facts)
+
+
+def check(answer, measured=True):
+    check_trained(answer, measured, 100, {"ce", "near"}, passes=1.0)
+
+
+def test_an_honest_answer_passes():
+    check(TRAINED)
+    check(trained(norms={}), measured=False)
+    check_scored(SCORED, ["personal"], 10, 100)
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"terms": {"far": 1.0}}, "reports the term 'far', and the method's are ce, near"),
+        ({"terms": {"\x1b[2J": 1.0}}, r"the term '\\x1b\[2J'"),
+        ({"norms": {"ce": 1.0, "far": 1.0}}, "reports the norm 'far'"),
+        ({"norms": {"near": 1.0}}, "gradient norms without 'ce'"),
+        ({"norms": {"ce": -1.0}}, "or below 0"),
+        ({"samples": 10**6}, "reports 1,000,000 samples; 2,000 at most with 100 samples"),
+        ({"steps": 10**6}, "reports 1,000,000 steps"),
+        ({"notes": [Note(code="fedavg.diverged", message="x", figure=0.0)]}, "a finding called 'fedavg.diverged'"),
+    ],
+)
+def test_what_a_job_cannot_have_given_is_refused(facts, says):
+    with pytest.raises(LetterError, match=says):
+        check(trained(**facts))
+
+
+def test_norms_that_nobody_asked_for_are_refused():
+    with pytest.raises(LetterError, match="nobody asked for"):
+        check(TRAINED, measured=False)
+
+
+@pytest.mark.parametrize(
+    ("results", "says"),
+    [
+        ({}, "results of nothing; asked for personal"),
+        ({"personal": (5, 10), "global": (5, 10)}, "asked for personal"),
+        ({"personal": (5, 20)}, "tested on 20 samples; the client has 10"),
+    ],
+)
+def test_results_that_were_not_asked_for_are_refused(results, says):
+    made = {name: Result(correct=correct, loss_sum=1.0, total=total) for name, (correct, total) in results.items()}
+    with pytest.raises(LetterError, match=says):
+        check_scored(SCORED.model_copy(update={"results": made}), ["personal"], 10, 100)
+
+
+def test_more_correct_predictions_than_samples_cannot_be_read():
+    text = SCORED.letter_with().facts.replace('"correct":5', '"correct":11')
+    with pytest.raises(LetterError, match="11 of 10 samples cannot be correct"):
+        read(type(SCORED.letter_with())(text), Scored)
+
+
+def test_losses_that_are_not_finite_travel():
+    """An honest node whose training diverges must be able to say so."""
+    terms = {"ce": math.nan, "near": math.inf}
+    back = read(trained(terms=terms).letter_with(), Trained)
+    assert math.isnan(back.terms["ce"])
+    assert back.terms["near"] == math.inf
+    result = Result(correct=0, loss_sum=math.nan, total=10)
+    back = read(SCORED.model_copy(update={"results": {"personal": result}}).letter_with(), Scored)
+    assert math.isnan(back.results["personal"].loss_sum)
+
+
+def test_shares_by_hand():
+    """Of ten equal clients each may claim 2 / sqrt(10) = 63 % of all samples: 15 times the others' 900."""
+    equal = dict.fromkeys(range(9), 100)
+    assert not shares_too_large(equal | {9: 1500}, "auto")
+    (why,) = shares_too_large(equal | {9: 1600}, "auto").values()
+    assert why.startswith("it claims 1,600 samples, 64 % of all, where the median of the others is 100; at most 63.2 %")
+    assert list(shares_too_large(equal | {9: 300}, 0.1)) == [9]
+    assert not shares_too_large(equal | {9: 200}, 0.1)  # twice an equal share is always allowed
+    assert list(shares_too_large(equal | {9: 10**12, 8: 10**9}, "auto")) == [9, 8]
+
+
+def test_three_clients_may_claim_what_they_want():
+    assert not shares_too_large({0: 1, 1: 1, 2: 10**9}, "auto")

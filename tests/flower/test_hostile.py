@@ -1,0 +1,140 @@
+"""One hostile node among ten, with a valid key: the run goes on, the node is named, and the model learns.
+
+The table of all methods and attacks is in `docs/hostile-nodes.md` (`benchmarks/hostile.py`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedloom.core.records import from_bytes, to_bytes
+from fedloom.flower.letters import Letter, Order, Trained, read
+from fedloom.flower.roster import FederationError
+from fedloom.flower.server import serve
+from fedloom.study.rewind import rewind
+from fedloom.study.run import run
+from flower_world import Faulty, Notes, config_of, nodes_of  # noqa: F401
+from support import same_bits
+
+_PATH = Path(__file__).parents[2] / "benchmarks" / "hostile.py"
+_SPEC = importlib.util.spec_from_file_location("hostile", _PATH)
+hostile = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(hostile)
+
+METHODS = ["fedavg", "fedsc", "fedproto"]
+REFUSED = ["x100", "1e38", "nan", "count"]
+BEARABLE = ["constant", "x4.9", "constant, same length"]  # not all of it is large enough to be refused
+
+
+@pytest.fixture(scope="module")
+def honest():
+    """The accuracy of each method without a hostile node, once."""
+    return {method: hostile.accuracy(run(config(method))) for method in METHODS}
+
+
+def config(method, **flower):
+    return hostile.config_of(method, rounds=6, epochs=2, **flower)
+
+
+@pytest.mark.parametrize("attack", REFUSED)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_refused_costs_the_node_its_rounds_and_nobody_else(method, attack, honest):
+    result, refused = hostile.federate(config(method), attack)
+    assert refused
+    assert hostile.accuracy(result) > honest[method] - 5
+
+
+@pytest.mark.parametrize("attack", BEARABLE)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_too_small_to_be_refused_costs_little(method, attack, honest):
+    result, _ = hostile.federate(config(method), attack)
+    assert hostile.accuracy(result) > honest[method] - 5
+
+
+def test_an_honest_federation_refuses_nobody_and_has_the_bits_of_the_simulation():
+    here, (there, refused) = run(config("fedsc")), hostile.federate(config("fedsc"), None)
+    assert not refused
+    assert same_bits(here.memory.weights[6].server, there.memory.weights[6].server)
+
+
+def forging(change, client=3, rounds=range(1, 99)):
+    """A fault: one client's uploads of some rounds changed by `change(record)`."""
+
+    def fault(order: Order, answer: Letter) -> Letter:
+        if (order.do, order.client) != ("train", client) or order.round not in rounds:
+            return answer
+        return Letter(answer.facts, to_bytes(change(from_bytes(answer.body))))
+
+    return fault
+
+
+def huge(record):
+    tree = {name: torch.full_like(tensor, 1e38) for name, tensor in record["model"].items()}
+    return {**record, "model": tree}
+
+
+def three_clients(**flower):
+    return config_of(scenario={"source": "digits", "partition": "iid", "clients": 3, "val": 0.0}, flower=flower)
+
+
+def test_with_three_clients_the_state_is_tested(nodes_of):  # noqa: F811
+    """No median says anything there, and one upload of 1e38 would make every later loss infinite."""
+    few, notes = three_clients(), Notes()
+    result = serve(few, Faulty(nodes_of(few), forging(huge, client=1, rounds=[1])), callbacks=[notes])
+    assert any("upload of client 1 is refused: with it the server's model would reach" in text for text in notes.texts)
+    assert any("with fewer than 4, no upload is bounded by the others" in text for text in notes.texts)
+    assert [row["value"] for row in result.rows if row["name"] == "participants"] == [2, 3, 3]
+
+
+def test_a_state_that_cannot_be_kept_ends_the_run_and_leaves_the_last_one(nodes_of, tmp_path):  # noqa: F811
+    few = three_clients(min_clients=3)
+    with pytest.raises(FederationError, match="the state before this round stays"):
+        serve(few, Faulty(nodes_of(few), forging(huge, client=1, rounds=[2])), out=tmp_path / "run")
+    result = serve(few, Faulty(nodes_of(few), lambda order, answer: answer), out=tmp_path / "run")
+    simulated = run(few, out=tmp_path / "simulated")
+    assert result.numbers["checkpoint_sha256"] == simulated.numbers["checkpoint_sha256"]
+
+
+def test_a_run_goes_back_to_before_it_was_spoiled(nodes_of, tmp_path):  # noqa: F811
+    """A server without bounds takes in what one node sends; the administrator goes back and turns them on."""
+    loose = config_of(rounds=4, flower={"max_ratio": None})
+    doubled = forging(lambda record: {**record, "model": {k: 3 * t for k, t in record["model"].items()}}, rounds=[3])
+    serve(loose, Faulty(nodes_of(loose), doubled), out=tmp_path / "run")
+    rewind(tmp_path / "run", 2)
+    honest_link = Faulty(nodes_of(loose), lambda order, answer: answer)
+    again = serve(config_of(rounds=4), honest_link, out=tmp_path / "run")
+    assert again.numbers["accuracy"] == run(config_of(rounds=4)).numbers["accuracy"]
+
+
+def test_a_loss_that_is_not_finite_is_reported_as_in_the_simulation(nodes_of):  # noqa: F811
+    def diverged(order, answer):
+        if (order.do, order.client, order.round) != ("train", 2, 2):
+            return answer
+        trained = read(answer, Trained)
+        return trained.model_copy(update={"terms": dict.fromkeys(trained.terms, math.nan)}).letter_with(answer.body)
+
+    result = serve(config_of(), Faulty(nodes_of(config_of()), diverged))
+    assert any("diverged: in round 2 the losses of 1 of 4" in text for text in result.numbers["degenerate"])
+
+
+@pytest.mark.parametrize("claimed", [10**6, 10**12, 1])
+def test_a_count_that_the_server_knows_is_checked_and_not_capped(nodes_of, claimed):  # noqa: F811
+    def claims(order, answer):
+        is_hostile = order.do == "join" and read_client(answer) == 3
+        return hostile.claims(answer, "join", claimed) if is_hostile else answer
+
+    def read_client(answer):
+        from fedloom.flower.letters import Joined
+
+        return read(answer, Joined).client
+
+    notes = Notes()
+    quick = config_of(flower={"join_timeout": 0.2})
+    result = serve(quick, Faulty(nodes_of(quick), claims), callbacks=[notes])
+    assert any("joins with" in text and "by the config it has" in text for text in notes.texts)
+    assert [row["value"] for row in result.rows if row["name"] == "participants"] == [3, 3, 3]
