@@ -2,6 +2,7 @@
 
     python benchmarks/hostile.py --json benchmarks/results/hostile.json            # all methods
     python benchmarks/hostile.py --methods fedavg fedsc --wrapper median
+    python benchmarks/hostile.py --honest --json benchmarks/results/honest.json    # nobody is hostile: what is refused?
 
 The nodes are in this process and speak as real ones do. Client 3 trains honestly, and what it uploads is changed.
 Data: scikit-learn's digits, ten clients, Dirichlet 0.5; MLP; 20 rounds of 2 epochs; accuracy is the protocol's, without
@@ -23,6 +24,8 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
+from fedloom.flower import remote
+from fedloom.flower.bounds import Ratios
 from fedloom.flower.letters import Joined, Letter, Order, Scored, Trained, read
 from fedloom.flower.links import Here
 from fedloom.flower.node import Node
@@ -189,6 +192,39 @@ def measured(method: str, attack: str | None, rounds: int, epochs: int) -> dict[
     return {"method": method, "attack": attack, "accuracy": round(accuracy(result), 2), "refused": len(refused)}
 
 
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "iid": {"partition": "iid"},
+    "dirichlet 0.1": {"partition": "dirichlet", "alpha": 0.1},
+    "two classes": {"partition": "classes", "classes_per_client": 2},
+    "unequal sizes": {"partition": "quantity", "alpha": 0.3},
+}
+
+
+class Measured(Ratios):
+    """The bounds of a federation, which also keep how near the largest honest upload came to them."""
+
+    nearest = 0.0  # the largest ratio to the reference, over spread and relative number of samples
+
+    def judge(self, items: Any, samples: Any, sends: Any) -> dict[int, Any]:
+        excesses = super().judge(items, samples, sends)
+        tiny = 1e-9
+        for excess in Ratios(tiny, dict(self.references)).judge(items, samples, sends).values():
+            Measured.nearest = max(Measured.nearest, tiny * excess.ratio / excess.limit)
+        return excesses
+
+
+def honest(method: str, name: str, rounds: int) -> dict[str, Any]:
+    """One honest run with default bounds: what was refused, and how large the largest upload was."""
+    remote.Ratios = Measured  # type: ignore[misc]
+    Measured.nearest = 0.0
+    plain = config_of(method, rounds, 1)
+    scenario = {"source": "digits", "clients": 10, "val": 0.0, **SCENARIOS[name]}
+    public = {"public": 0.05} if METHODS.get(method).spec.public else {}
+    values = plain.resolved() | {"scenario": scenario | public, "participation": 0.8}
+    _, refused = federate(parse(values), None)
+    return {"method": method, "scenario": name, "refused": refused, "largest": round(Measured.nearest, 2)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="*", help="all unless given")
@@ -196,9 +232,17 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="*", default=list(NAMES))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--honest", action="store_true", help="nobody is hostile: count what is refused")
     parser.add_argument("--json", type=Path)
     words = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if words.honest:
+        for name in words.methods or METHODS.names():
+            rows += [honest(name, scenario, words.rounds) for scenario in SCENARIOS]
+            print(name, [(row["largest"], len(row["refused"])) for row in rows[-len(SCENARIOS) :]], flush=True)
+            if words.json:
+                words.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        return
     for name in words.methods or METHODS.names():
         method = f"{name}+{words.wrapper}" if words.wrapper else name
         try:
