@@ -1,0 +1,62 @@
+"""The label column of a table: class ids, the same names in every file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedloom.core.errors import DataError
+from fedloom.data.labels import class_ids
+from fedloom.data.near_twins import twins_note
+from fedloom.data.sources.tables.columns import Column
+from fedloom.data.sources.tables.words import refuse_marks
+
+_MOST_NUMBERS = 1000
+
+
+def label_ids(
+    columns: Sequence[Column], paths: Sequence[Path]
+) -> tuple[list[np.ndarray], tuple[str, ...], list[str]]:
+    """Class ids [n] of each file (training first), the names of the classes, and notes. `columns` lack no values.
+
+    Classes are matched by name: 1 in one file, 1.0 or the text "1" in the other are one class. Raises `DataError` for
+    measurements, for marks of missing values, and for a class of the test file that the training file does not have.
+    """
+    for column, path in zip(columns, paths, strict=True):
+        if column.words is None and column.values.dtype.kind == "f" and not column.is_whole():
+            _refuse_measurement(column, path, "labels have dtype float64, and ")
+        refuse_marks(column, path)
+    labels = [column.labels() for column in columns]
+    if len({part.dtype.kind in "iu" for part in labels}) > 1:
+        labels = [part.astype(np.str_) for part in labels]
+    ids, classes = class_ids(labels, str(paths[0]))
+    for column, path in zip(columns, paths, strict=True):
+        if column.words is None and len(np.unique(column.values)) > _MOST_NUMBERS:
+            _refuse_measurement(column, path, "")
+    counts = [np.bincount(part, minlength=len(classes)) if _fit(part, classes) else None for part in ids]
+    notes = []
+    if counts[0] is not None:
+        notes = twins_note(str(paths[0]), "classes", dict(zip(classes, counts[0].tolist(), strict=True)))
+    if len(counts) > 1 and counts[0] is not None and counts[1] is not None:
+        for place, name in enumerate(classes):
+            if counts[1][place] and not counts[0][place]:
+                raise DataError(f"{paths[1]}: label '{name}' is in no row of {paths[0].name}; it cannot be learned")
+        absent = [name for place, name in enumerate(classes) if counts[0][place] and not counts[1][place]]
+        if absent:
+            notes.append(f"{paths[1]}: holds no row of {len(absent)} classes: {', '.join(absent)[:200]}")
+    return ids, classes, notes
+
+
+def _fit(ids: np.ndarray, classes: Sequence[str]) -> bool:
+    """Whether these are ids of `classes`; others are refused where samples are checked."""
+    return ids.dtype.kind in "iu" and bool(ids.min() >= 0 and ids.max() < len(classes))
+
+
+def _refuse_measurement(column: Column, path: Path, also: str) -> None:
+    values = np.unique(column.values)
+    raise DataError(
+        f"{path}: label '{column.name}' has {len(values):,} different values, such as {values[0]:g}: {also}it looks like "
+        "a measurement; name a column of classes, or bin the values"
+    )

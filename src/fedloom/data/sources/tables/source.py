@@ -1,0 +1,297 @@
+"""The sources `csv` and `parquet`: rows of numbers and words with a label."""
+
+from __future__ import annotations
+
+import codecs
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from fedloom.core.errors import DataError, nearest
+from fedloom.data.near_twins import twins_note
+from fedloom.data.sources.cached import Parsed, Part, validated
+from fedloom.data.sources.python import held_out, owner_ids
+from fedloom.data.sources.source import Source, Splits, source
+from fedloom.data.sources.tables.columns import Column, Spelling, read_column
+from fedloom.data.sources.tables.encoding import encoded, vocabulary
+from fedloom.data.sources.tables.files import TableFile, read_csv, read_parquet, require_file
+from fedloom.data.sources.tables.labels import label_ids
+from fedloom.data.sources.tables.notes import suspects
+from fedloom.data.sources.tables.words import refuse_marks, refuse_misread
+
+_SPELLING = ("missing", "decimal", "thousands")
+
+
+class TableSource(Source):
+    """Base of tables. `path`: the file; `test_path`: another one with the test rows. `label`: the column of the class.
+
+    owner: the column that says whose a row is. features: the columns to learn from; None takes all others. drop:
+    columns to leave out of these. categorical: columns of numbers that are names. Words are names anyway.
+    missing, decimal, thousands: how cells are written. incomplete: what becomes of rows with missing values.
+    """
+
+    model: ClassVar[str] = "mlp"
+    later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", "encoding", *_SPELLING})
+    typed: ClassVar[bool] = False
+    """Whether files state the kinds of their columns."""
+
+    path: Path
+    test_path: Path | None = None
+    label: str
+    owner: str | None = None
+    features: tuple[str, ...] | None = None
+    categorical: tuple[str, ...] = ()
+    test_share: float = Field(0.2, gt=0, lt=1)
+    drop: tuple[str, ...] = Field((), description="Columns that are left out.")
+    missing: tuple[str, ...] | None = Field(
+        None,
+        description="Cells that stand for a missing value, beside empty ones, in all columns. Without it NA, NaN, null "
+        "and the like are missing among numbers; as a label they are refused.",
+    )
+    incomplete: Literal["refuse", "drop"] = Field(
+        "refuse", description="Rows with a missing value: refuse the file, or drop the rows and say how many."
+    )
+    decimal: Literal[".", ","] = Field(".", description="What stands before the decimals of a number.")
+    thousands: Literal[",", ".", "'", " ", "_"] | None = Field(
+        None, description="What stands between groups of three digits."
+    )
+
+    @field_validator("missing", "drop", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _apart(self) -> TableSource:
+        if self.thousands == self.decimal:
+            raise ValueError(f"decimal and thousands are both '{self.decimal}'; they must differ")
+        return self
+
+    def files(self) -> Sequence[Path]:
+        paths = [self.path] if self.test_path is None else [self.path, self.test_path]
+        for path in paths:
+            require_file(path, f"a table with a column '{self.label}'")
+        return paths
+
+    def reading(self) -> dict[str, Any]:
+        keys = [key for key in (*_SPELLING, "separator", "encoding") if key in type(self).model_fields]
+        return {key: getattr(self, key) for key in keys if getattr(self, key) != type(self).model_fields[key].default}
+
+    def read(self, path: Path) -> TableFile:
+        """The columns of a file. May raise what pyarrow raises."""
+        raise TypeError(f"{type(self).__name__} defines no read()")
+
+    def load(self) -> Splits:
+        paths, origin = self.files(), str(self.path)
+        files = [self.opened(path) for path in paths]
+        names = self._features(files[0])
+        notes = files[0].index_note(files[0].columns.keys() - {*names, self.label, self.owner})
+        notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
+        tables = []
+        for file in files:
+            columns, left_out = self._complete(self._columns(file, names), file)
+            tables.append(columns)
+            notes += left_out
+        labels = [table.pop(self.label) for table in tables]
+        ids, classes, about_labels = label_ids(labels, paths)
+        whose: list[np.ndarray | None] = [None for _ in tables]
+        owners: list[str] = []
+        if self.owner is not None:
+            held = [table.pop(self.owner).labels() for table in tables]
+            whose, owners = owner_ids(held, [len(of) for of in held], origin)
+            counts = np.bincount(np.concatenate([of for of in whose if of is not None]), minlength=len(owners))
+            notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
+        features = [self._checked(table, path) for table, path in zip(tables, paths, strict=True)]
+        notes += about_labels + features[0][1]
+        columns = [table for table, _ in features]
+        notes += suspects(columns[0], ids[0], whose[0], origin)
+        parts = [Part(np.arange(len(y)), y, of) for y, of in zip(ids, whose, strict=True)]  # x: row numbers, so far
+        if len(parts) == 1:
+            parts, columns = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), columns * 2
+        words = vocabulary(columns[0], parts[0].x, origin)
+        rows = []
+        for part, table, path in zip(parts, columns, [paths[0], paths[-1]], strict=True):
+            x, unknown = encoded(table, part.x, words, path, origin)
+            rows.append(replace(part, x=x))
+            notes += unknown
+        splits = validated(Parsed(origin, rows[0], rows[1], classes, tuple(owners)))
+        pairs = [(name, word) for name in names for word in words[name] or [""]]
+        titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
+        return Splits(
+            replace(splits.train, features=titles),
+            replace(splits.test, features=titles),
+            owned=bool(owners),
+            measured=tuple(place for place, (_, word) in enumerate(pairs) if not word),
+            notes=tuple(notes),
+        )
+
+    def opened(self, path: Path) -> TableFile:
+        """The file's columns. Raises `DataError`, one line, for what cannot be read and for a file without rows."""
+        import pyarrow as pa
+
+        try:
+            file = self.read(path)
+        except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError) as error:
+            why = " ".join(str(error).split())[:300] or type(error).__name__
+            raise DataError(f"{path}: cannot be read as {self.kind} ({why})") from None
+        if not file.rows:
+            raise DataError(f"{path}: holds no rows")
+        return file
+
+    def column(self, file: TableFile, name: str) -> Column:
+        """One column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
+        if name not in file.columns:
+            raise DataError(f"{file.path}: has no column '{name}': {nearest(name, file.columns)[:300]}")
+        spelling = Spelling(self.decimal, self.thousands, self.missing, self.typed)
+        column = read_column(file.columns[name], name, file.path, spelling)
+        return column
+
+    def _features(self, file: TableFile) -> list[str]:
+        """The columns to learn from; raises `DataError` for keys that name no column of the file."""
+        columns = file.columns
+        apart = [self.label] if self.owner is None else [self.label, self.owner]
+        if len(set(apart)) < len(apart):
+            raise DataError(f"{self.path}: label and owner are both '{self.label}'; they must be two columns")
+        without = {*apart, *self.drop, *(name for name in file.index if name not in self.categorical)}
+        chosen = [name for name in columns if name not in without] if self.features is None else list(self.features)
+        keys = {
+            "label": apart[:1],
+            "owner": apart[1:],
+            "features": chosen,
+            "categorical": self.categorical,
+            "drop": self.drop,
+        }
+        for key, names in keys.items():
+            unknown = next((name for name in names if name not in columns), None)
+            if unknown is not None:
+                hint = _no_header(columns) or nearest(unknown, columns)[:300]
+                raise DataError(f"{self.path}: {key} = '{unknown}' is no column: {hint}")
+        counts = Counter(chosen)
+        wrong = next((name for name in chosen if name in {*apart, *self.drop} or counts[name] > 1), None)
+        if wrong is not None:
+            raise DataError(f"{self.path}: features name '{wrong}' twice, or as the label or owner; name it once")
+        if not chosen:
+            raise DataError(f"{self.path}: no column to learn from beside {' and '.join(apart)}")
+        return chosen
+
+    def _columns(self, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
+        """The columns that are used: features, label and owner."""
+        used = [*names, self.label] if self.owner is None else [*names, self.label, self.owner]
+        return {name: self.column(file, name) for name in used}
+
+    def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
+        """The columns without the rows that lack a value, and how many these were. Raises `DataError` for such rows if
+        nobody said that they may be left out."""
+        incomplete = np.zeros(file.rows, bool)
+        for column in columns.values():
+            if column.missing is not None:
+                if self.incomplete == "refuse":
+                    refuse_missing(column, file.path)
+                incomplete |= column.missing
+        count = int(incomplete.sum())
+        if not count:
+            return columns, []
+        if count == file.rows:
+            raise DataError(f"{file.path}: every row lacks a value; leave out the columns that are empty (drop)")
+        rows = np.flatnonzero(~incomplete)
+        note = f"{file.path}: {count:,} of {file.rows:,} rows lack a value and were left out (incomplete: drop)"
+        return {name: column.rows(rows) for name, column in columns.items()}, [note]
+
+    def _checked(self, table: Mapping[str, Column], path: Path) -> tuple[dict[str, Column], list[str]]:
+        """The features as they are read, and notes on those that look like something else."""
+        columns, notes = {}, []
+        for name, column in table.items():
+            columns[name] = column.as_words() if name in self.categorical else column
+            if columns[name].words is None:
+                continue
+            if name not in self.categorical:
+                spelling = Spelling(self.decimal, self.thousands, self.missing, self.typed)
+                notes += refuse_misread(column, path, spelling)
+            notes += twins_note(str(path), f"words of '{name}'", columns[name].counts())
+        return columns, notes
+
+
+@source("csv")
+class Csv(TableSource):
+    """Rows of a CSV file with a header: `label` names the column of the class, all others are numbers or words.
+
+    `owner` names the column that says whose a row is; with `partition: natural` each owner becomes a client.
+    `features` names the columns to learn from, if not all, and `drop` those to leave out; `categorical` those whose
+    numbers are names. A categorical column becomes one feature for each word of the training rows, 1 or 0; a word that
+    is not among these is all 0. Test rows come from `test_path`; without it `test_share` of each class are held out,
+    with `owner` of each owner's rows, the same in every run. A column without a name, as pandas writes its row index,
+    is left out.
+
+    `separator` stands between cells. `decimal` and `thousands` say how numbers are written, `missing` which cells stand
+    for a missing value. Rows with missing values are refused, or left out with `incomplete: drop`. A column that is
+    mostly numbers or dates but for some cells, or that has nearly as many words as rows, is refused.
+
+    Numbers are standardised when clients are dealt, by the rows that clients train on: mean and deviation see no test
+    and no validation row.
+
+        scenario: {source: csv, path: patients.csv, label: ill, owner: hospital, partition: natural, clients: 8}
+    """
+
+    separator: str = Field(",", min_length=1, max_length=1)
+    encoding: str = Field("utf-8", description="The encoding of the file's text, such as latin-1 or cp1252.")
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, encoding: str) -> str:
+        try:
+            codecs.lookup(encoding)
+        except LookupError:
+            raise ValueError("no such encoding; need utf-8, latin-1, cp1252, utf-16 or the like") from None
+        return encoding
+
+    def read(self, path: Path) -> TableFile:
+        return read_csv(path, self.separator, self.encoding, self.decimal, self.missing)
+
+
+@source("parquet")
+class Parquet(TableSource):
+    """Rows of a Parquet file. The keys are those of the source `csv` but for `separator` and `encoding`. Columns that
+    pandas wrote as the row index are left out.
+
+    scenario: {source: parquet, path: patients.parquet, label: ill, partition: dirichlet, alpha: 0.3, clients: 8}
+    """
+
+    typed: ClassVar[bool] = True
+
+    def read(self, path: Path) -> TableFile:
+        return read_parquet(path)
+
+
+def refuse_missing(column: Column, path: Path) -> None:
+    """Raises `DataError` for a column that lacks values: how many, and where the first is."""
+    if column.missing is None:
+        return
+    count, row = int(column.missing.sum()), int(np.argmax(column.missing)) + 1
+    problem = {
+        "null": f"lacks {count} values, the first in row {row}",
+        "blank": f"is empty in row {row} ({count:,} of {len(column.missing):,} rows)",
+        "nan": f"holds nan in row {row}; need finite numbers ({count:,} of {len(column.missing):,} rows lack one)",
+    }[column.absence]
+    raise DataError(
+        f"{path}: column '{column.name}' {problem}; fill them in, or leave out the rows (incomplete: drop) or the "
+        f"column (drop: ['{column.name}'])"
+    )
+
+
+def _no_header(columns: Mapping[str, Any]) -> str:
+    """A hint where the names are values."""
+    numbers = sum(Spelling().number(name) is not None for name in columns)
+    return "its first line looks like a row; put a line with the columns' names there" if 2 * numbers > len(columns) else ""
+
+
+def _other_columns(test: TableFile, train: TableFile) -> list[str]:
+    """A sentence on columns that only the test file has, or nothing."""
+    names = [name for name in test.columns if name not in train.columns and name not in test.index]
+    if not names:
+        return []
+    return [f"{test.path}: {len(names)} columns that the training file has not were left out: {', '.join(names)[:200]}"]
