@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +14,18 @@ from fedloom.data.dataset import checked
 from fedloom.data.sources.images import decode, is_image
 from fedloom.data.sources.npz import channels_first, read_npz
 from fedloom.data.sources.tables import table_rows
-from fedloom.data.sources.text import encode, utf8
+from fedloom.data.sources.text import encode, token_notes, tokens_of, utf8
 from fedloom.study.card import Input
 
 TABLES = (".csv", ".parquet")
 
 
-def read_samples(paths: Sequence[Path], expected: Input) -> tuple[list[str], Tensor]:
+def read_samples(
+    paths: Sequence[Path], expected: Input, note: Callable[[str], None] = lambda text: None
+) -> tuple[list[str], Tensor]:
     """Names [n], and samples [n, *expected.shape] as stored, of files of any number.
+
+    note: is called with a sentence for each file that holds words the run did not know.
 
     An .npz holds samples as the run's data were: `x`, `x_test`, or its only array. Each row of a .csv or .parquet is a
     sample, counted from 1. Other files are one sample each: a picture, resized, or a UTF-8 text. Raises `DataError` for
@@ -34,10 +38,13 @@ def read_samples(paths: Sequence[Path], expected: Input) -> tuple[list[str], Ten
             part = _arrays(path, expected)
             names += [f"{path.name}:{row}" for row in range(len(part))]
         elif path.suffix in TABLES and expected.features:
-            part = torch.from_numpy(table_rows(path, expected.features))
+            x, notes = table_rows(path, expected.features, expected.reading)
+            for sentence in notes:
+                note(sentence)
+            part = torch.from_numpy(x)
             names += [f"{path.name}:{row + 1}" for row in range(len(part))]
         else:
-            part = _one(path, expected)
+            part = _one(path, expected, note)
             names.append(path.name)
         if tuple(part.shape[1:]) != expected.shape:
             raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
@@ -63,11 +70,11 @@ def _arrays(path: Path, expected: Input) -> Tensor:
     return data.x
 
 
-def _one(path: Path, expected: Input) -> Tensor:
+def _one(path: Path, expected: Input, note: Callable[[str], None]) -> Tensor:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if expected.ids is not None:
-        return _text(path, expected)
+        return _text(path, expected, note)
     if not is_image(path.name) or len(expected.shape) != 3:
         pictured = len(expected.shape) == 3
         kind = "a picture or an .npz" if pictured else "a .csv, .parquet or .npz" if expected.features else "an .npz"
@@ -75,11 +82,14 @@ def _one(path: Path, expected: Input) -> Tensor:
     return _picture(path, expected)
 
 
-def _text(path: Path, expected: Input) -> Tensor:
+def _text(path: Path, expected: Input, note: Callable[[str], None]) -> Tensor:
     if not expected.words:
         raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
     known = {word: number for number, word in enumerate(expected.words, 2)}
-    return torch.from_numpy(encode([utf8(path.read_bytes(), str(path))], known, expected.shape[0]))
+    ids = encode([utf8(path.read_bytes(), str(path))], known, expected.shape[0], tokens_of(expected.words))
+    for sentence in token_notes(ids, str(path)):
+        note(sentence)
+    return torch.from_numpy(ids)
 
 
 def _picture(path: Path, expected: Input) -> Tensor:

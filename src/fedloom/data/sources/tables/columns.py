@@ -58,7 +58,7 @@ class Column:
     """How cells lack their value: as a null (or a mark that stands for one), as an empty text, as a NaN."""
 
     def rows(self, rows: np.ndarray) -> Column:
-        """The same column of some rows, none of which lacks a value; words that do not occur among them are left out."""
+        """The same column of some rows, none of which lacks a value; words that do not occur there are left out."""
         values = self.values[rows]
         if self.words is None:
             return Column(self.name, values)
@@ -71,7 +71,8 @@ class Column:
         if words is None:
             return {}
         held = self.values if self.missing is None else self.values[~self.missing]
-        return dict(zip(words, np.bincount(held, minlength=len(words)).tolist(), strict=True))
+        counts = np.bincount(held, minlength=len(words)).tolist()
+        return {word: count for word, count in zip(words, counts, strict=True) if count}
 
     def first(self, words: Collection[str]) -> int:
         """The first row, from 1 on, that holds one of these words."""

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from fedloom.core.errors import DataError
+from fedloom.data.categories import refuse_other_spelling, unknown_cells
 from fedloom.data.labels import in_order
 from fedloom.data.memory import require_memory
-from fedloom.data.near_twins import folded
 from fedloom.data.sources.tables.columns import Column
 from fedloom.data.sources.tables.words import CATEGORIES
 
 Vocabulary = Mapping[str, Sequence[str]]
 """The words of each column in the order of their features; none for measurements."""
 
-_ALL_UNKNOWN = 0.9  # share of rows: another spelling rather than new words
 _LISTED = 5
 
 
@@ -35,11 +34,17 @@ def vocabulary(columns: Mapping[str, Column], rows: np.ndarray, origin: str) -> 
 
 
 def encoded(
-    columns: Mapping[str, Column], rows: np.ndarray, words: Vocabulary, path: Path, origin: str
+    columns: Mapping[str, Column],
+    rows: np.ndarray,
+    words: Vocabulary,
+    path: Path,
+    origin: str,
+    other_file: bool,
 ) -> tuple[np.ndarray, list[str]]:
     """Features [n, d] float32 of `rows`, and notes on words that are not in the vocabulary.
 
-    Raises `DataError` for a column of another kind than `words` says, and for one whose words are written otherwise.
+    other_file: whether the rows are of another file than the vocabulary. Raises `DataError` for a column of another
+    kind than `words` says, and for one that another file spells otherwise.
     """
     width = sum(max(1, len(known)) for known in words.values())
     require_memory(4 * len(rows) * width, origin)
@@ -55,34 +60,14 @@ def encoded(
         if column.words is None:
             x[:, offset] = column.as_numbers(path)
         else:
-            unknown[name] = unknown_cells(column.counts(), known, f"{path}: column '{name}'")
+            if other_file:
+                refuse_other_spelling(column.counts(), known, f"{path}: column '{name}'")
+            unknown[name] = unknown_cells(column.counts(), known)
             rank = {word: place for place, word in enumerate(known)}
             places = np.array([rank.get(word, -1) for word in column.words], np.int64)[column.values]
             x[np.flatnonzero(places >= 0), offset + places[places >= 0]] = 1
         offset += max(1, len(known))
     return x, _unknown_note(unknown, len(rows), path)
-
-
-def unknown_cells(counts: Mapping[str, int], known: Sequence[str], origin: str) -> int:
-    """How many cells hold words that are not `known`: they are 0 in all of the column's features.
-
-    Raises `DataError` if such a word is a known one in another spelling, or if hardly any cell holds a known word.
-    """
-    absent = {word: count for word, count in counts.items() if word not in set(known)}
-    if not absent:
-        return 0
-    spellings = {folded(word): word for word in known}
-    for word, count in absent.items():
-        twin = spellings.get(folded(word))
-        if twin is not None:
-            raise DataError(f"{origin} holds '{word[:40]}' in {count:,} rows, known as '{twin[:40]}'; write it so")
-    total, rows = sum(absent.values()), sum(counts.values())
-    if total >= _ALL_UNKNOWN * rows and rows > _LISTED:
-        raise DataError(
-            f"{origin} holds words that are not known in {total:,} of {rows:,} rows, such as '{next(iter(absent))[:40]}'; "
-            f"write them as the known ones: {', '.join(known)[:200]}"
-        )
-    return total
 
 
 def _unknown_note(unknown: Mapping[str, int], rows: int, path: Path) -> list[str]:

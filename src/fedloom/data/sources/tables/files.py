@@ -38,7 +38,7 @@ _WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless co
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """The columns of a file by name [n rows each], and which of them are the row index of the table that was written."""
+    """The columns of a file by name [n rows each], and which of them are the row index that was written too."""
 
     path: Path
     columns: dict[str, pa.ChunkedArray]
@@ -56,9 +56,8 @@ class TableFile:
 def require_file(path: Path, need: str) -> None:
     """Raises `DataError` for a path that is no regular file, so that nothing waits for a pipe or reads a device."""
     if not path.is_file():
-        is_there = path.is_dir() or path.is_fifo() or path.is_char_device() or path.is_block_device()
-        problem = "is no regular file; no such file can be read as data" if is_there else "no such file"
-        raise DataError(f"{path}: {problem}; need {need}")
+        kind = " is a folder" if path.is_dir() else " is a pipe or a device" if path.exists() else ""
+        raise DataError(f"{path}{kind}: no such file; need {need}")
 
 
 def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: Collection[str] | None) -> TableFile:
@@ -146,7 +145,9 @@ def _encoding(raw: bytes, encoding: str, path: Path) -> str:
         encoding = "utf-16"
     elif b"\x00" in raw:
         row = raw[: raw.index(b"\x00")].count(b"\n") + 1
-        raise DataError(f"{path}: line {row} holds a NUL byte: no text, or UTF-16 without its mark; convert it to UTF-8")
+        raise DataError(
+            f"{path}: line {row} holds a NUL byte: no text, or UTF-16 without its mark; convert it to UTF-8"
+        )
     if encoding in ("utf-8", "utf8", "UTF-8"):
         at = _not_utf8(raw)
         if at is not None:
@@ -201,6 +202,6 @@ def _refuse_open_quote(columns: dict[str, pa.ChunkedArray], path: Path) -> None:
             row = pc.index(pc.match_substring_regex(values, r"[\r\n]"), True).as_py()
             if row >= 0:
                 raise DataError(
-                    f"{path}: the cell of column '{name}' in row {row + 1} goes over several lines, and the file has an "
-                    "odd number of quotes: a quote is not closed"
+                    f"{path}: the cell of column '{name}' in row {row + 1} goes over several lines, and the file has "
+                    "an odd number of quotes: a quote is not closed"
                 )

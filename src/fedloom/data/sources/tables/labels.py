@@ -11,23 +11,19 @@ from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
 from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.tables.columns import Column
-from fedloom.data.sources.tables.words import refuse_marks
 
 _MOST_NUMBERS = 1000
 
 
-def label_ids(
-    columns: Sequence[Column], paths: Sequence[Path]
-) -> tuple[list[np.ndarray], tuple[str, ...], list[str]]:
+def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np.ndarray], tuple[str, ...], list[str]]:
     """Class ids [n] of each file (training first), the names of the classes, and notes. `columns` lack no values.
 
     Classes are matched by name: 1 in one file, 1.0 or the text "1" in the other are one class. Raises `DataError` for
-    measurements, for marks of missing values, and for a class of the test file that the training file does not have.
+    measurements, and for a class of the test file that the training file does not have.
     """
     for column, path in zip(columns, paths, strict=True):
         if column.words is None and column.values.dtype.kind == "f" and not column.is_whole():
             _refuse_measurement(column, path, "labels have dtype float64, and ")
-        refuse_marks(column, path)
     labels = [column.labels() for column in columns]
     if len({part.dtype.kind in "iu" for part in labels}) > 1:
         labels = [part.astype(np.str_) for part in labels]
@@ -57,6 +53,6 @@ def _fit(ids: np.ndarray, classes: Sequence[str]) -> bool:
 def _refuse_measurement(column: Column, path: Path, also: str) -> None:
     values = np.unique(column.values)
     raise DataError(
-        f"{path}: label '{column.name}' has {len(values):,} different values, such as {values[0]:g}: {also}it looks like "
-        "a measurement; name a column of classes, or bin the values"
+        f"{path}: label '{column.name}' has {len(values):,} different values, such as {values[0]:g}: {also}it looks "
+        "like a measurement; name a column of classes, or bin the values"
     )

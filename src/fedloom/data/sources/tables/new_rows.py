@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.tables.columns import Spelling
 from fedloom.data.sources.tables.encoding import encoded
 from fedloom.data.sources.tables.files import require_file
 from fedloom.data.sources.tables.source import Csv, Parquet, refuse_missing
@@ -40,9 +39,9 @@ def table_rows(
         column = reader.column(file, name)
         refuse_missing(column, path)
         if column.words is not None and not known:
-            refuse_misread(column, path, Spelling(reader.decimal, reader.thousands, reader.missing, reader.typed))
+            refuse_misread(column, path, reader.spelling)
         columns[name] = column.as_words() if known else column
-    return encoded(columns, np.arange(file.rows), words, path, str(path))
+    return encoded(columns, np.arange(file.rows), words, path, str(path), other_file=True)
 
 
 def _column_of(feature: str, columns: Mapping[str, Any], path: Path) -> tuple[str, str]:

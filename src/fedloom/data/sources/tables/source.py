@@ -72,6 +72,11 @@ class TableSource(Source):
             raise ValueError(f"decimal and thousands are both '{self.decimal}'; they must differ")
         return self
 
+    @property
+    def spelling(self) -> Spelling:
+        """How cells are written."""
+        return Spelling(self.decimal, self.thousands, self.missing, self.typed)
+
     def files(self) -> Sequence[Path]:
         paths = [self.path] if self.test_path is None else [self.path, self.test_path]
         for path in paths:
@@ -94,9 +99,10 @@ class TableSource(Source):
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
         tables = []
         for file in files:
-            columns, left_out = self._complete(self._columns(file, names), file)
+            columns, about_words = self._checked(self._columns(file, names), file.path)
+            columns, left_out = self._complete(columns, file)
             tables.append(columns)
-            notes += left_out
+            notes += left_out + (about_words if file is files[0] else [])
         labels = [table.pop(self.label) for table in tables]
         ids, classes, about_labels = label_ids(labels, paths)
         whose: list[np.ndarray | None] = [None for _ in tables]
@@ -106,17 +112,15 @@ class TableSource(Source):
             whose, owners = owner_ids(held, [len(of) for of in held], origin)
             counts = np.bincount(np.concatenate([of for of in whose if of is not None]), minlength=len(owners))
             notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
-        features = [self._checked(table, path) for table, path in zip(tables, paths, strict=True)]
-        notes += about_labels + features[0][1]
-        columns = [table for table, _ in features]
-        notes += suspects(columns[0], ids[0], whose[0], origin)
+        notes += about_labels
+        notes += suspects(tables[0], ids[0], whose[0], origin)
         parts = [Part(np.arange(len(y)), y, of) for y, of in zip(ids, whose, strict=True)]  # x: row numbers, so far
         if len(parts) == 1:
-            parts, columns = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), columns * 2
-        words = vocabulary(columns[0], parts[0].x, origin)
+            parts, tables = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), tables * 2
+        words = vocabulary(tables[0], parts[0].x, origin)
         rows = []
-        for part, table, path in zip(parts, columns, [paths[0], paths[-1]], strict=True):
-            x, unknown = encoded(table, part.x, words, path, origin)
+        for part, table, path in zip(parts, tables, [paths[0], paths[-1]], strict=True):
+            x, unknown = encoded(table, part.x, words, path, origin, other_file=path != paths[0])
             rows.append(replace(part, x=x))
             notes += unknown
         splits = validated(Parsed(origin, rows[0], rows[1], classes, tuple(owners)))
@@ -147,9 +151,7 @@ class TableSource(Source):
         """One column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
         if name not in file.columns:
             raise DataError(f"{file.path}: has no column '{name}': {nearest(name, file.columns)[:300]}")
-        spelling = Spelling(self.decimal, self.thousands, self.missing, self.typed)
-        column = read_column(file.columns[name], name, file.path, spelling)
-        return column
+        return read_column(file.columns[name], name, file.path, self.spelling)
 
     def _features(self, file: TableFile) -> list[str]:
         """The columns to learn from; raises `DataError` for keys that name no column of the file."""
@@ -184,14 +186,30 @@ class TableSource(Source):
         used = [*names, self.label] if self.owner is None else [*names, self.label, self.owner]
         return {name: self.column(file, name) for name in used}
 
+    def _checked(self, columns: dict[str, Column], path: Path) -> tuple[dict[str, Column], list[str]]:
+        """The columns as they are read, and notes on those that look like something else. Rows are still the file's."""
+        notes: list[str] = []
+        for name, column in columns.items():
+            if self.incomplete == "refuse":
+                refuse_missing(column, path)
+            if name == self.label and self.missing is None:
+                refuse_marks(column, path)
+            if name in (self.label, self.owner):
+                continue
+            if column.words is None:
+                column.as_numbers(path)  # refuses infinite ones
+            elif name not in self.categorical:
+                notes += refuse_misread(column, path, self.spelling)
+            if name in self.categorical:
+                columns[name] = column.as_words()
+            notes += twins_note(str(path), f"words of '{name}'", columns[name].counts())
+        return columns, notes
+
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
-        """The columns without the rows that lack a value, and how many these were. Raises `DataError` for such rows if
-        nobody said that they may be left out."""
+        """The columns without the rows that lack a value, and how many these were."""
         incomplete = np.zeros(file.rows, bool)
         for column in columns.values():
             if column.missing is not None:
-                if self.incomplete == "refuse":
-                    refuse_missing(column, file.path)
                 incomplete |= column.missing
         count = int(incomplete.sum())
         if not count:
@@ -201,19 +219,6 @@ class TableSource(Source):
         rows = np.flatnonzero(~incomplete)
         note = f"{file.path}: {count:,} of {file.rows:,} rows lack a value and were left out (incomplete: drop)"
         return {name: column.rows(rows) for name, column in columns.items()}, [note]
-
-    def _checked(self, table: Mapping[str, Column], path: Path) -> tuple[dict[str, Column], list[str]]:
-        """The features as they are read, and notes on those that look like something else."""
-        columns, notes = {}, []
-        for name, column in table.items():
-            columns[name] = column.as_words() if name in self.categorical else column
-            if columns[name].words is None:
-                continue
-            if name not in self.categorical:
-                spelling = Spelling(self.decimal, self.thousands, self.missing, self.typed)
-                notes += refuse_misread(column, path, spelling)
-            notes += twins_note(str(path), f"words of '{name}'", columns[name].counts())
-        return columns, notes
 
 
 @source("csv")
@@ -286,7 +291,11 @@ def refuse_missing(column: Column, path: Path) -> None:
 def _no_header(columns: Mapping[str, Any]) -> str:
     """A hint where the names are values."""
     numbers = sum(Spelling().number(name) is not None for name in columns)
-    return "its first line looks like a row; put a line with the columns' names there" if 2 * numbers > len(columns) else ""
+    return (
+        "its first line looks like a row; put a line with the columns' names there"
+        if 2 * numbers > len(columns)
+        else ""
+    )
 
 
 def _other_columns(test: TableFile, train: TableFile) -> list[str]:

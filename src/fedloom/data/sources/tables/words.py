@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedloom.core.errors import DataError
+from fedloom.data.labels import MARKS, missing_marks
 from fedloom.data.sources.tables.columns import Column, Spelling
 
-MARKS = frozenset("? ?? - -- --- . .. NA N/A n/a na N.A. n.a. NaN nan NAN null NULL Null #N/A #NA <NA> \\N".split())
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[ap]\.?m\.?)?(?: ?(?:z|utc|[-+]\d{2}:?\d{2}))?"
 _DATE = re.compile(
@@ -42,7 +42,7 @@ _SAY = {
     "thousands .": '`thousands: "."` with `decimal: ","`',
     "thousands  ": '`thousands: " "`',
     "thousands  ,": '`thousands: " "` with `decimal: ","`',
-    "thousands '": "`thousands: \"'\"`",
+    "thousands '": '`thousands: "\'"`',
     "thousands _": '`thousands: "_"`',
 }
 
@@ -94,37 +94,41 @@ def refuse_misread(column: Column, path: Path, spelling: Spelling) -> list[str]:
         )
     if 2 * len(counts) > cells > _NAMES // 2 and (len(counts) > _NAMES or len(counts) == cells):
         if by_kind["number"] == cells:
-            raise DataError(f"{origin} holds {len(counts):,} numbers stored as words; store them as numbers, or {otherwise}")
-        many = f"{len(counts)} different words, more than {CATEGORIES};" if len(counts) > CATEGORIES else (
-            f"{len(counts):,} different words in {cells:,} rows, the first '{_shown(column, list(counts))}';"
+            raise DataError(
+                f"{origin} holds {len(counts):,} numbers stored as words; store them as numbers, or {otherwise}"
+            )
+        many = (
+            f"{len(counts)} different words, more than {CATEGORIES};"
+            if len(counts) > CATEGORIES
+            else (f"{len(counts):,} different words in {cells:,} rows, the first '{_shown(column, list(counts))}';")
         )
         raise DataError(f"{origin} holds {many} an id or free text teaches nothing: {otherwise}")
-    return _notes(column, origin, counts, words, by_kind["number"] == cells > 0)
+    return _notes(column, origin, counts, words, spelling)
 
 
 def refuse_marks(column: Column, path: Path) -> None:
-    """Raises `DataError` for a label that is written as missing values are. A minus beside a plus is a class."""
+    """Raises `DataError` for a label that is written as missing values are."""
     counts = column.counts()
-    marks = [word for word in counts if word in MARKS and not (word == "-" and "+" in counts)]
+    marks = missing_marks(counts)
     if marks:
         count = sum(counts[mark] for mark in marks)
         raise DataError(
             f"{path}: label '{column.name}' is '{marks[0]}' in {count:,} of {sum(counts.values()):,} rows, the first "
-            f"{column.first(marks)}, which stands for a missing value as a rule; say `missing: {json.dumps(marks)}` and "
-            "`incomplete: drop` to leave these rows out, or `missing: []` if it is a class"
+            f"{column.first(marks)}, which stands for a missing value as a rule; say `missing: {json.dumps(marks)}` "
+            "and `incomplete: drop` to leave these rows out, or `missing: []` if it is a class"
         )
 
 
 def _notes(
-    column: Column, origin: str, counts: dict[str, int], words: dict[str, list[str]], all_numbers: bool
+    column: Column, origin: str, counts: dict[str, int], words: dict[str, list[str]], spelling: Spelling
 ) -> list[str]:
     """What is unusual about a column that is read as categories."""
     notes, read = [], f"read as {len(counts)} categories"
-    if all_numbers:
+    if words.keys() == {"number"}:
         notes.append(f"{origin} holds numbers that the file stores as words, {read}")
     if len(words.get("amount", ())) > 1:
         notes.append(f"{origin} holds numbers with units ('{_shown(column, words['amount'])}'), {read}")
-    if "mark" in words:
+    if "mark" in words and spelling.missing is None:
         marks = words["mark"]
         count = sum(counts[mark] for mark in marks)
         notes.append(
