@@ -68,9 +68,10 @@ def run(
     """Train and test one method; `keys` are those of a config (rounds, participation, seed, optimizer, ...).
 
     scenario: a description from `fedloom.scenario`, or a `Scenario` of your own; a name is `fedloom.scenario(name)`.
-    model: a name or a mapping as in a config; None takes mlp for features [n, d] of your own, bilstm for token ids, and
-    else what suits the source; a module, of which every run trains a copy with its weights; or a function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it names; a
-    list for clients that differ. out: run folder, None keeps nothing on disk. Raises what `fedloom.study.run.run`
+    model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
+    function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it names; a
+    list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids of your own, and
+    else what suits the source. out: run folder, None keeps nothing on disk. Raises what `fedloom.study.run.run`
     raises.
     """
     own = scenario if isinstance(scenario, Scenario) else None

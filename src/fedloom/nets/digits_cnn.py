@@ -21,7 +21,8 @@ class DigitsCNN(Net):
         super().__init__()
         if len(input_shape) != 3 or min(input_shape[1:]) < 4:
             raise ConfigError(
-                f"model digits-cnn needs images of at least 4x4 pixels [c, h, w], got {input_shape}{suited(input_shape)}"
+                f"model digits-cnn needs images of at least 4x4 pixels [c, h, w], got {input_shape}"
+                + suited(input_shape)
             )
         channels, height, width = input_shape
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1)

@@ -54,15 +54,17 @@ class Source(BaseModel):
     model: ClassVar[str] = "lenet5"
     """The model that the demo and the docs pair with this source."""
     later: ClassVar[frozenset[str]] = frozenset()
-    """Keys that runs of earlier versions do not know. At their default they are not written, so that these runs keep
-    their fingerprint and resume."""
+    """Keys of this class that runs of earlier versions do not know; bases name theirs. At their default they are not
+    written, so that these runs keep their fingerprint and resume."""
 
     offline: bool = Field(False, exclude=True)
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        defaults = {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
-        return {key: value for key, value in serialize(self).items() if key not in defaults}
+        fields = type(self).model_fields
+        later = {key for kind in type(self).__mro__ for key in vars(kind).get("later", ())}
+        unset = {key for key in later if getattr(self, key) == fields[key].default}
+        return {key: value for key, value in serialize(self).items() if key not in unset}
 
     def reading(self) -> dict[str, Any]:
         """The keys with which new samples are read as this source reads its own (`fedloom predict`)."""

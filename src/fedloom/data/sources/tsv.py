@@ -10,8 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import missing_marks, named_ids
-from fedloom.data.near_twins import twins_note
+from fedloom.data.labels import class_notes, missing_marks, named_ids, require_few
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.source import source
 from fedloom.data.sources.text import Texts, TextSource, utf8
@@ -82,6 +81,7 @@ class Tsv(TextSource):
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
         train, test, classes = read_tsv(Files(self.path), self.train_file, self.test_file, separator=self.separator)
+        require_few(len(classes), len(train.labels), f"{self.path / self.train_file}: labels")
         marks = missing_marks(classes)
         if marks:
             count = int((train.labels == classes.index(marks[0])).sum())
@@ -92,9 +92,5 @@ class Tsv(TextSource):
         return str(self.path), train, test, classes
 
     def notes(self, origin: str, parts: Sequence[Texts], classes: Sequence[str]) -> list[str]:
-        counts = [np.bincount(part.labels, minlength=len(classes)).tolist() for part in parts]
-        absent = [name for name, trained, tested in zip(classes, *counts, strict=True) if trained and not tested]
-        notes = (
-            [f"{origin} (test): holds no text of {len(absent)} classes: {', '.join(absent)[:200]}"] if absent else []
-        )
-        return twins_note(f"{origin} (train)", "classes", dict(zip(classes, counts[0], strict=True))) + notes
+        train, test = (np.bincount(part.labels, minlength=len(classes)).tolist() for part in parts)
+        return class_notes([f"{origin} (train)", f"{origin} (test)"], classes, train, test)

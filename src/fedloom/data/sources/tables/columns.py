@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LONGEST = 200  # characters of a word
 _LARGEST = 1e30
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 _SPACES = {"\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2212": "-", "\u2019": "'"}
 
 
@@ -33,7 +34,7 @@ class Spelling:
 
     def number(self, word: str) -> float | None:
         """The value of a word that is a number in this spelling, else None."""
-        plain = _in_ascii(word)
+        plain = in_ascii(word)
         if self.thousands is not None:
             groups = rf"[-+]?\d{{1,3}}(?:{re.escape(self.thousands)}\d{{3}})+(?:{re.escape(self.decimal)}\d*)?"
             if re.fullmatch(groups, plain):
@@ -92,7 +93,7 @@ class Column:
         """Whether these are whole numbers, also where a program has written them as floats."""
         if self.words is not None or self.values.dtype.kind in "iu":
             return self.words is None
-        small = self.values.dtype.kind == "f" and bool((np.abs(self.values) < 2**53).all())
+        small = self.values.dtype.kind == "f" and bool((np.abs(self.values.astype(np.float64)) < 2**53).all())
         return small and bool((self.values == np.floor(self.values)).all())
 
     def as_words(self) -> Column:
@@ -158,6 +159,12 @@ def _words(values: Any, name: str, path: Path, spelling: Spelling) -> Column:
             f"{path}: column '{name}' holds texts of up to {longest} characters; need numbers or words: leave it out "
             f"(drop: ['{name}'])"
         )
+    odd = next((text for text in texts if _CONTROL.search(text.strip())), None)
+    if odd is not None:
+        raise DataError(
+            f"{path}: column '{name}' holds line breaks or control characters in {shown(odd)}; is a quote not closed? "
+            f"Mend it, or leave the column out (drop: ['{name}'])"
+        )
     codes = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)
     words = [text.strip() for text in texts]
     absent = {"", *(spelling.missing or ())}
@@ -186,7 +193,7 @@ def _all_numbers(words: Iterable[str], spelling: Spelling) -> np.ndarray | None:
     return numbers.astype(np.int64) if whole else numbers
 
 
-def _in_ascii(word: str) -> str:
+def in_ascii(word: str) -> str:
     """A word whose spaces, minus signs and full-width letters are those of ASCII."""
     if word.isascii():
         return word

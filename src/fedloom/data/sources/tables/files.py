@@ -8,16 +8,17 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, shown
 from fedloom.data.memory import require_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import csv
 
 _BLOCK = 2**31 - 1
 _PIECE = 2**24
@@ -33,6 +34,7 @@ _MAGIC = {
     b"%PDF": "a PDF; need a table of text",
     b"\x89HDF": "an HDF5 file; need a table of text",
 }
+_UNPACK: dict[str, Callable[[Path], IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open}  # type: ignore[dict-item]
 _WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless column so when it reads a file
 
 
@@ -47,10 +49,12 @@ class TableFile:
     empty: tuple[str, ...] = ()
     """Columns without a name and without a value, as separators at the end of each line make them."""
 
-    def index_note(self, dropped: Collection[str]) -> list[str]:
-        """A sentence about the columns in `dropped` that are row indices, or nothing."""
+    def notes(self, dropped: Collection[str]) -> list[str]:
+        """Sentences about columns that were left out: row indices, those of them in `dropped`, and empty ones."""
         names = [f"'{name}'" if name else "the first, which has no name" for name in self.index if name in dropped]
-        return [f"{self.path}: row index left out, it is no feature: {', '.join(names)}"] if names else []
+        notes = [f"{self.path}: row index left out, it is no feature: {', '.join(names)}"] if names else []
+        empty = f"{self.path}: a column without a name and without a value was left out; lines end with a separator"
+        return [*notes, empty] if self.empty else notes
 
 
 def require_file(path: Path, need: str) -> None:
@@ -72,6 +76,13 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
 
     raw = _raw(path)
     encoding = _encoding(raw, encoding, path)
+    _refuse_other_separator(raw, separator, encoding, path)
+    uneven: list[csv.InvalidRow] = []
+
+    def skip(row: csv.InvalidRow) -> str:
+        uneven.append(row)
+        return "skip"
+
     options = csv.ConvertOptions(decimal_point=decimal)
     if missing is not None:
         options.null_values = ["", *missing]
@@ -80,14 +91,15 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
         read_options=csv.ReadOptions(  # one block: the kind of a column is inferred from all rows
             block_size=min(max(len(raw) + 1, 2**20), _BLOCK), encoding=encoding
         ),
-        parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
         convert_options=options,
     )
+    if uneven:
+        _refuse_uneven(uneven, raw, table.num_rows, path)
     names = table.column_names
-    _refuse_other_separator(names, separator, path)
     is_empty = {name: values.null_count == len(values) for name, values in zip(names, table.columns, strict=True)}
     columns = {name: values for name, values in zip(names, table.columns, strict=True) if name or not is_empty[name]}
-    _refuse_twice([name for name in names if name or not is_empty[name]], path)
+    _refuse_names([name for name in names if name or not is_empty[name]], path)
     if "" in columns and names[0]:
         raise DataError(f"{path}: column {names.index('') + 1} has no name; give it one")
     if raw.count(b'"') % 2:
@@ -104,7 +116,7 @@ def read_parquet(path: Path) -> TableFile:
         require_memory(8 * file.metadata.num_rows * file.metadata.num_columns, str(path))
         table = file.read()
     table.validate(full=True)  # texts that are no UTF-8, offsets outside the file
-    _refuse_twice(table.column_names, path)
+    _refuse_names(table.column_names, path)
     columns = dict(zip(table.column_names, table.columns, strict=True))
     return TableFile(path, columns, table.num_rows, _pandas_index(table.schema.metadata, columns))
 
@@ -115,13 +127,13 @@ def _raw(path: Path) -> bytes:
     with path.open("rb") as stream:
         start = stream.read(16)
         kind = next((problem for magic, problem in _MAGIC.items() if start.startswith(magic)), None)
-        packing = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix)
-        if kind is None or packing is None:
-            if kind is not None:
-                raise DataError(f"{path}: is {kind}")
-            return start + stream.read()
+        if kind is None:
+            stream.seek(0)
+            return stream.read()
+    if path.suffix not in _UNPACK:
+        raise DataError(f"{path}: is {kind}")
     pieces, size = [], 0
-    with packing(path, "rb") as unpacked:
+    with _UNPACK[path.suffix](path) as unpacked:
         while piece := unpacked.read(_PIECE):
             pieces.append(piece)
             size += len(piece)
@@ -174,22 +186,41 @@ def _not_utf8(raw: bytes) -> int | None:
     return None
 
 
-def _refuse_twice(names: list[str], path: Path) -> None:
+def _refuse_names(names: list[str], path: Path) -> None:
+    """Raises `DataError` for names that occur twice, or that go over several lines."""
+    odd = next((name for name in names if not name.isprintable()), None)
+    if odd is not None:
+        raise DataError(f"{path}: a column is called {shown(odd)}; take line breaks and control characters away")
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise DataError(f"{path}: two columns are called '{name}'; give each a name of its own")
 
 
-def _refuse_other_separator(names: list[str], separator: str, path: Path) -> None:
+def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Path) -> None:
     """Raises `DataError` if the header is one column that another separator would split."""
-    if len(names) == 1:
-        candidate = max(_SEPARATORS, key=lambda mark: names[0].count(mark))
-        if candidate != separator and candidate in names[0]:
-            written = json.dumps(candidate)
-            raise DataError(
-                f"{path}: its only column is '{names[0][:80]}'; cells look separated by {_SEPARATORS[candidate]}: say "
-                f"`separator: {written}`"
-            )
+    header = raw[: 2**16].decode(encoding, errors="replace").removeprefix("\ufeff").split("\n")[0].split("\r")[0]
+    candidate = max(_SEPARATORS, key=header.count)
+    if separator not in header and candidate in header:
+        raise DataError(
+            f"{path}: its only column is {shown(header)}; cells look separated by {_SEPARATORS[candidate]}: say "
+            f"`separator: {json.dumps(candidate)}`"
+        )
+
+
+def _refuse_uneven(rows: list[csv.InvalidRow], raw: bytes, complete: int, path: Path) -> None:
+    """Raises `DataError` for rows with more or fewer cells than the header."""
+    first = rows[0]
+    expected, count = first.expected_columns, first.actual_columns
+    line = raw[: max(0, raw.find(first.text.encode()))].count(b"\n") + 1
+    hint = "mend them"
+    if "\n" in first.text or "\r" in first.text:
+        hint = "a quote is not closed, or stands in front of a cell's text"
+    elif not complete and count == expected + 1:
+        hint = "name the first column if it holds row names, or take away the separator at the end of the lines"
+    raise DataError(
+        f"{path}: cannot be read as csv (Expected {expected} columns, got {count} in line {line}: {shown(first.text)}"
+        f"); rows with another number of cells than the header: {len(rows):,}; {hint}"
+    )
 
 
 def _refuse_open_quote(columns: dict[str, pa.ChunkedArray], path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import class_ids
-from fedloom.data.near_twins import twins_note
+from fedloom.data.labels import class_ids, class_notes, named_ids
 from fedloom.data.sources.tables.columns import Column
 
+_PARTS = ("train", "test")
 _MOST_NUMBERS = 1000
 
 
@@ -19,7 +19,7 @@ def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np
     """Class ids [n] of each file (training first), the names of the classes, and notes. `columns` lack no values.
 
     Classes are matched by name: 1 in one file, 1.0 or the text "1" in the other are one class. Raises `DataError` for
-    measurements, and for a class of the test file that the training file does not have.
+    measurements.
     """
     for column, path in zip(columns, paths, strict=True):
         if column.words is None and column.values.dtype.kind == "f" and not column.is_whole():
@@ -27,21 +27,17 @@ def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np
     labels = [column.labels() for column in columns]
     if len({part.dtype.kind in "iu" for part in labels}) > 1:
         labels = [part.astype(np.str_) for part in labels]
-    ids, classes = class_ids(labels, str(paths[0]))
+    if labels[0].dtype.kind == "U":
+        ids, classes = named_ids(labels, [f"{path} ({part})" for path, part in zip(paths, _PARTS, strict=False)])
+    else:
+        ids, classes = class_ids(labels, str(paths[0]))
     for column, path in zip(columns, paths, strict=True):
         if column.words is None and len(np.unique(column.values)) > _MOST_NUMBERS:
             _refuse_measurement(column, path, "")
-    counts = [np.bincount(part, minlength=len(classes)) if _fit(part, classes) else None for part in ids]
-    notes = []
-    if counts[0] is not None:
-        notes = twins_note(str(paths[0]), "classes", dict(zip(classes, counts[0].tolist(), strict=True)))
-    if len(counts) > 1 and counts[0] is not None and counts[1] is not None:
-        for place, name in enumerate(classes):
-            if counts[1][place] and not counts[0][place]:
-                raise DataError(f"{paths[1]}: label '{name}' is in no row of {paths[0].name}; it cannot be learned")
-        absent = [name for place, name in enumerate(classes) if counts[0][place] and not counts[1][place]]
-        if absent:
-            notes.append(f"{paths[1]}: holds no row of {len(absent)} classes: {', '.join(absent)[:200]}")
+    if not all(_fit(part, classes) for part in ids):
+        return ids, classes, []
+    train, test = (np.bincount(part, minlength=len(classes)).tolist() for part in (ids[0], ids[-1]))
+    notes = class_notes([str(path) for path in paths], classes, train, test)
     return ids, classes, notes
 
 

@@ -37,7 +37,7 @@ def table_rows(
     columns = {}
     for name, known in words.items():
         column = reader.column(file, name)
-        refuse_missing(column, path)
+        refuse_missing(column, path, is_needed=True)
         if column.words is not None and not known:
             refuse_misread(column, path, reader.spelling)
         columns[name] = column.as_words() if known else column

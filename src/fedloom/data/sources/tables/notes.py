@@ -36,7 +36,7 @@ def suspects(columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarr
             of_owner.append(name)
     sentences = [
         _sentence(counting, origin, "count the rows: an index is no measurement"),
-        _sentence(ids, origin, "hold another whole number in nearly every row: ids, by the look of them"),
+        _sentence(ids, origin, "hold a different whole number in nearly every row, as ids do"),
         _sentence(of_label, origin, "have one value for each class: they say the label itself"),
         _sentence(of_owner, origin, "have one value for each owner: they say whose a row is"),
     ]
@@ -77,4 +77,4 @@ def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
     if len(np.unique(values[:_SAMPLE])) > number:  # soon done for nearly all columns
         return False
     pairs = np.unique(np.stack([values.astype(np.float64), groups]), axis=1)
-    return 1 < pairs.shape[1] == len(np.unique(pairs[0])) == len(np.unique(pairs[1]))
+    return bool(1 < pairs.shape[1] == len(np.unique(pairs[0])) == len(np.unique(pairs[1])))

@@ -36,7 +36,7 @@ class TableSource(Source):
     """
 
     model: ClassVar[str] = "mlp"
-    later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", "encoding", *_SPELLING})
+    later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", *_SPELLING})
     typed: ClassVar[bool] = False
     """Whether files state the kinds of their columns."""
 
@@ -95,7 +95,7 @@ class TableSource(Source):
         paths, origin = self.files(), str(self.path)
         files = [self.opened(path) for path in paths]
         names = self._features(files[0])
-        notes = files[0].index_note(files[0].columns.keys() - {*names, self.label, self.owner})
+        notes = files[0].notes(files[0].columns.keys() - {*names, self.label, self.owner})
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
         tables = []
         for file in files:
@@ -191,7 +191,7 @@ class TableSource(Source):
         notes: list[str] = []
         for name, column in columns.items():
             if self.incomplete == "refuse":
-                refuse_missing(column, path)
+                refuse_missing(column, path, name in (self.label, self.owner))
             if name == self.label and self.missing is None:
                 refuse_marks(column, path)
             if name in (self.label, self.owner):
@@ -242,6 +242,8 @@ class Csv(TableSource):
         scenario: {source: csv, path: patients.csv, label: ill, owner: hospital, partition: natural, clients: 8}
     """
 
+    later: ClassVar[frozenset[str]] = frozenset({"encoding"})
+
     separator: str = Field(",", min_length=1, max_length=1)
     encoding: str = Field("utf-8", description="The encoding of the file's text, such as latin-1 or cp1252.")
 
@@ -272,8 +274,9 @@ class Parquet(TableSource):
         return read_parquet(path)
 
 
-def refuse_missing(column: Column, path: Path) -> None:
-    """Raises `DataError` for a column that lacks values: how many, and where the first is."""
+def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
+    """Raises `DataError` for a column that lacks values: how many, and where the first is. `is_needed`: the column
+    cannot be left out."""
     if column.missing is None:
         return
     count, row = int(column.missing.sum()), int(np.argmax(column.missing)) + 1
@@ -282,9 +285,9 @@ def refuse_missing(column: Column, path: Path) -> None:
         "blank": f"is empty in row {row} ({count:,} of {len(column.missing):,} rows)",
         "nan": f"holds nan in row {row}; need finite numbers ({count:,} of {len(column.missing):,} rows lack one)",
     }[column.absence]
+    also = "" if is_needed else f", or the column (drop: ['{column.name}'])"
     raise DataError(
-        f"{path}: column '{column.name}' {problem}; fill them in, or leave out the rows (incomplete: drop) or the "
-        f"column (drop: ['{column.name}'])"
+        f"{path}: column '{column.name}' {problem}; fill them in, or leave out the rows (incomplete: drop){also}"
     )
 
 
@@ -303,4 +306,4 @@ def _other_columns(test: TableFile, train: TableFile) -> list[str]:
     names = [name for name in test.columns if name not in train.columns and name not in test.index]
     if not names:
         return []
-    return [f"{test.path}: {len(names)} columns that the training file has not were left out: {', '.join(names)[:200]}"]
+    return [f"{test.path}: columns that the training file lacks were left out ({len(names)}): {', '.join(names)[:200]}"]

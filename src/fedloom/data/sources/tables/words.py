@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import MARKS, missing_marks
-from fedloom.data.sources.tables.columns import Column, Spelling
+from fedloom.data.sources.tables.columns import Column, Spelling, in_ascii
 
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[ap]\.?m\.?)?(?: ?(?:z|utc|[-+]\d{2}:?\d{2}))?"
@@ -28,37 +28,28 @@ CATEGORIES = 1000  # different words that a column can become
 _FEW = 10  # different amounts ("5 mg", "10 mg") that can be categories
 _NAMES = 20  # different words that can be categories however few rows there are
 _SPELLINGS = {
-    "comma": Spelling(decimal=","),
-    "thousands ,": Spelling(thousands=","),
-    "thousands .": Spelling(decimal=",", thousands="."),
-    "thousands  ": Spelling(thousands=" "),
-    "thousands  ,": Spelling(decimal=",", thousands=" "),
-    "thousands '": Spelling(thousands="'"),
-    "thousands _": Spelling(thousands="_"),
-}
-_SAY = {
-    "comma": '`decimal: ","`',
-    "thousands ,": '`thousands: ","`',
-    "thousands .": '`thousands: "."` with `decimal: ","`',
-    "thousands  ": '`thousands: " "`',
-    "thousands  ,": '`thousands: " "` with `decimal: ","`',
-    "thousands '": '`thousands: "\'"`',
-    "thousands _": '`thousands: "_"`',
+    '`decimal: "."`': Spelling(),
+    '`decimal: ","`': Spelling(decimal=","),
+    '`thousands: ","`': Spelling(thousands=","),
+    '`thousands: "."` with `decimal: ","`': Spelling(decimal=",", thousands="."),
+    '`thousands: " "`': Spelling(thousands=" "),
+    '`thousands: " "` with `decimal: ","`': Spelling(decimal=",", thousands=" "),
+    '`thousands: "\'"`': Spelling(thousands="'"),
+    '`thousands: "_"`': Spelling(thousands="_"),
 }
 
 
 def kind_of(word: str, spelling: Spelling) -> str:
-    """How a word looks: "number" (in the file's spelling), another spelling of a number, "amount" (a number with a
-    unit), "date", "mark" (of a missing value), or "word"."""
+    """How a word looks: "number" (in the file's spelling), "spelled" (a number in another one), "amount" (a number with
+    a unit), "date", "mark" (of a missing value), or "word"."""
     if word in MARKS:
         return "mark"
     if spelling.number(word) is not None:
         return "number"
     if not any(letter.isdigit() for letter in word):
         return "word"
-    for name, candidate in _SPELLINGS.items():
-        if candidate.number(word) is not None:
-            return name
+    if any(candidate.number(word) is not None for candidate in _SPELLINGS.values()):
+        return "spelled"
     return "date" if _DATE.fullmatch(word) else "amount" if _AMOUNT.fullmatch(word) else "word"
 
 
@@ -76,7 +67,7 @@ def refuse_misread(column: Column, path: Path, spelling: Spelling) -> list[str]:
         by_kind[kinds[word]] += count
     words = {kind: [word for word in counts if kinds[word] == kind] for kind in by_kind}
     origin, otherwise = f"{path}: column '{column.name}'", _otherwise(column.name)
-    numbers = sum(count for kind, count in by_kind.items() if kind == "number" or kind in _SPELLINGS)
+    numbers = by_kind["number"] + by_kind["spelled"]
     amounts = by_kind["amount"] if len(words.get("amount", ())) > _FEW else 0
     if 2 * by_kind["date"] > cells:
         raise DataError(
@@ -86,7 +77,7 @@ def refuse_misread(column: Column, path: Path, spelling: Spelling) -> list[str]:
         )
     if 2 * (numbers + amounts) > cells and by_kind["number"] < cells:
         odd = [word for word in counts if kinds[word] != "number"]
-        says = _says({kinds[word] for word in odd}, words.get("mark", ()))
+        says = _says([word for word in counts if kinds[word] in ("number", "spelled")], words)
         how = "but for" if by_kind["number"] else "in another spelling in"
         raise DataError(
             f"{origin} holds numbers {how} {cells - by_kind['number']:,} of {cells:,} cells, the first in row "
@@ -138,14 +129,22 @@ def _notes(
     return notes
 
 
-def _says(kinds: set[str], marks: Sequence[str]) -> str:
-    """What would read the cells of these kinds as numbers."""
-    hints = [_SAY[kind] for kind in _SAY if kind in kinds]
-    if hints == [_SAY["comma"], _SAY["thousands ,"]]:
-        hints = [" or ".join(hints)]
-    if marks:
-        hints.append(f"`missing: {json.dumps(sorted(marks))}` if they stand for missing values")
+def _says(numbers: Sequence[str], words: Mapping[str, Sequence[str]]) -> str:
+    """Which keys would read all of `numbers` and the cells that are marks; `words`: by kind."""
+    hints = []
+    if "spelled" in words:
+        fitting = [say for say, spelling in _SPELLINGS.items() if _fits(spelling, numbers)]
+        hints += [" or ".join(fitting)] if fitting else []
+    if "mark" in words:
+        hints.append(f"`missing: {json.dumps(sorted(words['mark']))}` if they stand for missing values")
     return f"say {' and '.join(hints)}" if hints else "write plain numbers there"
+
+
+def _fits(spelling: Spelling, numbers: Sequence[str]) -> bool:
+    """Whether this spelling reads all `numbers`, and each mark that it adds to the usual one is in some of them."""
+    marks = [spelling.thousands, spelling.decimal if spelling.decimal == "," else None]
+    is_used = all(any(mark in in_ascii(word) for word in numbers) for mark in marks if mark is not None)
+    return is_used and all(spelling.number(word) is not None for word in numbers)
 
 
 def _shown(column: Column, words: Sequence[str]) -> str:
