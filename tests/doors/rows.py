@@ -39,6 +39,11 @@ def column(cells: Iterable[Any], labels: Sequence[Any] = ILL, **keys: Any) -> Wr
     return raw(text_of({"age": AGES, "v": cells, "ill": labels}, keys.get("separator", ",")), **keys)
 
 
+def by_row(cell: Callable[[int], Any], **keys: Any) -> Write:
+    """A CSV whose column `v` holds `cell(row)`."""
+    return column(map(cell, range(ROWS)), **keys)
+
+
 def odd(cell: str, **keys: Any) -> Write:
     """A CSV whose column `v` holds numbers, and `cell` in rows 6 and 9."""
     return column([*NUMBERS[:5], cell, *NUMBERS[6:8], cell, *NUMBERS[9:]], **keys)

@@ -26,7 +26,7 @@ def _indexed(change: Callable[[Any], Any], **keys: Any) -> Write:
     def write(folder: Path) -> dict[str, Any]:
         import pandas as pd
 
-        change(pd.DataFrame(_TABLE | {"patient": [f"p{row // 4}" for row in range(ROWS)]})).to_parquet(
+        change(pd.DataFrame(_TABLE | {"patient": [f"p{row // 8}" for row in range(ROWS)]})).to_parquet(
             folder / "a.parquet"
         )
         return {"source": "parquet", "path": folder / "a.parquet", "label": "ill", **keys}
@@ -73,7 +73,7 @@ DOORS = [
     Door(
         "pandas index as owner",
         _indexed(lambda t: t.set_index("patient"), owner="patient"),
-        {"features": ("age",), "owners": tuple(f"p{n}" for n in range(10))},
+        {"features": ("age",), "owners": tuple(f"p{n}" for n in range(5))},
     ),
     Door("pandas range index", _indexed(lambda t: t.drop(columns="patient")), _READ),
     Door(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from doors.door import Door
-from doors.rows import AGES, ILL, NUMBERS, ROWS, column, odd, parquet, raw, text_of
+from doors.rows import AGES, ILL, NUMBERS, ROWS, by_row, column, odd, parquet, raw, text_of
 
 _WHOLE = [row * 777 + 1000 for row in range(ROWS)]
 _POINTS = [f"{number + 0.5:,}" for number in _WHOLE]  # 1,000.5
@@ -15,9 +15,7 @@ _IDS = ("different whole number in nearly every row", "'v'", "drop")
 
 DOORS = [
     # one odd cell among numbers: which, how often, where, and the key that reads it
-    Door(
-        "odd ?", odd("?"), refused=("'v'", "2 of 40 cells", "row 6", "'?'", '`missing: ["?"]`', "`categorical`", "drop")
-    ),
+    Door("odd ?", odd("?"), refused=("'v'", "2 of 40 cells", "row 6: '?'", '`missing: ["?"]`', "drop")),
     Door("odd -", odd("-"), refused=("2 of 40 cells", "row 6", '`missing: ["-"]`')),
     Door("odd NA", odd("NA"), refused=("'v' lacks 2 values, the first in row 6", "incomplete: drop", "drop: ['v']")),
     Door("odd blank", odd(""), refused=("'v' lacks 2 values, the first in row 6",)),
@@ -85,41 +83,33 @@ DOORS = [
     Door("doses", column([f"{n}.5 mg" for n in _WHOLE]), refused=("40 of 40 cells", "'1000.5 mg'")),
     Door(
         "few doses",
-        column([f"{row % 3 * 10} mg" for row in range(ROWS)], drop="age"),
+        by_row(lambda row: f"{row % 3 * 10} mg", drop="age"),
         {"features": ("v=0 mg", "v=10 mg", "v=20 mg")},
         notes=(("numbers with units", "'0 mg'", "3 categories"),),
     ),
-    Door(
-        "0 to 3+", column([["0", "1", "2", "3+"][row % 4] for row in range(ROWS)]), refused=("10 of 40 cells", "'3+'")
-    ),
+    Door("0 to 3+", by_row(lambda row: ["0", "1", "2", "3+"][row % 4]), refused=("10 of 40 cells", "'3+'")),
     # dates and times
-    Door(
-        "ISO dates", column([f"2024-01-{row % 28 + 1:02}" for row in range(ROWS)]), refused=("'v' holds date32", "drop")
-    ),
-    Door(
-        "German dates", column([f"{row % 28 + 1:02}.01.2024" for row in range(ROWS)]), refused=("dates", "'01.01.2024'")
-    ),
-    Door(
-        "US dates", column([f"1/{row % 28 + 1}/24" for row in range(ROWS)]), refused=("dates", "40 of 40", "'1/1/24'")
-    ),
-    Door("month names", column([f"{row % 28 + 1} Jan 2024" for row in range(ROWS)]), refused=("dates", "'1 Jan 2024'")),
-    Door("times", column([f"{row % 12 + 1}:30 pm" for row in range(ROWS)]), refused=("dates or times", "'1:30 pm'")),
+    Door("ISO dates", by_row(lambda row: f"2024-01-{row % 28 + 1:02}"), refused=("'v' holds date32", "drop")),
+    Door("German dates", by_row(lambda row: f"{row % 28 + 1:02}.01.2024"), refused=("dates", "'01.01.2024'")),
+    Door("US dates", by_row(lambda row: f"1/{row % 28 + 1}/24"), refused=("dates", "40 of 40", "'1/1/24'")),
+    Door("month names", by_row(lambda row: f"{row % 28 + 1} Jan 2024"), refused=("dates", "'1 Jan 2024'")),
+    Door("times", by_row(lambda row: f"{row % 12 + 1}:30 pm"), refused=("dates or times", "'1:30 pm'")),
     Door(
         "dates in two spellings",
-        column([f"2024-01-{row % 28 + 1:02}" if row % 2 else f"{row % 28 + 1:02}.01.2024" for row in range(ROWS)]),
+        by_row(lambda row: f"2024-01-{row % 28 + 1:02}" if row % 2 else f"{row % 28 + 1:02}.01.2024"),
         refused=("dates", "40 of 40"),
     ),
     # ids, row numbers, copies
     Door(
         "ids in words",
-        column([f"P{row:04}" for row in range(ROWS)]),
+        by_row(lambda row: f"P{row:04}"),
         refused=("40 different words in 40 rows", "'P0000'"),
     ),
-    Door("ids in numbers", column([row * 7919 % 100003 for row in range(ROWS)]), {"features": _BOTH}, notes=(_IDS,)),
+    Door("ids in numbers", by_row(lambda row: row * 7919 % 100003), {"features": _BOTH}, notes=(_IDS,)),
     Door("row numbers", column(range(5, ROWS + 5)), {"features": _BOTH}, notes=(("count the rows", "'v'"),)),
     Door(
         "a copy of the label",
-        column([row % 2 for row in range(ROWS)]),
+        by_row(lambda row: row % 2),
         {"train": 32},
         notes=(("say the label", "'v'"),),
     ),
@@ -132,13 +122,13 @@ DOORS = [
     # words that are near twins, and marks among words
     Door(
         "near twins",
-        column([["Yes", "yes", "\uff39\uff25\uff33.", "caf\u00e9"][row // 2 % 4] for row in range(ROWS)]),
+        by_row(lambda row: ["Yes", "yes", "\uff39\uff25\uff33.", "caf\u00e9"][row // 2 % 4]),
         {"train": 32},
         notes=(("words of 'v' look alike", "'Yes' (10)", "'yes' (10)"),),
     ),
     Door(
         "marks among words",
-        column([["a", "b", "?", "c"][row // 2 % 4] for row in range(ROWS)]),
+        by_row(lambda row: ["a", "b", "?", "c"][row // 2 % 4]),
         {"features": ("age", "v=?", "v=a", "v=b", "v=c")},
         notes=(("'?' in 10 rows", "read as a category", '`missing: ["?"]`'),),
     ),

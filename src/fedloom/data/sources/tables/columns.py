@@ -137,6 +137,23 @@ def read_column(values: pa.ChunkedArray, name: str, path: Path, spelling: Spelli
     )
 
 
+def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
+    """Raises `DataError` for a column that lacks values: how many, and where the first is. `is_needed`: the column
+    cannot be left out."""
+    if column.missing is None:
+        return
+    count, row = int(column.missing.sum()), int(np.argmax(column.missing)) + 1
+    problem = {
+        "null": f"lacks {count} values, the first in row {row}",
+        "blank": f"is empty in row {row} ({count:,} of {len(column.missing):,} rows)",
+        "nan": f"holds nan in row {row}; need finite numbers ({count:,} of {len(column.missing):,} rows lack one)",
+    }[column.absence]
+    also = "" if is_needed else f", or the column (drop: ['{column.name}'])"
+    raise DataError(
+        f"{path}: column '{column.name}' {problem}; fill them in, or leave out the rows (incomplete: drop){also}"
+    )
+
+
 def _numbers(values: pa.ChunkedArray, name: str) -> Column:
     import pyarrow.compute as pc
 

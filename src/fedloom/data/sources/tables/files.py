@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fedloom.core.errors import DataError, shown
 from fedloom.data.memory import require_memory
+from fedloom.data.sources.tables.columns import Spelling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,7 @@ _MAGIC = {
     b"%PDF": "a PDF; need a table of text",
     b"\x89HDF": "an HDF5 file; need a table of text",
 }
+NO_HEADER = "its first line looks like a row; put a line with the columns' names there"
 _UNPACK: dict[str, Callable[[Path], IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open}  # type: ignore[dict-item]
 _WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless column so when it reads a file
 
@@ -186,12 +188,19 @@ def _not_utf8(raw: bytes) -> int | None:
     return None
 
 
+def looks_like_a_row(names: Collection[str]) -> bool:
+    """Whether most of the names in a header are numbers."""
+    return 2 * sum(Spelling().number(name) is not None for name in names) > len(names)
+
+
 def _refuse_names(names: list[str], path: Path) -> None:
     """Raises `DataError` for names that occur twice, or that go over several lines."""
     odd = next((name for name in names if not name.isprintable()), None)
     if odd is not None:
         raise DataError(f"{path}: a column is called {shown(odd)}; take line breaks and control characters away")
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1 and looks_like_a_row(names):
+        raise DataError(f"{path}: {NO_HEADER}")
     if count > 1:
         raise DataError(f"{path}: two columns are called '{name}'; give each a name of its own")
 

@@ -1,10 +1,9 @@
-"""The sources `csv` and `parquet`: rows of numbers and words with a label."""
+"""What the sources `csv` and `parquet` share: rows of numbers and words with a label."""
 
 from __future__ import annotations
 
-import codecs
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,10 +15,15 @@ from fedloom.core.errors import DataError, nearest
 from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.cached import Parsed, Part, validated
 from fedloom.data.sources.python import held_out, owner_ids
-from fedloom.data.sources.source import Source, Splits, source
-from fedloom.data.sources.tables.columns import Column, Spelling, read_column
+from fedloom.data.sources.source import Source, Splits
+from fedloom.data.sources.tables.columns import Column, Spelling, read_column, refuse_missing
 from fedloom.data.sources.tables.encoding import encoded, vocabulary
-from fedloom.data.sources.tables.files import TableFile, read_csv, read_parquet, require_file
+from fedloom.data.sources.tables.files import (
+    NO_HEADER,
+    TableFile,
+    looks_like_a_row,
+    require_file,
+)
 from fedloom.data.sources.tables.labels import label_ids
 from fedloom.data.sources.tables.notes import suspects
 from fedloom.data.sources.tables.words import refuse_marks, refuse_misread
@@ -171,7 +175,7 @@ class TableSource(Source):
         for key, names in keys.items():
             unknown = next((name for name in names if name not in columns), None)
             if unknown is not None:
-                hint = _no_header(columns) or nearest(unknown, columns)[:300]
+                hint = NO_HEADER if looks_like_a_row(columns) else nearest(unknown, columns)[:300]
                 raise DataError(f"{self.path}: {key} = '{unknown}' is no column: {hint}")
         counts = Counter(chosen)
         wrong = next((name for name in chosen if name in {*apart, *self.drop} or counts[name] > 1), None)
@@ -219,86 +223,6 @@ class TableSource(Source):
         rows = np.flatnonzero(~incomplete)
         note = f"{file.path}: {count:,} of {file.rows:,} rows lack a value and were left out (incomplete: drop)"
         return {name: column.rows(rows) for name, column in columns.items()}, [note]
-
-
-@source("csv")
-class Csv(TableSource):
-    """Rows of a CSV file with a header: `label` names the column of the class, all others are numbers or words.
-
-    `owner` names the column that says whose a row is; with `partition: natural` each owner becomes a client.
-    `features` names the columns to learn from, if not all, and `drop` those to leave out; `categorical` those whose
-    numbers are names. A categorical column becomes one feature for each word of the training rows, 1 or 0; a word that
-    is not among these is all 0. Test rows come from `test_path`; without it `test_share` of each class are held out,
-    with `owner` of each owner's rows, the same in every run. A column without a name, as pandas writes its row index,
-    is left out.
-
-    `separator` stands between cells. `decimal` and `thousands` say how numbers are written, `missing` which cells stand
-    for a missing value. Rows with missing values are refused, or left out with `incomplete: drop`. A column that is
-    mostly numbers or dates but for some cells, or that has nearly as many words as rows, is refused.
-
-    Numbers are standardised when clients are dealt, by the rows that clients train on: mean and deviation see no test
-    and no validation row.
-
-        scenario: {source: csv, path: patients.csv, label: ill, owner: hospital, partition: natural, clients: 8}
-    """
-
-    later: ClassVar[frozenset[str]] = frozenset({"encoding"})
-
-    separator: str = Field(",", min_length=1, max_length=1)
-    encoding: str = Field("utf-8", description="The encoding of the file's text, such as latin-1 or cp1252.")
-
-    @field_validator("encoding")
-    @classmethod
-    def _known(cls, encoding: str) -> str:
-        try:
-            codecs.lookup(encoding)
-        except LookupError:
-            raise ValueError("no such encoding; need utf-8, latin-1, cp1252, utf-16 or the like") from None
-        return encoding
-
-    def read(self, path: Path) -> TableFile:
-        return read_csv(path, self.separator, self.encoding, self.decimal, self.missing)
-
-
-@source("parquet")
-class Parquet(TableSource):
-    """Rows of a Parquet file. The keys are those of the source `csv` but for `separator` and `encoding`. Columns that
-    pandas wrote as the row index are left out.
-
-    scenario: {source: parquet, path: patients.parquet, label: ill, partition: dirichlet, alpha: 0.3, clients: 8}
-    """
-
-    typed: ClassVar[bool] = True
-
-    def read(self, path: Path) -> TableFile:
-        return read_parquet(path)
-
-
-def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
-    """Raises `DataError` for a column that lacks values: how many, and where the first is. `is_needed`: the column
-    cannot be left out."""
-    if column.missing is None:
-        return
-    count, row = int(column.missing.sum()), int(np.argmax(column.missing)) + 1
-    problem = {
-        "null": f"lacks {count} values, the first in row {row}",
-        "blank": f"is empty in row {row} ({count:,} of {len(column.missing):,} rows)",
-        "nan": f"holds nan in row {row}; need finite numbers ({count:,} of {len(column.missing):,} rows lack one)",
-    }[column.absence]
-    also = "" if is_needed else f", or the column (drop: ['{column.name}'])"
-    raise DataError(
-        f"{path}: column '{column.name}' {problem}; fill them in, or leave out the rows (incomplete: drop){also}"
-    )
-
-
-def _no_header(columns: Mapping[str, Any]) -> str:
-    """A hint where the names are values."""
-    numbers = sum(Spelling().number(name) is not None for name in columns)
-    return (
-        "its first line looks like a row; put a line with the columns' names there"
-        if 2 * numbers > len(columns)
-        else ""
-    )
 
 
 def _other_columns(test: TableFile, train: TableFile) -> list[str]:
