@@ -32,10 +32,10 @@ def near_twins(names: Iterable[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
-def twin_of(name: str, known: Sequence[str]) -> str | None:
-    """The name among `known` that looks like `name` in another spelling; None if there is none."""
+def twin_of(name: str, names: Sequence[str]) -> str | None:
+    """The name among `names` that looks like `name` in another spelling; None if there is none."""
     spelling = folded(name)
-    return next((candidate for candidate in known if folded(candidate) == spelling), None)
+    return next((candidate for candidate in names if folded(candidate) == spelling), None)
 
 
 def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:

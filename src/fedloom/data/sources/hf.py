@@ -139,8 +139,8 @@ class HuggingFace(ImageSource):
             raise DataError(f"source hf: {self.dataset} ({self.text}): row {wrong} is no text; need a column of texts")
         if self.tokens is None:
             refuse_unspaced(texts[0], f"source hf: {self.dataset} ({self.text})")
-        known = vocabulary(texts[0], self.vocabulary, self.tokens)
-        return [encode(part, known, self.length, self.tokens) for part in texts], tuple(known)
+        ids_of = vocabulary(texts[0], self.vocabulary, self.tokens)
+        return [encode(part, ids_of, self.length, self.tokens) for part in texts], tuple(ids_of)
 
 
 def from_huggingface(data: Any, **keys: Any) -> Splits:

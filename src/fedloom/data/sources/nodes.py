@@ -126,23 +126,23 @@ class Nodes(Source):
         """The agreed features [n, d], and how many rows of each column hold a word that is not agreed on: it is 0 in
         all of them. Raises `DataError` for columns that are missing, and for words in another spelling.
         """
-        places = {name: place for place, name in enumerate(data.features)}
+        positions = {name: position for position, name in enumerate(data.features)}
         prefixes = {name[: end + 1] for name in data.features for end in _equals(name)}
         x, agreed = torch.zeros(len(data), *self.input_shape), set[str]()
-        for place, name in enumerate(self.features or ()):
+        for position, name in enumerate(self.features or ()):
             columns = [name[: end + 1] for end in _equals(name) if name[: end + 1] in prefixes]
             agreed.update(columns[-1:])
-            if name in places:
-                x[:, place] = data.x[:, places[name]]
+            if name in positions:
+                x[:, position] = data.x[:, positions[name]]
             elif not columns:
                 has = ", ".join(data.features)[:200]
                 raise DataError(f"{origin}: no column for the federation's feature '{name}'; it has {has}")
-        known, counts = _by_column(self.features or (), agreed), _by_column(data.features, agreed)
+        agreed_words = _by_column(self.features or (), agreed)
         unknown = {}
-        for column, words in counts.items():
-            cells = {word: count for word, name in words.items() if (count := int(data.x[:, places[name]].sum()))}
-            refuse_other_spelling(cells, known[column], f"{origin}: column '{column}'")
-            unknown[column] = unknown_cells(cells, known[column])
+        for column, words in _by_column(data.features, agreed).items():
+            cells = {word: count for word, name in words.items() if (count := int(data.x[:, positions[name]].sum()))}
+            refuse_other_spelling(cells, agreed_words[column], f"{origin}: column '{column}'")
+            unknown[column] = unknown_cells(cells, agreed_words[column])
         return x, {column: count for column, count in unknown.items() if count}
 
     def _labels(self, data: Dataset, origin: str) -> Tensor:

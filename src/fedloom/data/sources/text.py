@@ -70,9 +70,9 @@ def splitter(tokens: Tokens | None) -> Callable[[str], list[str]]:
     return characters if tokens == "characters" else words
 
 
-def tokens_of(known: Sequence[str]) -> Tokens:
+def tokens_of(vocabulary: Sequence[str]) -> Tokens:
     """How texts were split whose vocabulary is this: all of its tokens are single characters, or some are words."""
-    return "characters" if known and all(len(token) == 1 for token in known) else "words"
+    return "characters" if vocabulary and all(len(token) == 1 for token in vocabulary) else "words"
 
 
 def vocabulary(texts: Sequence[str], size: int, tokens: Tokens | None = None) -> dict[str, int]:
@@ -84,11 +84,11 @@ def vocabulary(texts: Sequence[str], size: int, tokens: Tokens | None = None) ->
     return {token: number for number, (token, _) in enumerate(ranked[: size - 2], 2)}
 
 
-def encode(texts: Sequence[str], known: dict[str, int], length: int, tokens: Tokens | None = None) -> np.ndarray:
+def encode(texts: Sequence[str], vocabulary: dict[str, int], length: int, tokens: Tokens | None = None) -> np.ndarray:
     """Token ids [n, length] int64: the first `length` tokens, unknown ones as 1, padded behind with 0."""
     ids, split = np.full((len(texts), length), PADDING, np.int64), splitter(tokens)
     for row, text in enumerate(texts):
-        held = [known.get(token, UNKNOWN) for token in split(text)[:length]]
+        held = [vocabulary.get(token, UNKNOWN) for token in split(text)[:length]]
         ids[row, : len(held)] = held
     return ids
 
@@ -155,9 +155,9 @@ class TextSource(CachedSource):
         origin, train, test, classes = self.read_texts()
         if self.tokens is None:
             refuse_unspaced(train.texts, origin)
-        known = vocabulary(train.texts, self.vocabulary, self.tokens)
-        ids = [encode(part.texts, known, self.length, self.tokens) for part in (train, test)]
+        ids_of = vocabulary(train.texts, self.vocabulary, self.tokens)
+        ids = [encode(part.texts, ids_of, self.length, self.tokens) for part in (train, test)]
         notes = self.notes(origin, (train, test), classes)
         notes += token_notes(ids[0], f"{origin} (train)") + token_notes(ids[1], f"{origin} (test)")
         parts = [Part(x, part.labels) for x, part in zip(ids, (train, test), strict=True)]
-        return Parsed(origin, parts[0], parts[1], classes, tokens=True, words=tuple(known), notes=tuple(notes))
+        return Parsed(origin, parts[0], parts[1], classes, tokens=True, words=tuple(ids_of), notes=tuple(notes))

@@ -77,8 +77,8 @@ class Column:
 
     def first(self, words: Collection[str]) -> int:
         """The first row, from 1 on, that holds one of these words."""
-        wanted = [code for code, word in enumerate(self.words or ()) if word in words]
-        held = np.isin(self.values, wanted) if self.missing is None else np.isin(self.values, wanted) & ~self.missing
+        codes = [code for code, word in enumerate(self.words or ()) if word in words]
+        held = np.isin(self.values, codes) if self.missing is None else np.isin(self.values, codes) & ~self.missing
         return int(np.argmax(held)) + 1
 
     def labels(self) -> np.ndarray:
@@ -161,8 +161,8 @@ def _numbers(values: pa.ChunkedArray, name: str) -> Column:
     filled = pc.fill_null(values, False if str(values.type) == "bool" else 0) if values.null_count else values
     stored = np.asarray(filled.to_numpy())
     if stored.dtype.kind == "f" and np.isnan(stored).any():
-        both = np.isnan(stored) if missing is None else np.isnan(stored) | missing
-        return Column(name, np.where(np.isnan(stored), 0, stored), None, both, "nan" if missing is None else "null")
+        absent = np.isnan(stored) if missing is None else np.isnan(stored) | missing
+        return Column(name, np.where(np.isnan(stored), 0, stored), None, absent, "nan" if missing is None else "null")
     return Column(name, stored, None, missing)
 
 

@@ -46,13 +46,13 @@ def encoded(
     other_file: whether the rows are of another file than the vocabulary. Raises `DataError` for a column of another
     kind than `words` says, and for one that another file spells otherwise.
     """
-    width = sum(max(1, len(known)) for known in words.values())
+    width = sum(max(1, len(column_words)) for column_words in words.values())
     require_memory(4 * len(rows) * width, origin)
     x, offset = np.zeros((len(rows), width), np.float32), 0
     unknown: dict[str, int] = {}
-    for name, known in words.items():
+    for name, column_words in words.items():
         column = columns[name].rows(rows)
-        if bool(known) != (column.words is not None):
+        if bool(column_words) != (column.words is not None):
             raise DataError(
                 f"{origin}: column '{name}' holds words in one of the two files and numbers in the other; mend the "
                 "file, or name it as categorical"
@@ -61,12 +61,12 @@ def encoded(
             x[:, offset] = column.as_numbers(path)
         else:
             if other_file:
-                refuse_other_spelling(column.counts(), known, f"{path}: column '{name}'")
-            unknown[name] = unknown_cells(column.counts(), known)
-            rank = {word: place for place, word in enumerate(known)}
-            places = np.array([rank.get(word, -1) for word in column.words], np.int64)[column.values]
-            x[np.flatnonzero(places >= 0), offset + places[places >= 0]] = 1
-        offset += max(1, len(known))
+                refuse_other_spelling(column.counts(), column_words, f"{path}: column '{name}'")
+            unknown[name] = unknown_cells(column.counts(), column_words)
+            rank = {word: position for position, word in enumerate(column_words)}
+            positions = np.array([rank.get(word, -1) for word in column.words], np.int64)[column.values]
+            x[np.flatnonzero(positions >= 0), offset + positions[positions >= 0]] = 1
+        offset += max(1, len(column_words))
     return x, _unknown_note(unknown, len(rows), path)
 
 

@@ -36,12 +36,12 @@ def table_rows(
         name, word = _column_of(feature, file.columns, path)
         words.setdefault(name, []).extend([word] if word else [])
     columns = {}
-    for name, known in words.items():
+    for name, column_words in words.items():
         column = reader.column(file, name)
         refuse_missing(column, path, is_needed=True)
-        if column.words is not None and not known:
+        if column.words is not None and not column_words:
             refuse_misread(column, path, reader.spelling)
-        columns[name] = column.as_words() if known else column
+        columns[name] = column.as_words() if column_words else column
     return encoded(columns, np.arange(file.rows), words, path, str(path), other_file=True)
 
 

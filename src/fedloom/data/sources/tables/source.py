@@ -109,16 +109,16 @@ class TableSource(Source):
             notes += left_out + (about_words if file is files[0] else [])
         labels = [table.pop(self.label) for table in tables]
         ids, classes, about_labels = label_ids(labels, paths)
-        whose: list[np.ndarray | None] = [None for _ in tables]
+        holders: list[np.ndarray | None] = [None for _ in tables]
         owners: list[str] = []
         if self.owner is not None:
             held = [table.pop(self.owner).labels() for table in tables]
-            whose, owners = owner_ids(held, [len(of) for of in held], origin)
-            counts = np.bincount(np.concatenate([of for of in whose if of is not None]), minlength=len(owners))
+            holders, owners = owner_ids(held, [len(of) for of in held], origin)
+            counts = np.bincount(np.concatenate([of for of in holders if of is not None]), minlength=len(owners))
             notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
         notes += about_labels
-        notes += suspects(tables[0], ids[0], whose[0], origin)
-        parts = [Part(np.arange(len(y)), y, of) for y, of in zip(ids, whose, strict=True)]  # x: row numbers, so far
+        notes += suspects(tables[0], ids[0], holders[0], origin)
+        parts = [Part(np.arange(len(y)), y, of) for y, of in zip(ids, holders, strict=True)]  # x: row numbers, so far
         if len(parts) == 1:
             parts, tables = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), tables * 2
         words = vocabulary(tables[0], parts[0].x, origin)
@@ -134,7 +134,7 @@ class TableSource(Source):
             replace(splits.train, features=titles),
             replace(splits.test, features=titles),
             owned=bool(owners),
-            measured=tuple(place for place, (_, word) in enumerate(pairs) if not word),
+            measured=tuple(position for position, (_, word) in enumerate(pairs) if not word),
             notes=tuple(notes),
         )
 
