@@ -297,7 +297,7 @@ def test_the_config_door_names_keys(write):
 
 
 def test_keys_at_their_default_are_no_part_of_the_fingerprint():
-    """The names are those of version 1; what they were hashes to is in `old`."""
+    """Runs of versions that do not know these keys keep their fingerprint."""
     old = {
         "csv": {"path", "test_path", "label", "owner", "features", "categorical", "test_share", "separator"},
         "parquet": {"path", "test_path", "label", "owner", "features", "categorical", "test_share"},

@@ -311,27 +311,28 @@ def test_the_command_takes_a_folder_of_files(capsys, tmp_path, monkeypatch):
 
 # -- categories that a node writes otherwise ---------------------------------------------------------------------------
 def respelled(folder, **words):
-    """Change words of the column `sex` in the training rows of node 0."""
-    file = folder / "own-0.csv"
-    rows = [line.split(",") for line in file.read_text().splitlines()]
-    file.write_text("".join(",".join([row[0], words.get(row[1], row[1]), *row[2:]]) + "\n" for row in rows))
+    """Change words of the column `sex` in all rows of node 0."""
+    for name in ("own-0.csv", "own-0-tests.csv"):
+        rows = [line.split(",") for line in (folder / name).read_text().splitlines()]
+        changed = [[row[0], words.get(row[1], row[1]), *row[2:]] for row in rows]
+        (folder / name).write_text("".join(",".join(row) + "\n" for row in changed))
 
 
 def test_a_node_that_writes_its_categories_otherwise_does_not_train_on_zeros(tmp_path):
     _, own = patients_of_nodes(tmp_path)
     respelled(tmp_path, f="F")
-    with pytest.raises(
-        DataError, match=r"node-000000.yaml \(train\): column 'sex' holds 'F' in \d+ rows, known as 'f'"
-    ):
+    with pytest.raises(DataError, match=r"0.yaml \(train\): column 'sex' holds 'F' in \d+ rows, known as 'f'"):
         own_client(own, node_file(tmp_path, 0), 0)
 
 
-def test_categories_that_are_not_agreed_on_are_counted_and_logged(tmp_path, caplog):
+def test_categories_that_are_not_agreed_on_are_counted_and_logged(tmp_path, monkeypatch):
     _, own = patients_of_nodes(tmp_path)
     respelled(tmp_path, f="x")
-    scenario = own_client(own, node_file(tmp_path, 0), 0)
-    notes = [note for note in scenario.notes if "has not agreed on" in note]
-    assert len(notes) == 1
+    logged = []
+    monkeypatch.setattr("fedloom.flower.own_data.log", lambda event, facts, text, level: logged.append(text))
+    notes = [note for note in own_client(own, node_file(tmp_path, 0), 0).notes if "has not agreed on" in note]
+    assert notes == logged
+    assert len(notes) == 2
     assert "node-000000.yaml (train): words" in notes[0]
-    assert "'sex' (" in notes[0]
-    assert notes[0] in [record.getMessage() for record in caplog.records if record.name == "fedloom.flower"]
+    assert "node-000000.yaml (test): words" in notes[1]
+    assert all("'sex' (" in note for note in notes)
