@@ -21,15 +21,13 @@ TABLES = (".csv", ".parquet")
 
 
 def read_samples(
-    paths: Sequence[Path], expected: Input, note: Callable[[str], None] = lambda text: None
+    paths: Sequence[Path], expected: Input, note: Callable[[str], None] = lambda _: None
 ) -> tuple[list[str], Tensor]:
     """Names [n], and samples [n, *expected.shape] as stored, of files of any number.
 
-    note: is called with a sentence for each file that holds words the run did not know.
-
     An .npz holds samples as the run's data were: `x`, `x_test`, or its only array. Each row of a .csv or .parquet is a
-    sample, counted from 1. Other files are one sample each: a picture, resized, or a UTF-8 text. Raises `DataError` for
-    what cannot be read, or is of another kind or shape.
+    sample, counted from 1. Other files are one sample each: a picture, resized, or a UTF-8 text. `note` gets a sentence
+    on words that the run did not know. Raises `DataError` for what cannot be read, or is of another kind or shape.
     """
     names: list[str] = []
     parts: list[Tensor] = []
@@ -44,8 +42,10 @@ def read_samples(
             part = torch.from_numpy(x)
             names += [f"{path.name}:{row + 1}" for row in range(len(part))]
         else:
-            part = _one(path, expected, note)
+            part = _one(path, expected)
             names.append(path.name)
+            for sentence in token_notes(part.numpy(), str(path)) if expected.ids is not None else ():
+                note(sentence)
         if tuple(part.shape[1:]) != expected.shape:
             raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
         parts.append(part)
@@ -70,11 +70,11 @@ def _arrays(path: Path, expected: Input) -> Tensor:
     return data.x
 
 
-def _one(path: Path, expected: Input, note: Callable[[str], None]) -> Tensor:
+def _one(path: Path, expected: Input) -> Tensor:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if expected.ids is not None:
-        return _text(path, expected, note)
+        return _text(path, expected)
     if not is_image(path.name) or len(expected.shape) != 3:
         pictured = len(expected.shape) == 3
         kind = "a picture or an .npz" if pictured else "a .csv, .parquet or .npz" if expected.features else "an .npz"
@@ -82,14 +82,12 @@ def _one(path: Path, expected: Input, note: Callable[[str], None]) -> Tensor:
     return _picture(path, expected)
 
 
-def _text(path: Path, expected: Input, note: Callable[[str], None]) -> Tensor:
+def _text(path: Path, expected: Input) -> Tensor:
     if not expected.words:
         raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
     known = {word: number for number, word in enumerate(expected.words, 2)}
-    ids = encode([utf8(path.read_bytes(), str(path))], known, expected.shape[0], tokens_of(expected.words))
-    for sentence in token_notes(ids, str(path)):
-        note(sentence)
-    return torch.from_numpy(ids)
+    tokens = tokens_of(expected.words)
+    return torch.from_numpy(encode([utf8(path.read_bytes(), str(path))], known, expected.shape[0], tokens))
 
 
 def _picture(path: Path, expected: Input) -> Tensor:

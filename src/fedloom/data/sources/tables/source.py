@@ -146,6 +146,7 @@ class TableSource(Source):
             file = self.read(path)
         except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError) as error:
             why = " ".join(str(error).split())[:300] or type(error).__name__
+            why = why if why.isprintable() else repr(why)[1:-1]
             raise DataError(f"{path}: cannot be read as {self.kind} ({why})") from None
         if not file.rows:
             raise DataError(f"{path}: holds no rows")
