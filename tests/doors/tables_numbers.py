@@ -106,6 +106,21 @@ DOORS = [
         refused=("40 different words in 40 rows", "'P0000'"),
     ),
     Door("ids in numbers", by_row(lambda row: row * 7919 % 100003), {"features": _BOTH}, notes=(_IDS,)),
+    Door(
+        "ids that repeat",
+        raw(
+            text_of(
+                {
+                    "age": AGES,
+                    "patientID": [f"P{n}" for n in _SITES],
+                    "visit_id": [n % 9 for n in range(ROWS)],
+                    "ill": ILL,
+                }
+            )
+        ),
+        {"train": 32},
+        notes=(("have the name of an id", "'patientID', 'visit_id'"),),
+    ),
     Door("row numbers", column(range(5, ROWS + 5)), {"features": _BOTH}, notes=(("count the rows", "'v'"),)),
     Door(
         "a copy of the label",

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedloom.data.sources.tables.columns import Column
 
-_ID_NAME = re.compile(r"(?:.*[_\s.-])?(?:id|ids|uid|guid|uuid|mrn|ssn|index|idx|key|rownames|row|nr|no)", re.IGNORECASE)
-_CAMEL_ID = re.compile(r".*[a-z](?:ID|Id)")
+_ID_NAME = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uid|guid|uuid|mrn|ssn))|.*[a-z](?:ID|Id)")
+_KEY_NAME = re.compile(r"(?:.*[_\s.-])?(?:index|idx|key|rownames|row|nr|no)", re.IGNORECASE)
 _ROWS = 10  # below, everything looks like an id
 _UNIQUE = 20
 _SAMPLE = 1000
@@ -19,7 +19,7 @@ _LISTED = 5
 
 def suspects(columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarray | None, origin: str) -> list[str]:
     """A sentence on each kind of suspicious feature among `columns`; `labels`, `owners`: ids [n] of the same rows."""
-    counting, ids, of_label, of_owner = [], [], [], []
+    counting, ids, named, of_label, of_owner = [], [], [], [], []
     if len(labels) < _ROWS:
         return []
     for name, column in columns.items():
@@ -30,6 +30,8 @@ def suspects(columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarr
             counting.append(name)
         elif column.words is None and _is_id(name, values):
             ids.append(name)
+        elif _ID_NAME.fullmatch(name):
+            named.append(name)
         elif _determines(values, labels):
             of_label.append(name)
         elif owners is not None and _determines(values, owners):
@@ -37,6 +39,7 @@ def suspects(columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarr
     sentences = [
         _sentence(counting, origin, "count the rows: an index is no measurement"),
         _sentence(ids, origin, "hold a different whole number in nearly every row, as ids do"),
+        _sentence(named, origin, "have the name of an id"),
         _sentence(of_label, origin, "have one value for each class: they say the label itself"),
         _sentence(of_owner, origin, "have one value for each owner: they say whose a row is"),
     ]
@@ -61,14 +64,13 @@ def _counts_rows(values: np.ndarray) -> bool:
 
 
 def _is_id(name: str, values: np.ndarray) -> bool:
-    """Whether nearly every row has a value of its own and the name is that of an id, or every row has one."""
-    named = bool(_ID_NAME.fullmatch(name) or _CAMEL_ID.fullmatch(name))
+    """Whether every row has a value of its own, or nearly every row and the column has the name of an id or a key."""
+    is_named = bool(_ID_NAME.fullmatch(name) or _KEY_NAME.fullmatch(name))
     start = values[:_SAMPLE]
-    distinct = len(np.unique(start))
-    if distinct < (len(start) / 2 if named else len(start)):
+    if len(np.unique(start)) < (len(start) / 2 if is_named else len(start)):  # soon done for nearly all columns
         return False
     total = len(np.unique(values))
-    return 2 * total > len(values) if named else total == len(values) >= _UNIQUE
+    return 2 * total > len(values) if is_named else total == len(values) >= _UNIQUE
 
 
 def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
