@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fedloom as fl
+from fedloom.core.errors import ConfigError
 from fedloom.data import from_arrays, from_clients
 
 QUICK = {"rounds": 2, "local_epochs": 1}
@@ -136,3 +137,22 @@ def test_compare_refuses_what_is_no_scenario() -> None:
     for scenario in (3, [3], [own, "digits"]):
         with pytest.raises(fl.FedloomError, match="scenario"):
             fl.compare(scenario=scenario)
+
+
+def test_features_of_your_own_without_a_model_train_an_mlp() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    features = fl.scenario((rng.normal(size=(60, 5)), y), clients=2)
+    texts = fl.scenario(from_arrays(rng.integers(0, 9, (60, 5)), y, tokens=True), clients=2)
+    assert fl.run(scenario=features, rounds=1).config["model"] == "mlp"
+    assert fl.compare("fedavg", scenario=features, rounds=1, seeds=1).results[0].config["model"] == "mlp"
+    assert fl.run(scenario=texts, rounds=1).config["model"] == "bilstm"
+
+
+def test_a_net_for_images_names_one_for_features(tmp_path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 5)), np.arange(40) % 2
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    scenario = fl.scenario("npz", path=str(tmp_path / "a.npz"), clients=2)
+    for model in (None, "digits-cnn", "conv4"):
+        with pytest.raises(ConfigError, match=r"got \(5,\); take the model mlp for features"):
+            fl.run(scenario=scenario, model=model, rounds=1)

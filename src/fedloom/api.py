@@ -70,7 +70,8 @@ def run(
     scenario: a description from `fedloom.scenario`, or a `Scenario` of your own; a name is `fedloom.scenario(name)`.
     model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
     function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it names; a
-    list for clients that differ. out: run folder, None keeps nothing on disk. Raises what `fedloom.study.run.run`
+    list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids of your own, and
+    else what suits the source. out: run folder, None keeps nothing on disk. Raises what `fedloom.study.run.run`
     raises.
     """
     own = scenario if isinstance(scenario, Scenario) else None
@@ -79,7 +80,7 @@ def run(
         config = parse(values)
         own = own or config.scenario.build(config.seed)
         model = in_words(model, own.train_set)
-    config = parse({**values, "model": model})
+    config = parse({**values, "model": _suited(model, own)})
     return run_config(
         config, scenario=own, out=None if out is None else Path(out), existing=existing, callbacks=callbacks
     )
@@ -115,12 +116,20 @@ def compare(
     if is_given(model):
         data = own or parse({"scenario": described[0]}).scenario.build(run_seed=0)
         model = in_words(model, data.train_set)
-    values = {**keys, "model": model, "scenario": described}
+    values = {**keys, "model": _suited(model, own), "scenario": described}
     configs = variants(values, [methods] if isinstance(methods, str) else methods, seeds)
     folder = None if out is None else Path(out)
     return Comparison(
         compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=own, callbacks=callbacks)
     )
+
+
+def _suited(model: Any, own: Scenario | None) -> Any:
+    """`model`, or for data of one's own without images the name of one that takes them."""
+    data = None if own is None else own.train_set
+    if model is not None or data is None or data.x.dim() != 2:
+        return model
+    return "mlp" if data.x.is_floating_point() else "bilstm"
 
 
 def _section(scenario: Any) -> dict[str, Any]:

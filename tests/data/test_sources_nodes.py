@@ -1,5 +1,7 @@
 """What nodes with data of their own agree on, and how each one's data are made to fit."""
 
+import time
+
 import pytest
 import torch
 
@@ -106,3 +108,50 @@ def test_what_nodes_cannot_agree_on_is_one_line(case):
     with pytest.raises(ConfigError, match=said) as caught:
         parse({"scenario": {"source": "nodes", "clients": 3, **keys}})
     assert "\n" not in str(caught.value)
+
+
+# -- categories that nobody has agreed on ------------------------------------------------------------------------------
+
+
+def of_sex(words):
+    """Rows of a node whose column `sex` holds these words."""
+    present = sorted(set(words))
+    rows = [[40.0, *(float(word == column) for column in present)] for word in words]
+    return table_of(["age", *(f"sex={word}" for word in present)], rows, [0] * len(words), ["ill"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["F", "M"], "here: column 'sex' holds 'F' in 1 rows, known as 'f'; write it so"),
+        (["f", "m", " M."], "here: column 'sex' holds ' M.' in 1 rows, known as 'm'"),
+        (["w", "x"] * 10, "here: column 'sex' holds unknown words in 20 of 20 rows, such as 'w'.*: f, m"),
+    ],
+)
+def test_a_node_that_writes_its_categories_otherwise_is_refused(words, message):
+    for door in (Nodes(**TABLE).fitted, Nodes(**TABLE).notes):
+        with pytest.raises(DataError, match=message):
+            door(of_sex(words), "here")
+
+
+def test_words_that_are_not_agreed_on_are_counted():
+    data = of_sex(["f"] * 10 + ["x"] * 2)
+    assert Nodes(**TABLE).fitted(data, "here").x[-1].tolist() == [40.0, 0.0, 0.0]
+    (note,) = Nodes(**TABLE).notes(data, "here")
+    assert note.startswith("here: words that the federation has not agreed on are 0")
+    assert note.endswith("rows of 12 with such words: 'sex' (2)")
+    assert Nodes(**TABLE).notes(of_sex(["f", "m"]), "here") == []
+
+
+def test_a_class_in_another_spelling_is_named():
+    with pytest.raises(DataError, match="class 'Ill' is none of the federation's: ill, well; write 'ill'"):
+        Nodes(**TABLE).fitted(table_of(["age", "sex=f"], [[1.0, 1.0]], [0], ["Ill"]), "here")
+
+
+def test_many_columns_are_matched_in_linear_time():
+    features = [f"gene{n}={word}" for n in range(10_000) for word in "ab"]
+    data = table_of(features, torch.ones(2, len(features)).tolist(), [0, 0], ["ill"])
+    start = time.perf_counter()
+    fitted = Nodes(classes=["ill", "well"], features=features).fitted(data, "here")
+    assert time.perf_counter() - start < 10  # seconds; with quadratic time minutes
+    assert fitted.x.sum() == 2 * len(features)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from pyarrow import csv
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import SOURCES
+from fedloom.data.sources.tables import table_rows
 from fedloom.study.config import parse
 
 ROWS = 40
@@ -228,7 +233,7 @@ def test_too_many_words_are_refused(tmp_path):
         ("csv", b"age,ill\n", "holds no rows"),
         ("csv", b"age,age,ill\n1,2,0\n", "two columns are called 'age'"),
         ("csv", b"age,ill\n1,2,0\n", "cannot be read as csv .*Expected 2 columns, got 3"),
-        ("csv", b"age,ill\n\xff\xfe,0\n", "column 'age' holds binary"),
+        ("csv", b"age,ill\n\xff\xfe,0\n", r"byte 8 \(0xff, line 2\) is not UTF-8"),
         ("csv", b"age,ill\n1,0\n", "cannot be split into training and test"),
         ("csv", b"1,0\n2,1\n", "label = 'ill' is no column"),
         ("parquet", b"", "cannot be read as parquet"),
@@ -251,7 +256,7 @@ def test_damaged_files_are_one_line(tmp_path, kind, raw, message):
         ({}, {"job": None}, r"other\.csv: has no column 'job'"),
         ({}, {"job": np.arange(ROWS)}, "column 'job' holds words in one of the two files and numbers in the other"),
         ({}, {"ill": ["maybe"] * ROWS}, r"\(test\): label 'maybe' is none of no, yes"),
-        ({}, {"ill": np.arange(ROWS) % 2}, r"labels have dtype <U3"),
+        ({}, {"ill": np.arange(ROWS) % 2}, r"\(test\): label '0' is none of no, yes"),
     ],
 )
 def test_test_files_of_another_kind_are_one_line(write, train, test, message):
@@ -286,3 +291,82 @@ def test_the_config_door_names_keys(write):
         parse({"scenario": {"source": "csv", "path": str(write()), "partition": "iid"}})
     with pytest.raises(ConfigError, match=r"unknown key 'scenario\.lable'"):
         parse({"scenario": {"source": "csv", "path": str(write()), "lable": "ill", "partition": "iid"}})
+
+
+# --- keys of later versions, wide tables, new rows -------------------------------------------------------------------
+
+
+def test_keys_at_their_default_are_no_part_of_the_fingerprint():
+    """Runs of versions that do not know these keys keep their fingerprint."""
+    old = {
+        "csv": {"path", "test_path", "label", "owner", "features", "categorical", "test_share", "separator"},
+        "parquet": {"path", "test_path", "label", "owner", "features", "categorical", "test_share"},
+    }
+    for kind, keys in old.items():
+        assert SOURCES.get(kind)(path="a", label="ill").model_dump(mode="json").keys() == keys
+        plain = {"source": kind, "path": "a", "label": "ill", "partition": "iid"}
+        base = parse({"scenario": plain})
+        for key, value in {
+            "drop": ["x"],
+            "missing": [],
+            "incomplete": "drop",
+            "decimal": ",",
+            "thousands": ",",
+        }.items():
+            changed = parse({"scenario": plain | {key: value}})
+            assert changed.fingerprint() != base.fingerprint()
+            assert parse(changed.resolved()).fingerprint() == changed.fingerprint()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_wide_tables_take_linear_time(tmp_path, kind):
+    """Quadratic time took 53 s for 3,000 columns."""
+    genes = {f"gene{n}": np.arange(20) % (n % 17 + 2) for n in range(10_000)}
+    path = tmp_path / f"wide.{kind}"
+    columns = pa.table(genes | {"ill": ILL[:20]})
+    if kind == "csv":
+        csv.write_csv(columns, path)
+    else:
+        pq.write_table(columns, path)
+    start = time.perf_counter()
+    splits = load(path)
+    x, notes = table_rows(path, splits.train.features)
+    assert time.perf_counter() - start < 15  # seconds
+    assert (x.shape, notes) == ((20, 10_000), [])
+
+
+def test_new_rows_are_written_as_the_runs_own(tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("age;sex\n1.000,5;f\n-;m\n")
+    reading = {"separator": ";", "decimal": ",", "thousands": ".", "missing": ("-",)}
+    with pytest.raises(DataError, match="column 'age' lacks 1 values, the first in row 2"):
+        table_rows(path, ["age", "sex=f", "sex=m"], reading)
+    path.write_text("age;sex\n1.000,5;f\n2;x\n")
+    x, notes = table_rows(path, ["age", "sex=f", "sex=m"], reading)
+    assert x.tolist() == [[1000.5, 1, 0], [2, 0, 0]]
+    assert [note.partition(": ")[2] for note in notes] == [
+        "words that no training row holds are 0 in all features of their column; rows of 2 with such words: 'sex' (1)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("age,sex\n1,F\n", "column 'sex' holds 'F' in 1 rows, known as 'f'; write it so"),
+        ("age,sex\n" + "1,w\n" * 20, "column 'sex' holds unknown words in 20 of 20 rows"),
+        ("age,sex\n1,f\n2,f\n?,m\n", r"column 'age' holds numbers but for 1 of 3 cells, the first in row 3: '\?'"),
+        ("age,sex\n1,f\n,f\n", "column 'age' lacks 1 values, the first in row 2"),
+        ("age;sex\n1;f\n", "cells look separated by ';'"),
+    ],
+)
+def test_new_rows_that_are_written_otherwise_are_one_line(tmp_path, text, message):
+    path = tmp_path / "new.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        table_rows(path, ["age", "sex=f", "sex=m"])
+
+
+def test_a_pipe_of_new_rows_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "new.csv")
+    with pytest.raises(DataError, match="is a pipe or a device"):
+        table_rows(tmp_path / "new.csv", ["age"])

@@ -6,7 +6,8 @@ import torch
 
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES
-from fedloom.data.sources.text import encode, vocabulary, words
+from fedloom.data.sources.hf import HuggingFace
+from fedloom.data.sources.text import characters, encode, tokens_of, vocabulary, words
 from source_files import prefixed, write_tar, write_tree
 
 
@@ -171,3 +172,46 @@ def test_an_imdb_archive_with_another_checksum_is_refused(tmp_path):
     write_tar(tmp_path / "aclImdb_v1.tar.gz", prefixed("aclImdb", imdb_files()))
     with pytest.raises(DataError, match="its publisher gives 7c2ac02c"):
         load("imdb", path=tmp_path)
+
+
+# --- texts without spaces --------------------------------------------------------------------------------------------
+
+
+def test_characters_are_lower_case_without_spaces_and_line_breaks():
+    assert characters("\u5929\u5730<br/> Ab\u3002") == ["\u5929", "\u5730", "a", "b", "\u3002"]
+    assert vocabulary(["aab", "b c"], 4, "characters") == {"a": 2, "b": 3}
+    assert encode(["ab!", ""], {"a": 2, "b": 3}, 4, "characters").tolist() == [[2, 3, 1, 0], [0, 0, 0, 0]]
+
+
+def test_how_texts_were_split_shows_in_their_vocabulary():
+    assert tokens_of(["a", "b"]) == "characters"
+    assert tokens_of(["a", "film"]) == tokens_of([]) == "words"
+
+
+def test_tokens_at_their_default_are_no_part_of_the_fingerprint():
+    assert SOURCES.get("tsv")(path="a").model_dump().keys() == {
+        "vocabulary",
+        "length",
+        "path",
+        "train_file",
+        "test_file",
+        "separator",
+    }
+    assert "tokens" not in SOURCES.get("hf")(dataset="a", text="b").model_dump()
+    assert SOURCES.get("tsv")(path="a", tokens="characters").model_dump()["tokens"] == "characters"
+
+
+class Columns(dict):
+    """As much of `datasets.Dataset` as texts need."""
+
+    column_names = ("text",)
+
+
+def test_texts_of_hugging_face_sets_are_split_alike():
+    def tokens(text, **keys):
+        return HuggingFace(dataset="a", text="text", length=3, **keys)._tokens([Columns(text=[text])])
+
+    assert tokens("good film")[1] == ("film", "good")
+    assert tokens("ab a", tokens="characters")[1] == ("a", "b")
+    with pytest.raises(DataError, match=r"source hf: a \(text\): texts have no spaces .* `tokens: characters`"):
+        tokens("\u5929\u5730" * 60)

@@ -307,3 +307,32 @@ def test_the_command_takes_a_folder_of_files(capsys, tmp_path, monkeypatch):
     code, out, _ = call(capsys, *words)
     assert code == 0
     assert json.loads(out)["accuracy"] == run(config).numbers["accuracy"]
+
+
+# -- categories that a node writes otherwise ---------------------------------------------------------------------------
+def respelled(folder, **words):
+    """Change words of the column `sex` in all rows of node 0."""
+    for name in ("own-0.csv", "own-0-tests.csv"):
+        rows = [line.split(",") for line in (folder / name).read_text().splitlines()]
+        changed = [[row[0], words.get(row[1], row[1]), *row[2:]] for row in rows]
+        (folder / name).write_text("".join(",".join(row) + "\n" for row in changed))
+
+
+def test_a_node_that_writes_its_categories_otherwise_does_not_train_on_zeros(tmp_path):
+    _, own = patients_of_nodes(tmp_path)
+    respelled(tmp_path, f="F")
+    with pytest.raises(DataError, match=r"0.yaml \(train\): column 'sex' holds 'F' in \d+ rows, known as 'f'"):
+        own_client(own, node_file(tmp_path, 0), 0)
+
+
+def test_categories_that_are_not_agreed_on_are_counted_and_logged(tmp_path, monkeypatch):
+    _, own = patients_of_nodes(tmp_path)
+    respelled(tmp_path, f="x")
+    logged = []
+    monkeypatch.setattr("fedloom.flower.own_data.log", lambda event, facts, text, level: logged.append(text))
+    notes = [note for note in own_client(own, node_file(tmp_path, 0), 0).notes if "has not agreed on" in note]
+    assert notes == logged
+    assert len(notes) == 2
+    assert "node-000000.yaml (train): words" in notes[0]
+    assert "node-000000.yaml (test): words" in notes[1]
+    assert all("'sex' (" in note for note in notes)

@@ -14,10 +14,12 @@ import torch
 from PIL import Image
 from pyarrow import csv, parquet
 
+import fedloom as fl
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES, describe_input, from_arrays
 from fedloom.study.card import Input
 from fedloom.study.samples import read_samples
+from fedloom.study.trained import read
 
 GREY = Input(shape=(1, 4, 4), dtype="uint8", mean=(1.0,), std=(2.0,), white=16.0, ids=None, words=())
 ROWS = Input(shape=(3,), dtype="float32", mean=None, std=None, white=None, ids=None, words=())
@@ -156,3 +158,34 @@ def test_what_a_run_says_of_its_input(tmp_path: Path) -> None:
     assert describe_input(from_arrays(bright, labels).train)["white"] == 255
     ids = describe_input(from_arrays(np.full((10, 3), 7), labels, tokens=True).train)
     assert (ids["ids"], ids["words"]) == (8, [])
+
+
+def test_words_that_the_run_did_not_know_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("unseen words")
+    (tmp_path / "b.txt").write_text("...")
+    (tmp_path / "c.txt").write_text("good film")
+    notes: list[str] = []
+    read_samples([tmp_path / name for name in ("a.txt", "b.txt", "c.txt")], TEXT, notes.append)
+    assert [note.removeprefix(str(tmp_path)) for note in notes] == [
+        "/a.txt: 100 % of 2 tokens are not in the training texts' vocabulary; all tokens of 1 of 1 texts are unknown",
+        "/b.txt: 1 of 1 texts hold no token",
+    ]
+
+
+def test_texts_of_a_run_by_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ba b")
+    _, x = read_samples([tmp_path / "a.txt"], but(TEXT, words=("a", "b")))
+    assert x.tolist() == [[3, 2, 3, 0]]
+
+
+def test_a_table_is_read_as_the_runs_own_was(tmp_path: Path) -> None:
+    rows = "".join(f"{row % 7},5;{'fm'[row // 2 % 2]};{row % 2}\n" for row in range(20))
+    (tmp_path / "set.csv").write_text(f"age;sex;ill\n{rows}")
+    scenario = fl.scenario("csv", path=str(tmp_path / "set.csv"), label="ill", separator=";", decimal=",", clients=2)
+    result = fl.run(scenario=scenario, rounds=1, out=tmp_path / "run")
+    expected = read(tmp_path / "run").card.input
+    assert expected.reading == {"separator": ";", "decimal": ","}
+    (tmp_path / "new.csv").write_text("sex;age\nf;1,5\n")
+    _, x = read_samples([tmp_path / "new.csv"], expected)
+    assert x.tolist() == [[1.5, 1.0, 0.0]]
+    assert result.model()(x).shape == (1, 2)

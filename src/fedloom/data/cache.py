@@ -167,7 +167,7 @@ def _stamp(files: Sequence[Path]) -> str:
             raise DataError(f"{path}: no such file") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-        digest.update(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        digest.update(os.fsencode(path.absolute()) + f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 

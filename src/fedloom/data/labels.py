@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedloom.core.errors import DataError
+from fedloom.data.near_twins import twin_of, twins_note
+
+MARKS = frozenset(
+    [
+        "?",
+        "??",
+        "-",
+        "--",
+        "---",
+        ".",
+        "..",
+        "NA",
+        "N/A",
+        "n/a",
+        "na",
+        "N.A.",
+        "n.a.",
+        "NaN",
+        "nan",
+        "NAN",
+        "null",
+        "NULL",
+        "Null",
+        "#N/A",
+        "#NA",
+        "<NA>",
+        "\\N",
+    ]
+)
+"""What people and programs write for a value that is missing."""
 
 _LARGEST, _MANY = 2**31 - 1, 1000
 
@@ -64,9 +94,30 @@ def named_ids(
         kinds, place = np.unique(part, return_inverse=True)
         unknown = next((str(word) for word in kinds if str(word) not in rank), None)
         if unknown is not None:
-            raise DataError(f"{origin}: label '{unknown[:40]}' is none of {', '.join(known)[:200]}")
+            twin = twin_of(unknown, known)
+            hint = "" if twin is None else f"; write '{twin[:40]}'"
+            raise DataError(f"{origin}: label '{unknown[:40]}' is none of {', '.join(known)[:200]}{hint}")
         ids.append(np.array([rank[str(word)] for word in kinds], np.int64)[place])
     return ids, known
+
+
+def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[int], test: Sequence[int]) -> list[str]:
+    """Sentences on what is unusual about the samples of each class, `train` [C] and `test` [C]: near twins, one class,
+    and classes that only one part has. `origins`: of the training part and the test part, or of both in one."""
+    notes = twins_note(origins[0], "classes", dict(zip(classes, train, strict=True)))
+    if sum(count > 0 for count in train) == 1:
+        notes.append(f"{origins[0]}: all samples are of one class, '{classes[int(np.argmax(train))]}'")
+    if len(origins) > 1:
+        for origin, counts, elsewhere in ((origins[1], test, train), (origins[0], train, test)):
+            absent = [name for name, n, m in zip(classes, counts, elsewhere, strict=True) if m and not n]
+            if absent:
+                notes.append(f"{origin}: classes without a sample here ({len(absent)}): {', '.join(absent)[:200]}")
+    return notes
+
+
+def missing_marks(names: Collection[str]) -> list[str]:
+    """Those among the names of classes that stand for a missing value as a rule. A minus beside a plus is a class."""
+    return [name for name in names if name in MARKS and not (name == "-" and "+" in names)]
 
 
 def in_order(words: ArrayLike) -> list[str]:

@@ -5,6 +5,7 @@ The file is YAML beside the data: a source with its keys, and how its samples ar
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedloom.data import Dataset, Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views, starts
+from fedloom.flower.logs import log
 from fedloom.study.config import RunConfig, ScenarioConfig, parse
 from fedloom.study.public import PublicConfig
 
@@ -124,7 +126,12 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         source, _ = described.parts()
         places = {name: file.absolute().parent / value for name, value in source if isinstance(value, Path)}
         splits = source.model_copy(update=places).load()
-        return described, Splits(nodes.fitted(splits.train, str(file)), nodes.fitted(splits.test, str(file)))
+        parts = {"train": splits.train, "test": splits.test}
+        notes = [note for name, part in parts.items() for note in nodes.notes(part, f"{file} ({name})")]
+        train, test = (nodes.fitted(part, f"{file} ({name})") for name, part in parts.items())
+        for note in (*splits.notes, *notes):
+            log("note", {"file": str(file)}, note, logging.WARNING)
+        return described, Splits(train, test, notes=(*splits.notes, *notes))
     except FedloomError as error:
         named = str(file.absolute().parent) in str(error)
         raise DataError(str(error) if named else f"{file}: {error}") from None

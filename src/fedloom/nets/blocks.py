@@ -15,9 +15,15 @@ def image_shape(model: str, input_shape: tuple[int, ...], *, at_least: int) -> t
     if len(input_shape) != 3 or min(input_shape) < 1 or min(input_shape[1:]) < at_least:
         raise ConfigError(
             f"{model} needs images [c, h, w] of at least {at_least}x{at_least} pixels, got {tuple(input_shape)}"
+            + suited(input_shape)
         )
     channels, height, width = input_shape
     return channels, height, width
+
+
+def suited(input_shape: tuple[int, ...]) -> str:
+    """The end of a message to those who gave a net for images features [d]; empty for other shapes."""
+    return "; take the model mlp for features, or bilstm for token ids" if len(input_shape) == 1 else ""
 
 
 def conv_bn(

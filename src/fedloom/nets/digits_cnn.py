@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
+from fedloom.nets.blocks import suited
 from fedloom.nets.net import MODELS, Net
 
 
@@ -19,7 +20,10 @@ class DigitsCNN(Net):
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
         if len(input_shape) != 3 or min(input_shape[1:]) < 4:
-            raise ConfigError(f"model digits-cnn needs images of at least 4x4 pixels [c, h, w], got {input_shape}")
+            raise ConfigError(
+                f"model digits-cnn needs images of at least 4x4 pixels [c, h, w], got {input_shape}"
+                + suited(input_shape)
+            )
         channels, height, width = input_shape
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)

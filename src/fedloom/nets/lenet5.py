@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
+from fedloom.nets.blocks import suited
 from fedloom.nets.net import MODELS, Net
 
 
@@ -21,7 +22,9 @@ class LeNet5(Net):
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
         if len(input_shape) != 3 or min(input_shape[1:]) < 16:
-            raise ConfigError(f"model lenet5 needs images of at least 16x16 pixels [c, h, w], got {input_shape}")
+            raise ConfigError(
+                f"model lenet5 needs images of at least 16x16 pixels [c, h, w], got {input_shape}{suited(input_shape)}"
+            )
         channels, height, width = input_shape
         padding = 2 if height == 28 else 0
 

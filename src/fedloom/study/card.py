@@ -39,7 +39,8 @@ class Architecture(_Part):
 
 
 class Input(_Part):
-    """How samples must look: see `fedloom.data.describe_input`."""
+    """How samples must look: see `fedloom.data.describe_input`. reading: the source's keys for new files
+    (`Source.reading`)."""
 
     shape: tuple[int, ...]
     dtype: Literal["uint8", "float32", "int64"]
@@ -49,6 +50,7 @@ class Input(_Part):
     ids: int | None
     words: tuple[str, ...]
     features: tuple[str, ...] = ()
+    reading: dict[str, Any] = {}
 
 
 class Training(_Part):

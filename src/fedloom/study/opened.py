@@ -45,7 +45,8 @@ class Opened:
     def __init__(self, memory: Memory, checkpoint: Checkpoint, described: Mapping[str, Any]) -> None:
         self.memory, self.config, self.checkpoint = memory, memory.config, checkpoint
         try:
-            self.input = Input(**described["input"])
+            source, _ = self.config.scenario.parts()
+            self.input = Input(**{**described["input"], "reading": source.reading()})
             self.classes = tuple(described["classes"])
             self.clients = int(described["clients"])
         except (KeyError, TypeError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +14,20 @@ from fedloom.data.dataset import checked
 from fedloom.data.sources.images import decode, is_image
 from fedloom.data.sources.npz import channels_first, read_npz
 from fedloom.data.sources.tables import table_rows
-from fedloom.data.sources.text import encode, utf8
+from fedloom.data.sources.text import encode, token_notes, tokens_of, utf8
 from fedloom.study.card import Input
 
 TABLES = (".csv", ".parquet")
 
 
-def read_samples(paths: Sequence[Path], expected: Input) -> tuple[list[str], Tensor]:
+def read_samples(
+    paths: Sequence[Path], expected: Input, note: Callable[[str], None] = lambda _: None
+) -> tuple[list[str], Tensor]:
     """Names [n], and samples [n, *expected.shape] as stored, of files of any number.
 
     An .npz holds samples as the run's data were: `x`, `x_test`, or its only array. Each row of a .csv or .parquet is a
-    sample, counted from 1. Other files are one sample each: a picture, resized, or a UTF-8 text. Raises `DataError` for
-    what cannot be read, or is of another kind or shape.
+    sample, counted from 1. Other files are one sample each: a picture, resized, or a UTF-8 text. `note` gets a sentence
+    on words that the run did not know. Raises `DataError` for what cannot be read, or is of another kind or shape.
     """
     names: list[str] = []
     parts: list[Tensor] = []
@@ -34,11 +36,16 @@ def read_samples(paths: Sequence[Path], expected: Input) -> tuple[list[str], Ten
             part = _arrays(path, expected)
             names += [f"{path.name}:{row}" for row in range(len(part))]
         elif path.suffix in TABLES and expected.features:
-            part = torch.from_numpy(table_rows(path, expected.features))
+            x, notes = table_rows(path, expected.features, expected.reading)
+            for sentence in notes:
+                note(sentence)
+            part = torch.from_numpy(x)
             names += [f"{path.name}:{row + 1}" for row in range(len(part))]
         else:
             part = _one(path, expected)
             names.append(path.name)
+            for sentence in token_notes(part.numpy(), str(path)) if expected.ids is not None else ():
+                note(sentence)
         if tuple(part.shape[1:]) != expected.shape:
             raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
         parts.append(part)
@@ -79,7 +86,8 @@ def _text(path: Path, expected: Input) -> Tensor:
     if not expected.words:
         raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
     known = {word: number for number, word in enumerate(expected.words, 2)}
-    return torch.from_numpy(encode([utf8(path.read_bytes(), str(path))], known, expected.shape[0]))
+    tokens = tokens_of(expected.words)
+    return torch.from_numpy(encode([utf8(path.read_bytes(), str(path))], known, expected.shape[0], tokens))
 
 
 def _picture(path: Path, expected: Input) -> Tensor:

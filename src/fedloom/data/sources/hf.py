@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,7 +13,7 @@ from fedloom.data.labels import named_ids
 from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part, own_moments, validated
 from fedloom.data.sources.images import resized
 from fedloom.data.sources.source import Splits, configured, source
-from fedloom.data.sources.text import encode, vocabulary
+from fedloom.data.sources.text import Tokens, encode, refuse_unspaced, token_notes, vocabulary
 from fedloom.data.sources.train_test_split import stratified
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -29,6 +29,8 @@ class HuggingFace(ImageSource):
     Parsed arrays are cached when `revision` is a commit hash, since only that always means the same data.
     """
 
+    later: ClassVar[frozenset[str]] = frozenset({"tokens"})
+
     dataset: str
     subset: str | None = None
     revision: str | None = None
@@ -42,6 +44,7 @@ class HuggingFace(ImageSource):
     channels: Literal[1, 3] = 3
     vocabulary: int = Field(10_000, ge=3)
     length: int = Field(200, ge=1)
+    tokens: Tokens | None = Field(None, description="How texts are split: see `TextSource`.")
     normalise: Normalise = "own"
 
     def load(self) -> Splits:
@@ -64,7 +67,18 @@ class HuggingFace(ImageSource):
             labels = [labels[0][part] for part in rows]
         x, words = self._tokens(data) if self.text is not None else ([self._pixels(part) for part in data], ())
         parts = [Part(samples, ids) for samples, ids in zip(x, labels, strict=True)]
-        return Parsed(f"hf {self.dataset}", parts[0], parts[1], classes, tokens=self.text is not None, words=words)
+        notes = []
+        for part, name in zip(parts if self.text is not None else (), ("train", "test"), strict=False):
+            notes += token_notes(part.x, f"hf {self.dataset} ({name})")
+        return Parsed(
+            f"hf {self.dataset}",
+            parts[0],
+            parts[1],
+            classes,
+            tokens=self.text is not None,
+            words=words,
+            notes=tuple(notes),
+        )
 
     def _fetch(self, split: str) -> Any:
         try:
@@ -123,8 +137,10 @@ class HuggingFace(ImageSource):
         wrong = next((row for part in texts for row, text in enumerate(part) if not isinstance(text, str)), None)
         if wrong is not None:
             raise DataError(f"source hf: {self.dataset} ({self.text}): row {wrong} is no text; need a column of texts")
-        known = vocabulary(texts[0], self.vocabulary)
-        return [encode(part, known, self.length) for part in texts], tuple(known)
+        if self.tokens is None:
+            refuse_unspaced(texts[0], f"source hf: {self.dataset} ({self.text})")
+        ids_of = vocabulary(texts[0], self.vocabulary, self.tokens)
+        return [encode(part, ids_of, self.length, self.tokens) for part in texts], tuple(ids_of)
 
 
 def from_huggingface(data: Any, **keys: Any) -> Splits:

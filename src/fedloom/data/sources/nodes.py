@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,7 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from fedloom.core.errors import DataError
+from fedloom.data.categories import refuse_other_spelling, unknown_cells
 from fedloom.data.dataset import Dataset
+from fedloom.data.near_twins import twin_of
 from fedloom.data.sources.source import Source, Splits, source
 
 _EACH = 2  # samples of each class in what stands in for data
@@ -99,11 +101,20 @@ class Nodes(Source):
         stored = {torch.uint8: "bytes", torch.float32: "numbers"}.get(data.x.dtype, "token ids")
         if stored != self.values:
             raise DataError(f"{origin}: samples are {stored}, those of the federation {self.values} (scenario.values)")
-        x = self._columns(data, origin) if self.features and data.features else data.x
+        x = self._columns(data, origin)[0] if self.features and data.features else data.x
         if tuple(x.shape[1:]) != self.input_shape:
             there, agreed = list(x.shape[1:]), list(self.input_shape)
             raise DataError(f"{origin}: samples have shape {there}, those of the federation {agreed}")
         return Dataset(x, self._labels(data, origin), self.classes, *self._scale(), features=self.features or ())
+
+    def notes(self, data: Dataset, origin: str) -> list[str]:
+        """Sentences on words of `data`'s columns that the federation has not agreed on. Raises as `fitted`."""
+        unknown = self._columns(data, origin)[1] if self.features and data.features else {}
+        counts = ", ".join(f"'{column}' ({count:,})" for column, count in unknown.items())[:300]
+        sentence = (
+            f"{origin}: words that the federation has not agreed on are 0 in all features of their column; rows of "
+        )
+        return [f"{sentence}{len(data):,} with such words: {counts}"] if counts else []
 
     def _scale(self) -> tuple[Tensor | None, Tensor | None]:
         if self.mean is not None:
@@ -111,27 +122,49 @@ class Nodes(Source):
         width = self.input_shape[0]
         return (torch.zeros(width), torch.full((width,), 255.0)) if self.values == "bytes" else (None, None)
 
-    def _columns(self, data: Dataset, origin: str) -> Tensor:
-        """The agreed features [n, d]; a word that this node has in none of its rows is 0 in all of them."""
-        x, place = torch.zeros(len(data), *self.input_shape), {name: at for at, name in enumerate(data.features)}
-        for at, name in enumerate(self.features or ()):
-            if name in place:
-                x[:, at] = data.x[:, place[name]]
-            elif not _of_column(name, data.features):
+    def _columns(self, data: Dataset, origin: str) -> tuple[Tensor, dict[str, int]]:
+        """The agreed features [n, d], and how many rows of each column hold a word that is not agreed on: it is 0 in
+        all of them. Raises `DataError` for columns that are missing, and for words in another spelling.
+        """
+        positions = {name: position for position, name in enumerate(data.features)}
+        prefixes = {name[: end + 1] for name in data.features for end in _equals(name)}
+        x, agreed = torch.zeros(len(data), *self.input_shape), set[str]()
+        for position, name in enumerate(self.features or ()):
+            columns = [name[: end + 1] for end in _equals(name) if name[: end + 1] in prefixes]
+            agreed.update(columns[-1:])
+            if name in positions:
+                x[:, position] = data.x[:, positions[name]]
+            elif not columns:
                 has = ", ".join(data.features)[:200]
                 raise DataError(f"{origin}: no column for the federation's feature '{name}'; it has {has}")
-        return x
+        agreed_words = _by_column(self.features or (), agreed)
+        unknown = {}
+        for column, words in _by_column(data.features, agreed).items():
+            cells = {word: count for word, name in words.items() if (count := int(data.x[:, positions[name]].sum()))}
+            refuse_other_spelling(cells, agreed_words[column], f"{origin}: column '{column}'")
+            unknown[column] = unknown_cells(cells, agreed_words[column])
+        return x, {column: count for column, count in unknown.items() if count}
 
     def _labels(self, data: Dataset, origin: str) -> Tensor:
         rank = {name: label for label, name in enumerate(self.classes)}
         unknown = next((data.classes[one] for one in np.unique(data.y.numpy()) if data.classes[one] not in rank), None)
         if unknown is not None:
-            known = ", ".join(self.classes)[:200]
-            raise DataError(f"{origin}: class '{unknown[:40]}' is none of the federation's: {known}")
+            known, twin = ", ".join(self.classes)[:200], twin_of(unknown, self.classes)
+            hint = "" if twin is None else f"; write '{twin[:40]}'"
+            raise DataError(f"{origin}: class '{unknown[:40]}' is none of the federation's: {known}{hint}")
         return torch.tensor([rank.get(name, -1) for name in data.classes])[data.y]
 
 
-def _of_column(feature: str, there: Sequence[str]) -> bool:
-    """Whether "column=word" is of a column that is there with other words."""
-    columns = [feature[: end + 1] for end, letter in enumerate(feature) if letter == "="]
-    return any(name.startswith(column) for name in there for column in columns)
+def _by_column(features: Sequence[str], columns: Collection[str]) -> dict[str, dict[str, str]]:
+    """The words of each of `columns` (with "=" at the end), and the feature of each word; columns without the "="."""
+    words: dict[str, dict[str, str]] = {}
+    for name in features:
+        for end in _equals(name):
+            if name[: end + 1] in columns:
+                words.setdefault(name[:end], {})[name[end + 1 :]] = name
+    return words
+
+
+def _equals(feature: str) -> list[int]:
+    """Where "column=word" may be split."""
+    return [end for end, letter in enumerate(feature) if letter == "="]

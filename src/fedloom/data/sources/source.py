@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from fedloom.core.errors import DataError
 from fedloom.core.registry import Registry
@@ -53,8 +53,22 @@ class Source(BaseModel):
     """The name it is registered under."""
     model: ClassVar[str] = "lenet5"
     """The model that the demo and the docs pair with this source."""
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Keys of this class that runs of earlier versions do not know; bases name theirs. At their default they are not
+    written, so that these runs keep their fingerprint and resume."""
 
     offline: bool = Field(False, exclude=True)
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        later = {key for kind in type(self).__mro__ for key in vars(kind).get("later", ())}
+        unset = {key for key in later if getattr(self, key) == fields[key].default}
+        return {key: value for key, value in serialize(self).items() if key not in unset}
+
+    def reading(self) -> dict[str, Any]:
+        """The keys with which new samples are read as this source reads its own (`fedloom predict`)."""
+        return {}
 
     def load(self) -> Splits:
         """Read the data. Raises `DataError` that names the file and what is wrong."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import named_ids
+from fedloom.data.labels import class_notes, missing_marks, named_ids, require_few
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.source import source
 from fedloom.data.sources.text import Texts, TextSource, utf8
 
+_HEADER = ("label", "labels", "class", "category", "target", "sentiment", "y")
 Rows = list[tuple[str, str]]
 
 
@@ -30,25 +33,38 @@ def read_tsv(
 
 def _rows(files: Files, name: str, separator: str) -> Rows:
     """(label, text) of each line; three columns are label, file, text, and their number is that of the first line."""
-    lines = [line for line in utf8(files.read(name), files.label(name)).split("\n") if line.strip()]
+    text = utf8(files.read(name), files.label(name))
+    ends = "\n" if "\n" in text else "\r"
+    lines = [line for line in text.split(ends) if line.strip()]
     columns = min(3, lines[0].count(separator) + 1) if lines and separator == "\t" else 2
     if not lines or columns < 2:
-        raise DataError(f"{files.label(name)}: need lines of label<TAB>text or label<TAB>file<TAB>text")
+        hint = "" if not lines else _other_separator(lines[0])
+        raise DataError(f"{files.label(name)}: need lines of label<TAB>text or label<TAB>file<TAB>text{hint}")
     rows = []
     for number, line in enumerate(lines, 1):
         cells = line.rstrip("\r").split(separator, columns - 1)
         if len(cells) < columns:
             raise DataError(f"{files.label(name)}: line {number} has {len(cells)} columns, the first has {columns}")
         rows.append((cells[0].strip(), cells[-1]))
+    if len(rows) > 1 and rows[0][0].casefold() in _HEADER and rows[0][0] not in {label for label, _ in rows[1:]}:
+        raise DataError(
+            f"{files.label(name)}: line 1 begins with '{rows[0][0]}', a header rather than a label; leave it out"
+        )
     return rows
+
+
+def _other_separator(line: str) -> str:
+    """A hint where a label and another separator begin a line."""
+    match = re.match(r"[\w-]{1,20}([,;|])", line)
+    return f"; cells look separated by '{match[1]}' (`separator: \"{match[1]}\"`)" if match else ""
 
 
 @source("tsv")
 class Tsv(TextSource):
     """Labelled texts in the UTF-8 files `train_file` and `test_file` of the folder `path`; `length` token ids a text.
 
-    A line is label<TAB>text or label<TAB>file<TAB>text (with another `separator`, label and text only). Labels are
-    integers or words; classes are those of the training file.
+    A line is label<TAB>text or label<TAB>file<TAB>text (with another `separator`, label and text only), and there is no
+    header. Labels are integers or words; classes are those of the training file.
     """
 
     path: Path
@@ -65,4 +81,16 @@ class Tsv(TextSource):
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
         train, test, classes = read_tsv(Files(self.path), self.train_file, self.test_file, separator=self.separator)
+        require_few(len(classes), len(train.labels), f"{self.path / self.train_file}: labels")
+        marks = missing_marks(classes)
+        if marks:
+            count = int((train.labels == classes.index(marks[0])).sum())
+            raise DataError(
+                f"{self.path / self.train_file}: label '{marks[0]}' of {count:,} texts stands for a missing value as a "
+                "rule; leave these lines out, or give the class another name"
+            )
         return str(self.path), train, test, classes
+
+    def notes(self, origin: str, parts: Sequence[Texts], classes: Sequence[str]) -> list[str]:
+        train, test = (np.bincount(part.labels, minlength=len(classes)).tolist() for part in parts)
+        return class_notes([f"{origin} (train)", f"{origin} (test)"], classes, train, test)

@@ -1,0 +1,48 @@
+"""Names that differ only in how they are written: "Yes" and "yes", "1" and "1.0", "F" and "f"."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+
+_SHORT = {"y": "yes", "n": "no", "t": "true"}
+_LISTED = 3  # groups in a note
+
+
+def folded(name: str) -> str:
+    """A name without case, accents, full-width letters, repeated spaces and trailing dots; a number as its value.
+
+    Examples:
+        >>> folded(" Ｙｅｓ. "), folded("1.0"), folded("Café  au lait")
+        ('yes', '1', 'cafe au lait')
+    """
+    letters = unicodedata.normalize("NFKD", name.casefold().replace("\u2212", "-"))
+    plain = " ".join("".join(c for c in letters if not unicodedata.combining(c)).split()).rstrip(". ")
+    try:
+        return f"{float(plain):.15g}"
+    except ValueError:
+        return _SHORT.get(plain, plain) or name
+
+
+def near_twins(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Groups of different names that look like one name written in several ways."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(folded(name), []).append(name)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def twin_of(name: str, names: Sequence[str]) -> str | None:
+    """The name among `names` that looks like `name` in another spelling; None if there is none."""
+    spelling = folded(name)
+    return next((candidate for candidate in names if folded(candidate) == spelling), None)
+
+
+def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
+    """A sentence about near twins among the names in `counts` (name -> samples), or nothing. `role`: "classes", ..."""
+    groups = near_twins(counts)
+    if not groups:
+        return []
+    shown = "; ".join(" and ".join(f"'{name}' ({counts[name]:,})" for name in group) for group in groups[:_LISTED])
+    rest = f" and {len(groups) - _LISTED} more" if len(groups) > _LISTED else ""
+    return [f"{origin}: {role} look alike and count as different: {shown}{rest}; write them alike if they are the same"]

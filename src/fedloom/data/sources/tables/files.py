@@ -1,0 +1,247 @@
+"""Table files as pyarrow tables: checks of the raw file first, then pyarrow reads it."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from fedloom.core.errors import DataError, shown
+from fedloom.data.memory import require_memory
+from fedloom.data.sources.tables.columns import Spelling
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import csv
+
+_BLOCK = 2**31 - 1
+_PIECE = 2**24
+_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "','"}
+_MAGIC = {
+    b"\x1f\x8b": "gzip-compressed; unpack it first",
+    b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save the sheet as CSV",
+    b"BZh": "bzip2-compressed; unpack it first",
+    b"\xfd7zXZ": "xz-compressed; unpack it first",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed; unpack it first",
+    b"PAR1": "a Parquet file; take the source parquet",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
+    b"%PDF": "a PDF; need a table of text",
+    b"\x89HDF": "an HDF5 file; need a table of text",
+}
+NO_HEADER = "its first line looks like a row; put a line with the columns' names there"
+_UNPACK: dict[str, Callable[[Path], IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open}  # type: ignore[dict-item]
+_WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless column so when it reads a file
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """The columns of a file by name [n rows each], and which of them are the row index that was written too."""
+
+    path: Path
+    columns: dict[str, pa.ChunkedArray]
+    rows: int
+    index: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    """Columns without a name and without a value, as separators at the end of each line make them."""
+
+    def notes(self, dropped: Collection[str]) -> list[str]:
+        """Sentences about columns that were left out: row indices, those of them in `dropped`, and empty ones."""
+        names = [f"'{name}'" if name else "the first, which has no name" for name in self.index if name in dropped]
+        notes = [f"{self.path}: row index left out, it is no feature: {', '.join(names)}"] if names else []
+        empty = f"{self.path}: a column without a name and without a value was left out; lines end with a separator"
+        return [*notes, empty] if self.empty else notes
+
+
+def require_file(path: Path, need: str) -> None:
+    """Raises `DataError` for a path that is no regular file, so that nothing waits for a pipe or reads a device."""
+    if not path.is_file():
+        kind = " is a folder" if path.is_dir() else " is a pipe or a device" if path.exists() else ""
+        raise DataError(f"{path}{kind}: no such file; need {need}")
+
+
+def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: Collection[str] | None) -> TableFile:
+    """A CSV file with a header.
+
+    missing: the cells that stand for missing numbers, next to empty ones; None takes pyarrow's (NA, NaN, null, ...).
+    Raises `DataError`, one line, for a file that is compressed, in another encoding, without a header, with rows of
+    different lengths, or with a quote that is never closed.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    raw = _raw(path)
+    encoding = _encoding(raw, encoding, path)
+    _refuse_other_separator(raw, separator, encoding, path)
+    uneven: list[csv.InvalidRow] = []
+
+    def skip(row: csv.InvalidRow) -> str:
+        uneven.append(row)
+        return "skip"
+
+    options = csv.ConvertOptions(decimal_point=decimal)
+    if missing is not None:
+        options.null_values = ["", *missing]
+    table = csv.read_csv(
+        pa.BufferReader(raw),
+        read_options=csv.ReadOptions(  # one block: the kind of a column is inferred from all rows
+            block_size=min(max(len(raw) + 1, 2**20), _BLOCK), encoding=encoding
+        ),
+        parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
+        convert_options=options,
+    )
+    if uneven:
+        _refuse_uneven(uneven, raw, table.num_rows, path)
+    names = table.column_names
+    is_empty = {name: values.null_count == len(values) for name, values in zip(names, table.columns, strict=True)}
+    columns = {name: values for name, values in zip(names, table.columns, strict=True) if name or not is_empty[name]}
+    _refuse_names([name for name in names if name or not is_empty[name]], path)
+    if "" in columns and names[0]:
+        raise DataError(f"{path}: column {names.index('') + 1} has no name; give it one")
+    if raw.count(b'"') % 2:
+        _refuse_open_quote(columns, path)
+    index = tuple(name for name in columns if not name or _WRITTEN_INDEX.fullmatch(name))
+    return TableFile(path, columns, table.num_rows, index, ("",) if is_empty.get("") else ())
+
+
+def read_parquet(path: Path) -> TableFile:
+    """A Parquet file; the columns that its metadata name as the index of a pandas table are its index."""
+    from pyarrow import parquet
+
+    with path.open("rb") as stream, parquet.ParquetFile(stream) as file:
+        require_memory(8 * file.metadata.num_rows * file.metadata.num_columns, str(path))
+        table = file.read()
+    table.validate(full=True)  # texts that are no UTF-8, offsets outside the file
+    _refuse_names(table.column_names, path)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    return TableFile(path, columns, table.num_rows, _pandas_index(table.schema.metadata, columns))
+
+
+def _raw(path: Path) -> bytes:
+    """The text of a file, unpacked if its name ends in .gz or .bz2. Raises `DataError` for what is no text."""
+    require_memory(path.stat().st_size, str(path))
+    with path.open("rb") as stream:
+        start = stream.read(16)
+        kind = next((problem for magic, problem in _MAGIC.items() if start.startswith(magic)), None)
+        if kind is None:
+            stream.seek(0)
+            return stream.read()
+    if path.suffix not in _UNPACK:
+        raise DataError(f"{path}: is {kind}")
+    pieces, size = [], 0
+    with _UNPACK[path.suffix](path) as unpacked:
+        while piece := unpacked.read(_PIECE):
+            pieces.append(piece)
+            size += len(piece)
+            require_memory(size, str(path))
+    return b"".join(pieces)
+
+
+def _pandas_index(metadata: Any, columns: Collection[str]) -> tuple[str, ...]:
+    """The index columns that pandas states in a schema's metadata; an index that is only a range has no column."""
+    try:
+        stated = json.loads((metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+        names = [name for name in stated if isinstance(name, str)]
+    except (ValueError, AttributeError, TypeError):  # metadata of another program under the same key
+        names = []
+    return tuple(name for name in columns if name in names or re.fullmatch(r"__index_level_\d+__", name))
+
+
+def _encoding(raw: bytes, encoding: str, path: Path) -> str:
+    """The encoding of a file's text: by its byte order mark, else as stated. Raises `DataError` for another one."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif b"\x00" in raw:
+        row = raw[: raw.index(b"\x00")].count(b"\n") + 1
+        raise DataError(
+            f"{path}: line {row} holds a NUL byte: no text, or UTF-16 without its mark; convert it to UTF-8"
+        )
+    if encoding in ("utf-8", "utf8", "UTF-8"):
+        at = _not_utf8(raw)
+        if at is not None:
+            byte = f"byte {at} (0x{raw[at]:02x}, line {raw[:at].count(10) + 1})"
+            raise DataError(
+                f"{path}: {byte} is not UTF-8; convert the file to UTF-8, or say which encoding it has, e.g. "
+                "`encoding: latin-1`"
+            )
+    return encoding
+
+
+def _not_utf8(raw: bytes) -> int | None:
+    """The place of the first byte that is not UTF-8, or None; in pieces, so that no second copy is needed."""
+    decoder, pieces = codecs.getincrementaldecoder("utf-8")(), memoryview(raw)
+    try:
+        for start in range(0, len(raw), _PIECE):
+            decoder.decode(pieces[start : start + _PIECE])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return error.start
+    return None
+
+
+def looks_like_a_row(names: Collection[str]) -> bool:
+    """Whether most of the names in a header are numbers."""
+    return 2 * sum(Spelling().number(name) is not None for name in names) > len(names)
+
+
+def _refuse_names(names: list[str], path: Path) -> None:
+    """Raises `DataError` for names that occur twice, or that go over several lines."""
+    odd = next((name for name in names if not name.isprintable()), None)
+    if odd is not None:
+        raise DataError(f"{path}: a column is called {shown(odd)}; take line breaks and control characters away")
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1 and looks_like_a_row(names):
+        raise DataError(f"{path}: {NO_HEADER}")
+    if count > 1:
+        raise DataError(f"{path}: two columns are called '{name}'; give each a name of its own")
+
+
+def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Path) -> None:
+    """Raises `DataError` if the header is one column that another separator would split."""
+    header = raw[: 2**16].decode(encoding, errors="replace").removeprefix("\ufeff").split("\n")[0].split("\r")[0]
+    candidate = max(_SEPARATORS, key=header.count)
+    if separator not in header and candidate in header:
+        raise DataError(
+            f"{path}: its only column is {shown(header)}; cells look separated by {_SEPARATORS[candidate]}: say "
+            f"`separator: {json.dumps(candidate)}`"
+        )
+
+
+def _refuse_uneven(rows: list[csv.InvalidRow], raw: bytes, complete: int, path: Path) -> None:
+    """Raises `DataError` for rows with more or fewer cells than the header."""
+    first = rows[0]
+    expected, count = first.expected_columns, first.actual_columns
+    line = raw[: max(0, raw.find(first.text.encode()))].count(b"\n") + 1
+    hint = "mend them"
+    if "\n" in first.text or "\r" in first.text:
+        hint = "a quote is not closed, or stands in front of a cell's text"
+    elif not complete and count == expected + 1:
+        hint = "name the first column if it holds row names, or take away the separator at the end of the lines"
+    raise DataError(
+        f"{path}: cannot be read as csv (Expected {expected} columns, got {count} in line {line}: {shown(first.text)}"
+        f"); rows with another number of cells than the header: {len(rows):,}; {hint}"
+    )
+
+
+def _refuse_open_quote(columns: dict[str, pa.ChunkedArray], path: Path) -> None:
+    """Raises `DataError` for a cell with line breaks, where the file's number of quotes is odd."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, values in columns.items():
+        if pa.types.is_string(values.type):
+            row = pc.index(pc.match_substring_regex(values, r"[\r\n]"), True).as_py()
+            if row >= 0:
+                raise DataError(
+                    f"{path}: the cell of column '{name}' in row {row + 1} goes over several lines, and the file has "
+                    "an odd number of quotes: a quote is not closed"
+                )

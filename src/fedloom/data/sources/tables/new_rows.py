@@ -1,0 +1,56 @@
+"""New rows of a table, for a model that has learned from one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedloom.core.errors import DataError
+from fedloom.data.sources.tables.columns import refuse_missing
+from fedloom.data.sources.tables.encoding import encoded
+from fedloom.data.sources.tables.files import require_file
+from fedloom.data.sources.tables.formats import Csv, Parquet
+from fedloom.data.sources.tables.words import refuse_misread
+
+
+def table_rows(
+    path: Path, features: Sequence[str], reading: Mapping[str, Any] | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """Features [n, d] float32 of the rows of a CSV or Parquet file, as a run stored them that learned `features`; and
+    notes on words that the run did not know.
+
+    features: the names that `TableSource` gives: a column, or "column=word". Columns beside these are left out, so a
+    label is not needed. reading: how the run's own files are written (`Source.reading`). Raises `DataError` for what
+    cannot be read, for missing values, and for columns that are missing or of another kind.
+    """
+    require_file(path, "a table with the columns that the model learned from")
+    kind = Parquet if path.suffix == ".parquet" else Csv
+    keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}
+    reader = kind.model_construct(path=path, label="", **keys)
+    file = reader.opened(path)
+    words: dict[str, list[str]] = {}
+    for feature in features:
+        name, word = _column_of(feature, file.columns, path)
+        words.setdefault(name, []).extend([word] if word else [])
+    columns = {}
+    for name, column_words in words.items():
+        column = reader.column(file, name)
+        refuse_missing(column, path, is_needed=True)
+        if column.words is not None and not column_words:
+            refuse_misread(column, path, reader.spelling)
+        columns[name] = column.as_words() if column_words else column
+    return encoded(columns, np.arange(file.rows), words, path, str(path), other_file=True)
+
+
+def _column_of(feature: str, columns: Mapping[str, Any], path: Path) -> tuple[str, str]:
+    """The column behind a feature, and its word; of a measurement no word."""
+    if feature in columns:
+        return feature, ""
+    ends = [end for end, letter in enumerate(feature) if letter == "=" and feature[:end] in columns]
+    if not ends:
+        has = ", ".join(columns)[:300]
+        raise DataError(f"{path}: no column for '{feature}', from which the model learned: {has}")
+    return feature[: ends[-1]], feature[ends[-1] + 1 :]

@@ -1,0 +1,82 @@
+"""Features of a table that are hardly meant as such: ids, row numbers, copies of the label or the owner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedloom.data.sources.tables.columns import Column
+
+_ID_NAME = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uid|guid|uuid|mrn|ssn))|.*[a-z](?:ID|Id)")
+_KEY_NAME = re.compile(r"(?:.*[_\s.-])?(?:index|idx|key|rownames|row|nr|no)", re.IGNORECASE)
+_ROWS = 10  # below, everything looks like an id
+_UNIQUE = 20
+_SAMPLE = 1000
+_LISTED = 5
+
+
+def suspects(columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarray | None, origin: str) -> list[str]:
+    """A sentence on each kind of suspicious feature among `columns`; `labels`, `owners`: ids [n] of the same rows."""
+    counting, ids, named, of_label, of_owner = [], [], [], [], []
+    if len(labels) < _ROWS:
+        return []
+    for name, column in columns.items():
+        values = column.values
+        if column.words is None and values.dtype.kind != "b" and not column.is_whole():
+            continue
+        if column.words is None and _counts_rows(values):
+            counting.append(name)
+        elif column.words is None and _is_id(name, values):
+            ids.append(name)
+        elif _ID_NAME.fullmatch(name):
+            named.append(name)
+        elif _determines(values, labels):
+            of_label.append(name)
+        elif owners is not None and _determines(values, owners):
+            of_owner.append(name)
+    sentences = [
+        _sentence(counting, origin, "count the rows: an index is no measurement"),
+        _sentence(ids, origin, "hold a different whole number in nearly every row, as ids do"),
+        _sentence(named, origin, "have the name of an id"),
+        _sentence(of_label, origin, "have one value for each class: they say the label itself"),
+        _sentence(of_owner, origin, "have one value for each owner: they say whose a row is"),
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _sentence(names: Sequence[str], origin: str, why: str) -> str:
+    if not names:
+        return ""
+    rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
+    return f"{origin}: features that {why}: {shown}{rest}; leave them out with `drop` if they are not meant"
+
+
+def _counts_rows(values: np.ndarray) -> bool:
+    """Whether the values are first, first + 1, first + 2, ..., or the same downwards."""
+    start = values[:_SAMPLE].astype(np.float64)
+    steps = np.diff(start)
+    if abs(steps[0]) != 1 or not (steps == steps[0]).all():
+        return False
+    return bool((np.diff(values.astype(np.float64)) == steps[0]).all())
+
+
+def _is_id(name: str, values: np.ndarray) -> bool:
+    """Whether every row has a value of its own, or nearly every row and the column has the name of an id or a key."""
+    is_named = bool(_ID_NAME.fullmatch(name) or _KEY_NAME.fullmatch(name))
+    start = values[:_SAMPLE]
+    if len(np.unique(start)) < (len(start) / 2 if is_named else len(start)):  # soon done for nearly all columns
+        return False
+    total = len(np.unique(values))
+    return 2 * total > len(values) if is_named else total == len(values) >= _UNIQUE
+
+
+def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
+    """Whether values and groups stand for each other, one to one."""
+    number = int(groups.max()) + 1
+    if len(np.unique(values[:_SAMPLE])) > number:  # soon done for nearly all columns
+        return False
+    pairs = np.unique(np.stack([values.astype(np.float64), groups]), axis=1)
+    return bool(1 < pairs.shape[1] == len(np.unique(pairs[0])) == len(np.unique(pairs[1])))

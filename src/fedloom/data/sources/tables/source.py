@@ -1,0 +1,234 @@
+"""What the sources `csv` and `parquet` share: rows of numbers and words with a label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from fedloom.core.errors import DataError, nearest
+from fedloom.data.near_twins import twins_note
+from fedloom.data.sources.cached import Parsed, Part, validated
+from fedloom.data.sources.python import held_out, owner_ids
+from fedloom.data.sources.source import Source, Splits
+from fedloom.data.sources.tables.columns import Column, Spelling, read_column, refuse_missing
+from fedloom.data.sources.tables.encoding import encoded, vocabulary
+from fedloom.data.sources.tables.files import (
+    NO_HEADER,
+    TableFile,
+    looks_like_a_row,
+    require_file,
+)
+from fedloom.data.sources.tables.labels import label_ids
+from fedloom.data.sources.tables.notes import suspects
+from fedloom.data.sources.tables.words import refuse_marks, refuse_misread
+
+_SPELLING = ("missing", "decimal", "thousands")
+
+
+class TableSource(Source):
+    """Base of tables. `path`: the file; `test_path`: another one with the test rows. `label`: the column of the class.
+
+    owner: the column that says whose a row is. features: the columns to learn from; None takes all others. drop:
+    columns to leave out of these. categorical: columns of numbers that are names. Words are names anyway.
+    missing, decimal, thousands: how cells are written. incomplete: what becomes of rows with missing values.
+    """
+
+    model: ClassVar[str] = "mlp"
+    later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", *_SPELLING})
+    typed: ClassVar[bool] = False
+    """Whether files state the kinds of their columns."""
+
+    path: Path
+    test_path: Path | None = None
+    label: str
+    owner: str | None = None
+    features: tuple[str, ...] | None = None
+    categorical: tuple[str, ...] = ()
+    test_share: float = Field(0.2, gt=0, lt=1)
+    drop: tuple[str, ...] = Field((), description="Columns that are left out.")
+    missing: tuple[str, ...] | None = Field(
+        None,
+        description="Cells that stand for a missing value, beside empty ones, in all columns. Without it NA, NaN, null "
+        "and the like are missing among numbers; as a label they are refused.",
+    )
+    incomplete: Literal["refuse", "drop"] = Field(
+        "refuse", description="Rows with a missing value: refuse the file, or drop the rows and say how many."
+    )
+    decimal: Literal[".", ","] = Field(".", description="What stands before the decimals of a number.")
+    thousands: Literal[",", ".", "'", " ", "_"] | None = Field(
+        None, description="What stands between groups of three digits."
+    )
+
+    @field_validator("missing", "drop", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _apart(self) -> TableSource:
+        if self.thousands == self.decimal:
+            raise ValueError(f"decimal and thousands are both '{self.decimal}'; they must differ")
+        return self
+
+    @property
+    def spelling(self) -> Spelling:
+        """How cells are written."""
+        return Spelling(self.decimal, self.thousands, self.missing, self.typed)
+
+    def files(self) -> Sequence[Path]:
+        paths = [self.path] if self.test_path is None else [self.path, self.test_path]
+        for path in paths:
+            require_file(path, f"a table with a column '{self.label}'")
+        return paths
+
+    def reading(self) -> dict[str, Any]:
+        keys = [key for key in (*_SPELLING, "separator", "encoding") if key in type(self).model_fields]
+        return {key: getattr(self, key) for key in keys if getattr(self, key) != type(self).model_fields[key].default}
+
+    def read(self, path: Path) -> TableFile:
+        """The columns of a file. May raise what pyarrow raises."""
+        raise TypeError(f"{type(self).__name__} defines no read()")
+
+    def load(self) -> Splits:
+        paths, origin = self.files(), str(self.path)
+        files = [self.opened(path) for path in paths]
+        names = self._features(files[0])
+        notes = files[0].notes(files[0].columns.keys() - {*names, self.label, self.owner})
+        notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
+        tables = []
+        for file in files:
+            columns, about_words = self._checked(self._columns(file, names), file.path)
+            columns, left_out = self._complete(columns, file)
+            tables.append(columns)
+            notes += left_out + (about_words if file is files[0] else [])
+        labels = [table.pop(self.label) for table in tables]
+        ids, classes, about_labels = label_ids(labels, paths)
+        holders: list[np.ndarray | None] = [None for _ in tables]
+        owners: list[str] = []
+        if self.owner is not None:
+            held = [table.pop(self.owner).labels() for table in tables]
+            holders, owners = owner_ids(held, [len(of) for of in held], origin)
+            counts = np.bincount(np.concatenate([of for of in holders if of is not None]), minlength=len(owners))
+            notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
+        notes += about_labels
+        notes += suspects(tables[0], ids[0], holders[0], origin)
+        parts = [Part(np.arange(len(y)), y, of) for y, of in zip(ids, holders, strict=True)]  # x: row numbers, so far
+        if len(parts) == 1:
+            parts, tables = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), tables * 2
+        words = vocabulary(tables[0], parts[0].x, origin)
+        rows = []
+        for part, table, path in zip(parts, tables, [paths[0], paths[-1]], strict=True):
+            x, unknown = encoded(table, part.x, words, path, origin, other_file=path != paths[0])
+            rows.append(replace(part, x=x))
+            notes += unknown
+        splits = validated(Parsed(origin, rows[0], rows[1], classes, tuple(owners)))
+        pairs = [(name, word) for name in names for word in words[name] or [""]]
+        titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
+        return Splits(
+            replace(splits.train, features=titles),
+            replace(splits.test, features=titles),
+            owned=bool(owners),
+            measured=tuple(position for position, (_, word) in enumerate(pairs) if not word),
+            notes=tuple(notes),
+        )
+
+    def opened(self, path: Path) -> TableFile:
+        """The file's columns. Raises `DataError`, one line, for what cannot be read and for a file without rows."""
+        import pyarrow as pa
+
+        try:
+            file = self.read(path)
+        except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError) as error:
+            why = " ".join(str(error).split())[:300] or type(error).__name__
+            why = why if why.isprintable() else repr(why)[1:-1]
+            raise DataError(f"{path}: cannot be read as {self.kind} ({why})") from None
+        if not file.rows:
+            raise DataError(f"{path}: holds no rows")
+        return file
+
+    def column(self, file: TableFile, name: str) -> Column:
+        """One column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
+        if name not in file.columns:
+            raise DataError(f"{file.path}: has no column '{name}': {nearest(name, file.columns)[:300]}")
+        return read_column(file.columns[name], name, file.path, self.spelling)
+
+    def _features(self, file: TableFile) -> list[str]:
+        """The columns to learn from; raises `DataError` for keys that name no column of the file."""
+        columns = file.columns
+        apart = [self.label] if self.owner is None else [self.label, self.owner]
+        if len(set(apart)) < len(apart):
+            raise DataError(f"{self.path}: label and owner are both '{self.label}'; they must be two columns")
+        without = {*apart, *self.drop, *(name for name in file.index if name not in self.categorical)}
+        chosen = [name for name in columns if name not in without] if self.features is None else list(self.features)
+        keys = {
+            "label": apart[:1],
+            "owner": apart[1:],
+            "features": chosen,
+            "categorical": self.categorical,
+            "drop": self.drop,
+        }
+        for key, names in keys.items():
+            unknown = next((name for name in names if name not in columns), None)
+            if unknown is not None:
+                hint = NO_HEADER if looks_like_a_row(columns) else nearest(unknown, columns)[:300]
+                raise DataError(f"{self.path}: {key} = '{unknown}' is no column: {hint}")
+        counts = Counter(chosen)
+        wrong = next((name for name in chosen if name in {*apart, *self.drop} or counts[name] > 1), None)
+        if wrong is not None:
+            raise DataError(f"{self.path}: features name '{wrong}' twice, or as the label or owner; name it once")
+        if not chosen:
+            raise DataError(f"{self.path}: no column to learn from beside {' and '.join(apart)}")
+        return chosen
+
+    def _columns(self, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
+        """The columns that are used: features, label and owner."""
+        used = [*names, self.label] if self.owner is None else [*names, self.label, self.owner]
+        return {name: self.column(file, name) for name in used}
+
+    def _checked(self, columns: dict[str, Column], path: Path) -> tuple[dict[str, Column], list[str]]:
+        """The columns as they are read, and notes on those that look like something else. Rows are still the file's."""
+        notes: list[str] = []
+        for name, column in columns.items():
+            if self.incomplete == "refuse":
+                refuse_missing(column, path, name in (self.label, self.owner))
+            if name == self.label and self.missing is None:
+                refuse_marks(column, path)
+            if name in (self.label, self.owner):
+                continue
+            if column.words is None:
+                column.as_numbers(path)  # refuses infinite ones
+            elif name not in self.categorical:
+                notes += refuse_misread(column, path, self.spelling)
+            if name in self.categorical:
+                columns[name] = column.as_words()
+            notes += twins_note(str(path), f"words of '{name}'", columns[name].counts())
+        return columns, notes
+
+    def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
+        """The columns without the rows that lack a value, and how many these were."""
+        incomplete = np.zeros(file.rows, bool)
+        for column in columns.values():
+            if column.missing is not None:
+                incomplete |= column.missing
+        count = int(incomplete.sum())
+        if not count:
+            return columns, []
+        if count == file.rows:
+            raise DataError(f"{file.path}: every row lacks a value; leave out the columns that are empty (drop)")
+        rows = np.flatnonzero(~incomplete)
+        note = f"{file.path}: {count:,} of {file.rows:,} rows lack a value and were left out (incomplete: drop)"
+        return {name: column.rows(rows) for name, column in columns.items()}, [note]
+
+
+def _other_columns(test: TableFile, train: TableFile) -> list[str]:
+    """A sentence on columns that only the test file has, or nothing."""
+    names = [name for name in test.columns if name not in train.columns and name not in test.index]
+    if not names:
+        return []
+    return [f"{test.path}: columns that the training file lacks were left out ({len(names)}): {', '.join(names)[:200]}"]
