@@ -106,9 +106,8 @@ def test_an_exception_of_a_client_ends_with_its_traceback_and_a_code(tmp_path, c
 
     (tmp_path / "c.yaml").write_text(CONFIG)
     monkeypatch.setattr(METHODS.get("fedavg"), "end", broken)
-    code, _, err = call(
-        capsys, "flower", "up", str(tmp_path / "c.yaml"), "--in-process", "--out", str(tmp_path / "run")
-    )
+    words = ["flower.max_failures=0", "--in-process", "--out", str(tmp_path / "run")]
+    code, _, err = call(capsys, "flower", "up", str(tmp_path / "c.yaml"), *words)
     assert code == 1
     assert "in broken" in err
     assert err.splitlines()[-1].startswith("error: client 0 failed in round 1")
