@@ -21,7 +21,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import DataError
 from fedloom.core.files import cache_dir, parse_json
 
-_FORMAT = 2
+_FORMAT = 3  # to be raised when sources read the same files otherwise, too: an entry must not serve old values
 _WAIT_SECONDS = 1800.0
 _BLOCK = 2**20
 _CHECKED_BLOCKS = 256
@@ -167,7 +167,7 @@ def _stamp(files: Sequence[Path]) -> str:
             raise DataError(f"{path}: no such file") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-        digest.update(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        digest.update(os.fsencode(path.absolute()) + f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 
