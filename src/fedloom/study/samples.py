@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import checked
+from fedloom.data.sources.files import read_regular, require_regular
 from fedloom.data.sources.images import decode, is_image
-from fedloom.data.sources.npz import channels_first, read_npz
+from fedloom.data.sources.npz import read_npz
 from fedloom.data.sources.tables import table_rows
 from fedloom.data.sources.text import encode, utf8
 from fedloom.study.card import Input
@@ -51,8 +52,8 @@ def _arrays(path: Path, expected: Input) -> Tensor:
     if name not in arrays:
         raise DataError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name the samples x")
     x, tokens = arrays[name], expected.ids is not None
-    if len(expected.shape) == 3:
-        x = channels_first(x)
+    if len(expected.shape) > 2 and x.shape[1:] == (*expected.shape[1:], expected.shape[0]) != expected.shape:
+        x = np.moveaxis(x, -1, 1)
     labels = np.zeros(len(x) if x.ndim else 0, np.int64)
     data = checked(x, labels, origin=f"{path} ({name})", classes=["-"], tokens=tokens)
     stored = str(data.x.dtype).removeprefix("torch.")
@@ -65,6 +66,7 @@ def _arrays(path: Path, expected: Input) -> Tensor:
 
 def _one(path: Path, expected: Input) -> Tensor:
     if not path.is_file():
+        require_regular(path)
         raise DataError(f"{path}: no such file")
     if expected.ids is not None:
         return _text(path, expected)
@@ -79,12 +81,12 @@ def _text(path: Path, expected: Input) -> Tensor:
     if not expected.words:
         raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
     known = {word: number for number, word in enumerate(expected.words, 2)}
-    return torch.from_numpy(encode([utf8(path.read_bytes(), str(path))], known, expected.shape[0]))
+    return torch.from_numpy(encode([utf8(read_regular(path), str(path))], known, expected.shape[0]))
 
 
 def _picture(path: Path, expected: Input) -> Tensor:
     channels, height, width = expected.shape
     if height != width or channels not in (1, 3) or expected.white is None:
         raise DataError(f"{path}: pictures do not become samples {expected.shape} of {expected.dtype}; give an .npz")
-    pixels = torch.from_numpy(decode(path.read_bytes(), str(path), height, channels).copy())[None]
+    pixels = torch.from_numpy(decode(read_regular(path), str(path), height, channels).copy())[None]
     return pixels * (expected.white / 255)

@@ -56,10 +56,10 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
         chosen = "test" if "test" in parts else "val"
         train, known, train_root = _classes_below(pictures, f"{top}{parts['train']}", classes, origin, True)
         test, _, test_root = _classes_below(pictures, f"{top}{parts[chosen]}", known, origin, True)
-        roots = (train_root, test_root)
+        roots = [train_root, test_root]
     else:
         listed, known, root = _classes_below(pictures, top.rstrip("/"), classes, origin, False)
-        roots = (root,)
+        roots = [root]
         if parts_below:
             chosen = "test" if "test" in parts_below.values() else "val"
             by_part = {name: parts_below[below[name].split("/")[1]] for name, _ in listed}

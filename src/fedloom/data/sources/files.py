@@ -27,7 +27,8 @@ _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
 )
-_ENCRYPTED = 1  # a flag of members of a .zip
+ENCRYPTED = 1
+"""The flag of encrypted members of a .zip."""
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 
@@ -158,7 +159,7 @@ class _Zip(_Archive):
     def _list(self) -> list[str]:
         with zipfile.ZipFile(self.path) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
-        if any(member.flag_bits & _ENCRYPTED for member in members):
+        if any(member.flag_bits & ENCRYPTED for member in members):
             raise DataError(f"{self.path}: is encrypted; unpack it, and give the folder")
         plain = [member for member in members if not stat.S_ISLNK(member.external_attr >> 16)]
         self._unread = len(members) - len(plain)

@@ -128,9 +128,12 @@ class HuggingFace(ImageSource):
         stated = [getattr(part.features[self.label], "names", None) for part in data]
         if all(names is None for names in stated):
             return named_ids(columns, origins)
-        same = all(names == stated[0] for names in stated)
-        ids = [_ids_by_name(*part, stated[0], same) for part in zip(columns, stated, origins, strict=False)]
-        return ids, tuple(map(str, stated[0] or ()))
+        classes = stated[0]
+        if classes is None:
+            raise DataError(f"{origins[1]}: labels have names, those of the training set have none; need names in both")
+        same = all(names == classes for names in stated)
+        ids = [_ids_by_name(*part, classes, same) for part in zip(columns, stated, origins, strict=False)]
+        return ids, tuple(map(str, classes))
 
     def _pixels(self, data: list[Any], notes: list[str]) -> list[np.ndarray]:
         """Pixels [n, channels, size, size] of each part: uint8, or float32 where one has more than 256 levels."""
@@ -147,7 +150,7 @@ class HuggingFace(ImageSource):
                 arrays[key][row] = pixels
         if arrays["0"].dtype != arrays[str(len(data) - 1)].dtype:  # the training set came first, as bytes
             widen(arrays, lambda _, shape, dtype: np.empty(shape, dtype))
-        notes += pictures.sentences(sum(map(len, data)))
+        notes += pictures.sentences()
         return list(arrays.values())
 
     def _one_picture(self, picture: Any, label: str, row: int, notes: PictureNotes) -> np.ndarray:
@@ -158,9 +161,8 @@ class HuggingFace(ImageSource):
         else:
             kind = type(picture).__name__
             raise DataError(f"source hf: {self.dataset} ({self.image}): row {row} is a {kind}; need pictures, or text=")
-        return resized(
-            pixels[None, None] if self.channels == 1 else pixels.transpose(2, 0, 1)[None], self.size, self.channels
-        )[0]
+        planes = pixels[None] if self.channels == 1 else pixels.transpose(2, 0, 1)
+        return np.asarray(resized(planes[None], self.size, self.channels)[0])
 
     def _tokens(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
         texts = [list(self._column(part, str(self.text))) for part in data]
@@ -200,11 +202,9 @@ def encoded_pictures(data: Any, name: str) -> Iterator[Any]:
 
 
 def _ids_by_name(
-    labels: Sequence[int | str], stated: Sequence[str] | None, origin: str, classes: Sequence[str] | None, same: bool
+    labels: Sequence[int | str], stated: Sequence[str] | None, origin: str, classes: Sequence[str], same: bool
 ) -> np.ndarray:
     """Class ids of labels that are words, or indices into the names `stated`; `same`: these are the classes."""
-    if classes is None:
-        raise DataError(f"{origin}: labels have names here and none in the training set; cast both to one ClassLabel")
     if same:
         return np.array(labels, np.int64)  # ids outside the names are refused later, with those of other sources
     if stated is None and not all(isinstance(label, str) for label in labels):

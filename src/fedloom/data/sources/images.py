@@ -55,7 +55,7 @@ def decode_into(
     if damaged:
         count = f"; {len(damaged):,} of {len(rows):,} pictures cannot be decoded" if len(damaged) > 1 else ""
         raise DataError(f"{damaged[0]}{count}")
-    return notes.sentences(len(rows))
+    return notes.sentences()
 
 
 def widen(arrays: dict[str, np.ndarray], new: Allocate) -> None:

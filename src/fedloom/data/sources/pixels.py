@@ -6,7 +6,7 @@ import io
 import sys
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,9 +48,10 @@ _SENTENCES = {
 
 
 class PictureNotes:
-    """Counts what is unusual about the pictures of a set."""
+    """Counts the pictures of a set that are read, and what is unusual about them."""
 
     def __init__(self) -> None:
+        self.total = 0
         self._counts: Counter[str] = Counter()
         self._first: dict[str, str] = {}
 
@@ -59,13 +60,13 @@ class PictureNotes:
         self._counts[kind] += 1
         self._first.setdefault(kind, name)
 
-    def sentences(self, total: int) -> tuple[str, ...]:
-        """One sentence for each kind that occurred among `total` pictures."""
+    def sentences(self) -> tuple[str, ...]:
+        """One sentence for each kind that occurred among the pictures that were read."""
         counts = dict(self._counts)
         if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
             counts.pop("dark", None)
         return tuple(
-            sentence.format(count=f"{counts[kind]:,} of {total:,} pictures", first=self._first[kind])
+            sentence.format(count=f"{counts[kind]:,} of {self.total:,} pictures", first=self._first[kind])
             for kind, sentence in _SENTENCES.items()
             if kind in counts
         )
@@ -118,6 +119,7 @@ def image_pixels(
     is laid over white, or over black if its colour is light. lower_bytes: the lower bytes of colours with 16 bits,
     where `image` has the upper ones. Raises `DataError` for 32-bit pictures, whose range no format states.
     """
+    notes.total += 1
     if lower_bytes is not None:
         notes.add("deep", label)
         upper, lower = (np.asarray(_upright(part, label, notes), np.float32) for part in (image, lower_bytes))
@@ -170,19 +172,24 @@ def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: Picture
     """
     from PIL import Image
 
-    arguments = [tile[3] for tile in getattr(image, "tile", [])]
-    raw_modes = [str(given[0] if isinstance(given, tuple) and given else given) for given in arguments]
-    ppm_white = next((given[1] for given in arguments if image.format == "PPM" and isinstance(given, tuple)), 0)
-    if image.mode.startswith("I") or not (any(";16" in mode for mode in raw_modes) or ppm_white in range(256, 65536)):
+    tiles: list[Any] = list(getattr(image, "tile", []))  # (codec, extents, offset, raw mode or (raw mode, ...))
+    arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in tiles]
+    raw_modes = [str(first) for first, *_ in arguments]
+    wide = any(";16" in mode for mode in raw_modes)
+    if image.format == "PPM":  # its second argument is the value of white
+        wide = any(isinstance(value, int) and value > WHITE for _, *rest in arguments for value in rest)
+    if image.mode.startswith("I") or not wide:
         return None
     if not all(mode[:-4] in ("RGB", "RGBA") and mode[-4:] in _OTHER_BYTE for mode in raw_modes):
         notes.add("reduced", label)
         return None
+    swapped = [
+        (mode[:-4] + _OTHER_BYTE[mode[-4:]], *rest) for mode, (_, *rest) in zip(raw_modes, arguments, strict=True)
+    ]
     other = Image.open(io.BytesIO(raw), formats=[str(image.format)])
-    swapped = [mode[:-4] + _OTHER_BYTE[mode[-4:]] for mode in raw_modes]
-    other.tile = [  # type: ignore[attr-defined]
-        type(tile)(*tile[:3], mode if isinstance(tile[3], str) else (mode, *tile[3][1:]))
-        for tile, mode in zip(other.tile, swapped, strict=True)  # type: ignore[attr-defined]
+    other.tile = [
+        type(tile)(*tile[:3], args if isinstance(tile[3], tuple) else args[0])
+        for tile, args in zip(tiles, swapped, strict=True)
     ]
     other.load()
     return other
