@@ -210,7 +210,9 @@ def constant_inputs(train: Dataset) -> tuple[str, ...]:
         notes.append(f"all {len(x):,} training samples are the same")
     constant = int((high.astype(np.float64) - low <= span / 100).sum())
     if constant:
-        notes.append(f"{constant:,} of {len(x):,} training samples are constant or nearly so (blank pictures, say)")
+        notes.append(
+            f"training samples that are constant or nearly so (blank pictures, say): {constant:,} of {len(x):,}"
+        )
     flat = [channel for channel in range(x.shape[1]) if x[:, channel].min() == x[:, channel].max()]
     if flat:
         notes.append(f"channel {', '.join(map(str, flat[:5]))} of {x.shape[1]} is constant in all training samples")

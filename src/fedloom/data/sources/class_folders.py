@@ -219,10 +219,10 @@ def _left_out(names: Sequence[str], used: set[str], top: str, roots: Sequence[st
     if pictures:
         by_folder = Counter(f"{name.removeprefix(top).rpartition('/')[0].partition('/')[0]}/" for name in pictures)
         shown = _shown([f"{count:,} in {folder}" for folder, count in by_folder.most_common()])
-        notes.append(f"{len(pictures):,} pictures are in no class folder of a part that is read: {shown}")
+        notes.append(f"pictures outside the class folders that are read: {len(pictures):,} ({shown})")
     if others:
         shown = _shown([f"{count:,} {suffix}" for suffix, count in others.most_common()])
-        notes.append(f"{sum(others.values()):,} files are no pictures of a format that is read: {shown}")
+        notes.append(f"files that are no pictures of a format that is read: {sum(others.values()):,} ({shown})")
     folders = [
         {
             root + name[len(root) :].partition("/")[0]
@@ -235,7 +235,7 @@ def _left_out(names: Sequence[str], used: set[str], top: str, roots: Sequence[st
     empty = sorted(set().union(*folders[::2]) - set().union(*folders[1::2])) if others else []
     if empty:
         notes.append(
-            f"folders beside the class folders hold no picture that is read, and are no class: {_shown(empty)}"
+            f"folders beside the classes without a picture that is read, which are no classes: {_shown(empty)}"
         )
     return tuple(notes)
 

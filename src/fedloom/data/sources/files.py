@@ -54,7 +54,7 @@ class Files:
     def notes(self) -> tuple[str, ...]:
         """One sentence on what lies here and is not listed in `names`, since it holds no data."""
         special = self._walk()[1]
-        return (f"{special} pipes or devices are not read",) if special else ()
+        return (f"pipes or devices that are not read: {special}",) if special else ()
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
@@ -125,7 +125,7 @@ class _Archive(Files):
         return sorted(self._members)
 
     def notes(self) -> tuple[str, ...]:
-        return (f"{self._unread} links or devices in the archive are not read",) if self._unread else ()
+        return (f"links or devices in the archive that are not read: {self._unread}",) if self._unread else ()
 
     def has(self, name: str) -> bool:
         return name in self._members

@@ -36,14 +36,15 @@ _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # of TIFF
 _FLAT = 8  # of 255: a picture whose colours differ by no more shows nothing in them
 
 _SENTENCES = {
-    "deep": "{count} have more than 256 levels; all pixels are kept as real numbers from 0 to 255",
-    "dark": "{count} have 16 bits and use the lower 12 of them at most: normalise=own sees all levels, unit and half "
-    "make them nearly black",
-    "reduced": "{count} have more than 8 bits per channel, of which only the upper 8 can be read: {first}",
-    "frames": "{count} have several frames or pages, of which only the first is read: {first}",
-    "format": "{count} are of another format than their suffix says, and are read by their content: {first}",
-    "drawn": "{count} are drawn in their transparency alone, and are laid over white (light ones over black): {first}",
-    "exif": "{count} have a damaged EXIF block, so that their orientation is not known: {first}",
+    "deep": "pictures with more than 256 levels: {count}; all pixels are kept as real numbers from 0 to 255",
+    "dark": "pictures with 16 bits that use the lower 12 at most: {count}; normalise=own sees all their levels, unit "
+    "and half make them nearly black",
+    "reduced": "pictures with more than 8 bits per channel, of which only the upper 8 can be read: {count}, first {first}",
+    "frames": "pictures with several frames or pages, of which only the first is read: {count}, first {first}",
+    "format": "pictures of another format than their suffix says, read by their content: {count}, first {first}",
+    "drawn": "pictures drawn in their transparency alone, laid over white (light ones over black): {count}, first "
+    "{first}",
+    "exif": "pictures with a damaged EXIF block, whose orientation is not known: {count}, first {first}",
 }
 
 
@@ -66,7 +67,7 @@ class PictureNotes:
         if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
             counts.pop("dark", None)
         return tuple(
-            sentence.format(count=f"{counts[kind]:,} of {self.total:,} pictures", first=self._first[kind])
+            sentence.format(count=f"{counts[kind]:,} of {self.total:,}", first=self._first[kind])
             for kind, sentence in _SENTENCES.items()
             if kind in counts
         )
@@ -123,7 +124,7 @@ def image_pixels(
     if lower_bytes is not None:
         notes.add("deep", label)
         upper, lower = (np.asarray(_upright(part, label, notes), np.float32) for part in (image, lower_bytes))
-        pixels = (upper * 256 + lower) / 257
+        pixels = (upper * 256 + lower) / np.float32(257)
     elif image.mode in ("F", "I") or image.mode.startswith("I;16"):
         pixels = _deep_grey(image, label, notes)
     else:
@@ -162,7 +163,7 @@ def _deep_grey(image: Image.Image, label: str, notes: PictureNotes) -> np.ndarra
     notes.add("deep", label)
     if white == 65535 and levels.max(initial=0) <= 4095:
         notes.add("dark", label)
-    return levels / np.float32(white / WHITE)
+    return levels * np.float32(WHITE) / np.float32(white)
 
 
 def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: PictureNotes) -> Image.Image | None:
