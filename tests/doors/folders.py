@@ -102,11 +102,11 @@ def link_class(path: Path) -> None:
 
 
 def latin(path: Path) -> None:
-    os.rename(path / "dog", os.path.join(os.fsencode(path), b"caf\xe9"))
+    (path / "dog").rename(path / os.fsdecode(b"caf\xe9"))
 
 
 def latin_file(path: Path) -> None:
-    os.rename(path / "train/dog/0.png", os.path.join(os.fsencode(path), b"train/dog/caf\xe9.png"))
+    (path / "train/dog/0.png").rename(path / os.fsdecode(b"train/dog/caf\xe9.png"))
 
 
 def tar_links(path: Path) -> None:
@@ -148,18 +148,52 @@ DOORS = [
     *(reads(f"parts {train} and {test}", split(train, test)) for train, test in SPELLINGS),
     reads("train, val and test", split("train", "val", "test"), ("outside the class folders", "4 (4 in val/)")),
     reads("a part that is none", split("seg_train", "seg_test", "seg_pred"), ("4 (4 in seg_pred/)",)),
-    reads("one folder around the classes", tree({f"dataset/{name}": raw for name, raw in FLAT.items()}), train=8, test=2),
-    reads("classes called train and car", tree(files(*names(["*"], ("car", "train"), 5))), train=8, test=2, classes=("car", "train")),
-    reads("what systems leave", tree(PAIR | {"train/.DS_Store": b"", "__MACOSX/train/cat/._0.png": b"", "train/cat/Thumbs.db": b"",
-                                             ".git/x.png": b""})),
-    reads("a linked class", tree(files(*names(["train"], ["cat"]), *names(["test"]), "elsewhere/0.png", "elsewhere/1.png"), link_class)),
-    reads("other files", tree(PAIR | {"readme.md": b"", "train/cat/a.xml": b"", "train/cat/b.xml": b"", "train/dog/7": PICTURE}),
-          ("no pictures", "4 (2 .xml", "1 .md", "1 without a suffix")),
-    reads("a class in a format that is not read", tree(PAIR | {"train/eel/0.heic": b"", "train/eel/1.HEIC": b""}), ("no pictures", "2 (2 .heic)"),
-          ("beside the classes", "train/eel")),
-    reads("pictures beside the classes", tree(FLAT | {"cover.png": PICTURE}), ("outside the class folders", "1 (1 in /)"), train=8, test=2),
-    reads("a class without tests", tree(files(*names(["train"], ("cat", "dog", "eel")), *names(["test"]))),
-          ("no test pictures of eel", "1 of 3 classes"), train=6, classes=("cat", "dog", "eel")),
+    reads(
+        "one folder around the classes", tree({f"dataset/{name}": raw for name, raw in FLAT.items()}), train=8, test=2
+    ),
+    reads(
+        "classes called train and car",
+        tree(files(*names(["*"], ("car", "train"), 5))),
+        train=8,
+        test=2,
+        classes=("car", "train"),
+    ),
+    reads(
+        "what systems leave",
+        tree(
+            PAIR
+            | {"train/.DS_Store": b"", "__MACOSX/train/cat/._0.png": b"", "train/cat/Thumbs.db": b"", ".git/x.png": b""}
+        ),
+    ),
+    reads(
+        "a linked class",
+        tree(files(*names(["train"], ["cat"]), *names(["test"]), "elsewhere/0.png", "elsewhere/1.png"), link_class),
+    ),
+    reads(
+        "other files",
+        tree(PAIR | {"readme.md": b"", "train/cat/a.xml": b"", "train/cat/b.xml": b"", "train/dog/7": PICTURE}),
+        ("no pictures", "4 (2 .xml", "1 .md", "1 without a suffix"),
+    ),
+    reads(
+        "a class in a format that is not read",
+        tree(PAIR | {"train/eel/0.heic": b"", "train/eel/1.HEIC": b""}),
+        ("no pictures", "2 (2 .heic)"),
+        ("beside the classes", "train/eel"),
+    ),
+    reads(
+        "pictures beside the classes",
+        tree(FLAT | {"cover.png": PICTURE}),
+        ("outside the class folders", "1 (1 in /)"),
+        train=8,
+        test=2,
+    ),
+    reads(
+        "a class without tests",
+        tree(files(*names(["train"], ("cat", "dog", "eel")), *names(["test"]))),
+        ("no test pictures of eel", "1 of 3 classes"),
+        train=6,
+        classes=("cat", "dog", "eel"),
+    ),
     reads("a pipe", tree(PAIR, lambda path: os.mkfifo(path / "train/cat/pipe.png")), ("pipes or devices", "1")),
     reads("a file name that is not UTF-8", tree(PAIR, latin_file)),
     reads("a zip", archive("set.ZIP", {f"outer/inner/{name}": raw for name, raw in PAIR.items()})),
@@ -167,21 +201,57 @@ DOORS = [
     reads("a zip with a link", archive("set.zip", PAIR, add_link), ("links or devices", "1")),
     refuses("one class", tree(files(*names(["train", "test"], ["cat"]))), "all pictures are of one class, 'cat'"),
     refuses("one class without parts", tree(files(*names(["*"], ["cat"], 5))), "all pictures are of one class, 'cat'"),
-    refuses("pictures in the parts themselves", tree(files("Train/0.png", "Train/1.png", "Test/0.png")), "no pictures in class folders below Train/"),
+    refuses(
+        "pictures in the parts themselves",
+        tree(files("Train/0.png", "Train/1.png", "Test/0.png")),
+        "no pictures in class folders below Train/",
+    ),
     refuses("training pictures alone", split("Train"), "Train/ is one part", "val/ or test/"),
     refuses("test pictures alone", split("testing"), "testing/ is one part", "below train/"),
-    refuses("two training folders", split("train", "Training", "test"), "Training/ and train/ may all be the same part"),
+    refuses(
+        "two training folders", split("train", "Training", "test"), "Training/ and train/ may all be the same part"
+    ),
     refuses("two sets", split("a_train", "a_test", "b_train", "b_test"), "a_train/ and b_train/ may"),
-    refuses("a class that is tested only", tree(files(*names(["train"]), *names(["Test"], ["cat", "eel"]))), "class folder 'Test/eel' is none of the classes cat, dog"),
-    refuses("a class spelled otherwise in tests", tree(files(*names(["train"]), *names(["test"], ["Cat", "Dog"]))), "'test/Cat' is none of"),
-    refuses("parts in one class only", tree(files(*names(["*/train", "*/test"]), "eel/0.png")), "eel/0.png lies in none"),
-    refuses("a link back", tree(PAIR, lambda path: (path / "train/cat/up").symlink_to(path)), "a link back to a folder around it"),
-    refuses("a link to nothing", tree(PAIR, lambda path: (path / "train/cat/9.png").symlink_to("gone")), "train/cat/9.png: no such file"),
+    refuses(
+        "a class that is tested only",
+        tree(files(*names(["train"]), *names(["Test"], ["cat", "eel"]))),
+        "class folder 'Test/eel' is none of the classes cat, dog",
+    ),
+    refuses(
+        "a class spelled otherwise in tests",
+        tree(files(*names(["train"]), *names(["test"], ["Cat", "Dog"]))),
+        "'test/Cat' is none of",
+    ),
+    refuses(
+        "parts in one class only", tree(files(*names(["*/train", "*/test"]), "eel/0.png")), "eel/0.png lies in none"
+    ),
+    refuses(
+        "a link back",
+        tree(PAIR, lambda path: (path / "train/cat/up").symlink_to(path)),
+        "a link back to a folder around it",
+    ),
+    refuses(
+        "a link to nothing",
+        tree(PAIR, lambda path: (path / "train/cat/9.png").symlink_to("gone")),
+        "train/cat/9.png: no such file",
+    ),
     refuses("a class name that is not UTF-8", tree(FLAT, latin), r"class folder 'caf\udce9' is not UTF-8"),
-    refuses("a damaged picture whose name is not UTF-8", tree(PAIR | {"train/dog/0.png": b"no"}, latin_file), r"caf\udce9.png: cannot be decoded"),
+    refuses(
+        "a damaged picture whose name is not UTF-8",
+        tree(PAIR | {"train/dog/0.png": b"no"}, latin_file),
+        r"caf\udce9.png: cannot be decoded",
+    ),
     refuses("a zip that leads outside", archive("set.zip", PAIR | {"../x.png": PICTURE}), "leads outside its folder"),
-    refuses("a zip with absolute names", archive("set.zip", PAIR | {"/train/cat/x.png": PICTURE}), "leads outside its folder"),
+    refuses(
+        "a zip with absolute names",
+        archive("set.zip", PAIR | {"/train/cat/x.png": PICTURE}),
+        "leads outside its folder",
+    ),
     refuses("an encrypted zip", archive("set.zip", PAIR, encrypt), "is encrypted"),
     refuses("a zip with one name twice", archive("set.zip", PAIR, add_twice), "holds 'train/cat/0.png' twice"),
-    refuses("a truncated tar", archive("set.tar.gz", PAIR, lambda path: path.write_bytes(path.read_bytes()[:-500])), "damaged or truncated"),
-]  # fmt: skip
+    refuses(
+        "a truncated tar",
+        archive("set.tar.gz", PAIR, lambda path: path.write_bytes(path.read_bytes()[:-500])),
+        "damaged or truncated",
+    ),
+]

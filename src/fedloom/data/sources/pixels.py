@@ -35,11 +35,14 @@ _OTHER_BYTE = {";16L": ";16B", ";16B": ";16L", ";16N": ";16B" if sys.byteorder =
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # of TIFF
 _FLAT = 8  # of 255: a picture whose colours differ by no more shows nothing in them
 
+_MODES = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "RGBA": "RGBA", "P": "RGBA", "PA": "RGBA", "RGBa": "RGBA"}
+"""Modes of Pillow by the mode that they are converted to first; all others become RGB. Palettes may be transparent."""
+
 _SENTENCES = {
     "deep": "pictures with more than 256 levels: {count}; all pixels are kept as real numbers from 0 to 255",
     "dark": "pictures with 16 bits that use the lower 12 at most: {count}; normalise=own sees all their levels, unit "
     "and half make them nearly black",
-    "reduced": "pictures with more than 8 bits per channel, of which only the upper 8 can be read: {count}, first {first}",
+    "reduced": "pictures with more than 8 bits per channel, of which the upper 8 are read: {count}, first {first}",
     "frames": "pictures with several frames or pages, of which only the first is read: {count}, first {first}",
     "format": "pictures of another format than their suffix says, read by their content: {count}, first {first}",
     "drawn": "pictures drawn in their transparency alone, laid over white (light ones over black): {count}, first "
@@ -129,9 +132,10 @@ def image_pixels(
         pixels = _deep_grey(image, label, notes)
     else:
         upright = _upright(image, label, notes)
-        direct = {"1": "L", "L": "L", "RGB": "RGB", "LA": "LA", "La": "LA", "RGBA": "RGBA"}
-        through_alpha = dict.fromkeys(("P", "PA", "RGBa"), "RGBA")  # transparent palettes have no direct way to colour
-        pixels = np.asarray(upright.convert((direct | through_alpha).get(upright.mode, "RGB")))
+        mode = _MODES.get(upright.mode, "RGB")
+        if upright.mode == "YCbCr" and channels == 1:
+            mode = "L"
+        pixels = np.asarray(upright.convert(mode))
     if pixels.ndim == 3 and pixels.shape[2] in (2, 4):
         pixels = _opaque(pixels, label, notes)
     return _with_channels(pixels, channels)
