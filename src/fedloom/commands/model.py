@@ -54,7 +54,7 @@ def predict(
     from fedloom.study.samples import read_samples
 
     trained = _trained(run, client, at)
-    names, samples = read_samples(files, trained.card.input)
+    names, samples = read_samples(files, trained.card.input, note=lambda text: typer.echo(text, err=True))
     rows: list[list[float]] = trained.probabilities(samples).tolist()
     classes = trained.card.classes
     if as_json:

@@ -111,10 +111,9 @@ def checked(
     if y.ndim == 2 and y.shape[1] == 1:  # the Keras convention keeps a trailing axis in some sets
         y = y[:, 0]
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
-        one_hot = y.ndim == 2 and x.ndim > 0 and len(x) == len(y)
-        hint = "; labels [n, C], one-hot or probabilities, become class ids by y.argmax(1)" if one_hot else ""
         raise DataError(
-            f"{origin}: samples of shape {x.shape} but labels of shape {y.shape}; need one label per sample{hint}"
+            f"{origin}: samples of shape {x.shape} but labels of shape {y.shape}; need one label per sample"
+            f"{one_hot_hint(x, y)}"
         )
     if len(y) == 0:
         raise DataError(f"{origin}: holds no samples")
@@ -140,6 +139,12 @@ def checked(
         None if domain is None else torch.from_numpy(_domain_ids(domain, len(y), len(domains), origin)),
         tuple(domains),
     )
+
+
+def one_hot_hint(x: np.ndarray, y: np.ndarray) -> str:
+    """What messages add where labels are [n, C]."""
+    one_hot = y.ndim == 2 and x.ndim > 0 and len(x) == len(y)
+    return "; labels [n, C], one-hot or probabilities, become class ids by y.argmax(1)" if one_hot else ""
 
 
 def _are_whole(y: np.ndarray) -> bool:

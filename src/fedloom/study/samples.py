@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from fedloom.data.dataset import checked
 from fedloom.data.sources.files import read_regular, require_regular
 from fedloom.data.sources.images import decode, is_image
 from fedloom.data.sources.npz import read_npz
+from fedloom.data.sources.pixels import PictureNotes
 from fedloom.data.sources.tables import table_rows
 from fedloom.data.sources.text import encode, utf8
 from fedloom.study.card import Input
@@ -21,14 +22,18 @@ from fedloom.study.card import Input
 TABLES = (".csv", ".parquet")
 
 
-def read_samples(paths: Sequence[Path], expected: Input) -> tuple[list[str], Tensor]:
+def read_samples(
+    paths: Sequence[Path], expected: Input, note: Callable[[str], None] = lambda _: None
+) -> tuple[list[str], Tensor]:
     """Names [n], and samples [n, *expected.shape] as stored, of files of any number.
 
     An .npz holds samples as the run's data were: `x`, `x_test`, or its only array. Each row of a .csv or .parquet is a
-    sample, counted from 1. Other files are one sample each: a picture, resized, or a UTF-8 text. Raises `DataError` for
-    what cannot be read, or is of another kind or shape.
+    sample, counted from 1. Other files are one sample each: a picture, read and resized as training pictures are, or a
+    UTF-8 text. `note` gets a sentence for each thing that is unusual about the pictures. Raises `DataError` for what
+    cannot be read, or is of another kind or shape.
     """
     names: list[str] = []
+    pictures = PictureNotes()
     parts: list[Tensor] = []
     for path in paths:
         if path.suffix == ".npz":
@@ -38,11 +43,13 @@ def read_samples(paths: Sequence[Path], expected: Input) -> tuple[list[str], Ten
             part = torch.from_numpy(table_rows(path, expected.features))
             names += [f"{path.name}:{row + 1}" for row in range(len(part))]
         else:
-            part = _one(path, expected)
+            part = _one(path, expected, pictures)
             names.append(path.name)
         if tuple(part.shape[1:]) != expected.shape:
             raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
         parts.append(part)
+    for sentence in pictures.sentences():
+        note(sentence)
     return names, torch.cat([part.float() if expected.ids is None else part for part in parts])
 
 
@@ -64,7 +71,7 @@ def _arrays(path: Path, expected: Input) -> Tensor:
     return data.x
 
 
-def _one(path: Path, expected: Input) -> Tensor:
+def _one(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
     if not path.is_file():
         require_regular(path)
         raise DataError(f"{path}: no such file")
@@ -74,7 +81,7 @@ def _one(path: Path, expected: Input) -> Tensor:
         pictured = len(expected.shape) == 3
         kind = "a picture or an .npz" if pictured else "a .csv, .parquet or .npz" if expected.features else "an .npz"
         raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give {kind}")
-    return _picture(path, expected)
+    return _picture(path, expected, pictures)
 
 
 def _text(path: Path, expected: Input) -> Tensor:
@@ -84,9 +91,9 @@ def _text(path: Path, expected: Input) -> Tensor:
     return torch.from_numpy(encode([utf8(read_regular(path), str(path))], known, expected.shape[0]))
 
 
-def _picture(path: Path, expected: Input) -> Tensor:
+def _picture(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
     channels, height, width = expected.shape
     if height != width or channels not in (1, 3) or expected.white is None:
         raise DataError(f"{path}: pictures do not become samples {expected.shape} of {expected.dtype}; give an .npz")
-    pixels = torch.from_numpy(decode(read_regular(path), str(path), height, channels).copy())[None]
+    pixels = torch.from_numpy(decode(read_regular(path), str(path), height, channels, pictures).copy())[None]
     return pixels * (expected.white / 255)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fedloom.core.errors import DataError
+from fedloom.data.dataset import one_hot_hint
 from fedloom.data.labels import as_words, class_ids, in_order
 from fedloom.data.sources.cached import ImageSource, Normalise, Parsed, Part, own_moments, validated
 from fedloom.data.sources.npz import channels_first, layout_notes
@@ -101,6 +102,8 @@ def _splits(
     for samples, labels in zip(x, y, strict=True):
         if samples.ndim == 0 or labels.shape[:1] != samples.shape[:1]:
             raise DataError(f"{origin}: samples of shape {samples.shape} but labels of shape {labels.shape}")
+        if labels.ndim == 2 and labels.shape[1] > 1:
+            raise DataError(f"{origin}: labels of shape {labels.shape}{one_hot_hint(samples, labels)}")
     ids, names = class_ids(y, origin, classes)
     where = [None if of is None else _array(of, origin) for of in (domain, domain_test)]
     if owners is not None:
