@@ -10,7 +10,8 @@ from doors.encoders import png16, tiff
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES, describe_input
 from fedloom.data.sources.images import decode, resized
-from fedloom.data.sources.pixels import PictureNotes, image_pixels, read_pixels
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.pixels import image_pixels, read_pixels
 from fedloom.study.card import Input
 from fedloom.study.samples import read_samples
 from source_files import encoded, pixels, write_tree

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import checked
-from fedloom.data.sources.files import read_regular, require_regular
 from fedloom.data.sources.images import decode, is_image
 from fedloom.data.sources.npz import read_npz
-from fedloom.data.sources.pixels import PictureNotes
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.regular_files import read_regular, require_regular
 from fedloom.data.sources.tables import table_rows
 from fedloom.data.sources.text import encode, utf8
 from fedloom.study.card import Input

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.files import printable
 from fedloom.data.sources.images import is_image
+from fedloom.data.sources.regular_files import printable
 
 Listed = list[tuple[str, int]]
 """File names with their labels."""

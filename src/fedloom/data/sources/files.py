@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from fedloom.core.errors import DataError
 from fedloom.core.files import cache_dir
 from fedloom.data.memory import require_memory
+from fedloom.data.sources.regular_files import printable, read_regular, require_regular
 
 _DAMAGE = (
     OSError,
@@ -205,32 +206,6 @@ def open_files(path: Path) -> Files:
     if path.name.lower().endswith(_ARCHIVES):
         return _Tar(path)
     raise DataError(f"{path}: neither a folder nor an archive ({', '.join(_ARCHIVES)})")
-
-
-def require_regular(path: Path) -> None:
-    """Raises `DataError` for a pipe or device: reading one may never end. What is not there passes."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return  # the reader says it, in its own words
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise DataError(f"{path}: is a pipe or device; need a file")
-
-
-def read_regular(path: Path) -> bytes:
-    """The bytes of a file. Raises `DataError` for what cannot be read or is no file."""
-    require_regular(path)
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{printable(str(path))}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{printable(str(path))}: cannot be read ({error.strerror})") from None
-
-
-def printable(name: str) -> str:
-    """A file name for messages: bytes that are not UTF-8 are written as numbers."""
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def verify_md5(paths: Iterable[Path], published: dict[str, str]) -> None:

@@ -13,9 +13,10 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.labels import named_ids
 from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part, own_moments, validated
-from fedloom.data.sources.files import read_regular
 from fedloom.data.sources.images import resized, widen
-from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels, read_pixels
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.pixels import WHITE, image_pixels, read_pixels
+from fedloom.data.sources.regular_files import read_regular
 from fedloom.data.sources.source import Splits, configured, source
 from fedloom.data.sources.text import encode, vocabulary
 from fedloom.data.sources.train_test_split import stratified

@@ -9,8 +9,10 @@ import torch
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocate
-from fedloom.data.sources.files import Files, printable
-from fedloom.data.sources.pixels import SUFFIXES, PictureNotes, read_pixels
+from fedloom.data.sources.files import Files
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.pixels import SUFFIXES, read_pixels
+from fedloom.data.sources.regular_files import printable
 
 _SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 _RESIZED_AT_ONCE = 1024
@@ -27,7 +29,7 @@ def decode(raw: bytes, label: str, size: int, channels: int, notes: PictureNotes
     uint8, or float32 from 0 to 255 where the picture has more than 256 levels. Raises `DataError` naming `label` for
     what does not decode, see `fedloom.data.sources.pixels.read_pixels`.
     """
-    pixels = _fitted(read_pixels(raw, label, channels, notes or PictureNotes()), size)
+    pixels = read_pixels(raw, label, channels, notes or PictureNotes(), size)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
@@ -64,17 +66,6 @@ def widen(arrays: dict[str, np.ndarray], new: Allocate) -> None:
         if array.dtype == np.uint8:
             arrays[key] = new(key, array.shape, np.float32)
             arrays[key][...] = array
-
-
-def _fitted(pixels: np.ndarray, size: int) -> np.ndarray:
-    """Pixels [h, w] or [h, w, 3] resized bilinearly to size x size."""
-    from PIL import Image
-
-    if pixels.shape[:2] == (size, size):
-        return pixels
-    if pixels.dtype == np.float32 and pixels.ndim == 3:  # Pillow resizes real numbers plane by plane
-        return np.stack([_fitted(np.ascontiguousarray(pixels[..., c]), size) for c in range(3)], axis=2)
-    return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR))
 
 
 def resized(x: np.ndarray, size: int, channels: int) -> np.ndarray:

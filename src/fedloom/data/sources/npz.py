@@ -14,7 +14,8 @@ from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
 from fedloom.data.memory import require_memory
 from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
-from fedloom.data.sources.files import ENCRYPTED, require_regular
+from fedloom.data.sources.files import ENCRYPTED
+from fedloom.data.sources.regular_files import require_regular
 from fedloom.data.sources.source import source
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedloom.core.errors import DataError
+from fedloom.data.sources.picture_notes import PictureNotes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -33,50 +34,16 @@ _MOST_PIXELS = 64_000_000
 _LUMA = np.array((0.299, 0.587, 0.114), np.float32)
 _OTHER_BYTE = {";16L": ";16B", ";16B": ";16L", ";16N": ";16B" if sys.byteorder == "little" else ";16L"}
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # of TIFF
+_ORIENTATION = 0x0112  # of EXIF; 1 is upright
 _FLAT = 8  # of 255: a picture whose colours differ by no more shows nothing in them
 
 _MODES = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "RGBA": "RGBA", "P": "RGBA", "PA": "RGBA", "RGBa": "RGBA"}
 """Modes of Pillow by the mode that they are converted to first; all others become RGB. Palettes may be transparent."""
 
-_SENTENCES = {
-    "deep": "pictures with more than 256 levels: {count}; all pixels are kept as real numbers from 0 to 255",
-    "dark": "pictures with 16 bits that use the lower 12 at most: {count}; normalise=own sees all their levels, unit "
-    "and half make them nearly black",
-    "reduced": "pictures with more than 8 bits per channel, of which the upper 8 are read: {count}, first {first}",
-    "frames": "pictures with several frames or pages, of which only the first is read: {count}, first {first}",
-    "format": "pictures of another format than their suffix says, read by their content: {count}, first {first}",
-    "drawn": "pictures drawn in their transparency alone, laid over white (light ones over black): {count}, first "
-    "{first}",
-    "exif": "pictures with a damaged EXIF block, whose orientation is not known: {count}, first {first}",
-}
 
-
-class PictureNotes:
-    """Counts the pictures of a set that are read, and what is unusual about them."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._counts: Counter[str] = Counter()
-        self._first: dict[str, str] = {}
-
-    def add(self, kind: str, name: str) -> None:
-        """Count the picture `name` under `kind`, a key of `_SENTENCES`."""
-        self._counts[kind] += 1
-        self._first.setdefault(kind, name)
-
-    def sentences(self) -> tuple[str, ...]:
-        """One sentence for each kind that occurred among the pictures that were read."""
-        counts = dict(self._counts)
-        if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
-            counts.pop("dark", None)
-        return tuple(
-            sentence.format(count=f"{counts[kind]:,} of {self.total:,}", first=self._first[kind])
-            for kind, sentence in _SENTENCES.items()
-            if kind in counts
-        )
-
-
-def read_pixels(raw: bytes, label: str, channels: int | None, notes: PictureNotes) -> np.ndarray:
+def read_pixels(
+    raw: bytes, label: str, channels: int | None, notes: PictureNotes, size: int | None = None
+) -> np.ndarray:
     """The pixels in the bytes of a picture file, as `image_pixels` returns them.
 
     Raises `DataError` naming `label` for bytes that are no picture of a format in `SUFFIXES`, that are damaged, and
@@ -95,7 +62,7 @@ def read_pixels(raw: bytes, label: str, channels: int | None, notes: PictureNote
                     notes.add("frames", label)
                 lower_bytes = _with_lower_bytes(raw, image, label, notes)
                 image.load()
-                pixels = image_pixels(image, label, channels, notes, lower_bytes)
+                pixels = image_pixels(image, label, channels, notes, size=size, lower_bytes=lower_bytes)
     except DataError:
         raise
     except Exception as error:  # Pillow has no one kind of error for damaged files
@@ -113,32 +80,77 @@ def image_pixels(
     label: str,
     channels: int | None,
     notes: PictureNotes,
+    *,
+    size: int | None = None,
     lower_bytes: Image.Image | None = None,
 ) -> np.ndarray:
     """Pixels [h, w] or [h, w, 3] of a picture, turned as its EXIF orientation says.
 
-    channels: 1 for grey [h, w], 3 for colour; None keeps grey pictures grey and makes all others colour. Pixels are
-    uint8 from 0 to 255, or float32 from 0 to 255 where the picture has 12 or 16 bits, so that no level is lost.
-    Palettes become their colours. Transparency is dropped, unless a picture is drawn in it alone, in one colour: that
-    is laid over white, or over black if its colour is light. lower_bytes: the lower bytes of colours with 16 bits,
-    where `image` has the upper ones. Raises `DataError` for 32-bit pictures, whose range no format states.
+    channels: 1 for grey [h, w], 3 for colour; None keeps grey pictures grey and makes all others colour. size: resized
+    bilinearly to size x size. Pixels are uint8 from 0 to 255, or float32 from 0 to 255 where the picture has 12 or 16
+    bits, so that no level is lost. Palettes become their colours. Transparency is dropped, unless a picture is drawn in
+    it alone, in one colour: that is laid over white, or over black if its colour is light. lower_bytes: the lower bytes
+    of colours with 16 bits, where `image` has the upper ones. Raises `DataError` for 32-bit pictures, whose range no
+    format states.
     """
+    from PIL import Image
+
     notes.total += 1
-    if lower_bytes is not None:
-        notes.add("deep", label)
-        upper, lower = (np.asarray(_upright(part, label, notes), np.float32) for part in (image, lower_bytes))
-        pixels = (upper * 256 + lower) / np.float32(257)
-    elif image.mode in ("F", "I") or image.mode.startswith("I;16"):
+    if lower_bytes is not None or image.mode in ("F", "I") or image.mode.startswith("I;16"):
+        return _deep_pixels(image, label, channels, notes, size, lower_bytes)
+    upright = _upright(image, label, notes)
+    mode = _MODES.get(upright.mode, "RGB")
+    if upright.mode == "YCbCr" and channels == 1:
+        mode = "L"
+    upright = _in_mode(upright, mode)
+    if mode in ("LA", "RGBA"):
+        *colours, alpha = upright.getextrema()  # (lowest, highest) of each channel
+        if _is_drawn_in_alpha(colours, alpha):
+            upright = Image.fromarray(np.rint(_opaque(np.asarray(upright), label, notes)).astype(np.uint8))
+        upright = _in_mode(upright, {"LA": "L", "RGBA": "RGB"}.get(upright.mode, upright.mode))
+    upright = _in_mode(upright, {None: upright.mode, 1: "L", 3: "RGB"}[channels])
+    return np.asarray(upright if size is None else _resized(upright, size))
+
+
+def _deep_pixels(
+    image: Image.Image,
+    label: str,
+    channels: int | None,
+    notes: PictureNotes,
+    size: int | None,
+    lower_bytes: Image.Image | None,
+) -> np.ndarray:
+    """`image_pixels` of pictures with more than 8 bits per channel: float32."""
+    from PIL import Image
+
+    if lower_bytes is None:
         pixels = _deep_grey(image, label, notes)
     else:
-        upright = _upright(image, label, notes)
-        mode = _MODES.get(upright.mode, "RGB")
-        if upright.mode == "YCbCr" and channels == 1:
-            mode = "L"
-        pixels = np.asarray(upright.convert(mode))
-    if pixels.ndim == 3 and pixels.shape[2] in (2, 4):
-        pixels = _opaque(pixels, label, notes)
-    return _with_channels(pixels, channels)
+        upper, lower = (np.asarray(_upright(part, label, notes), np.float32) for part in (image, lower_bytes))
+        pixels = (upper * 256 + lower) / np.float32(257)
+    notes.add("deep", label)
+    if pixels.ndim == 3 and pixels.shape[2] == 4:
+        *colours, alpha = [(float(plane.min()), float(plane.max())) for plane in np.moveaxis(pixels, 2, 0)]
+        drawn = _is_drawn_in_alpha(colours, alpha)
+        pixels = _opaque(pixels, label, notes) if drawn else pixels[..., :3]
+    if pixels.ndim == 3 and channels == 1:
+        pixels = pixels @ _LUMA
+    planes = [pixels] if pixels.ndim == 2 else list(np.moveaxis(pixels, 2, 0))
+    if size is not None:  # Pillow resizes real numbers plane by plane
+        planes = [np.asarray(_resized(Image.fromarray(np.ascontiguousarray(plane)), size)) for plane in planes]
+    if len(planes) == 1 and channels != 3:
+        return planes[0]
+    return np.stack(planes if len(planes) == 3 else planes * 3, axis=2)
+
+
+def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _resized(image: Image.Image, size: int) -> Image.Image:
+    from PIL import Image
+
+    return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR)
 
 
 def _upright(image: Image.Image, label: str, notes: PictureNotes) -> Image.Image:
@@ -146,7 +158,8 @@ def _upright(image: Image.Image, label: str, notes: PictureNotes) -> Image.Image
     from PIL import ImageOps
 
     try:
-        return ImageOps.exif_transpose(image)
+        turned = image.getexif().get(_ORIENTATION, 1) != 1
+        return ImageOps.exif_transpose(image) if turned else image
     except Exception:  # Pillow has no one kind of error for damaged blocks
         notes.add("exif", label)
         return image
@@ -164,7 +177,6 @@ def _deep_grey(image: Image.Image, label: str, notes: PictureNotes) -> np.ndarra
     white = 4095 if tags.get(_BITS_PER_SAMPLE) == (12,) else 65535
     if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
         levels = white - levels
-    notes.add("deep", label)
     if white == 65535 and levels.max(initial=0) <= 4095:
         notes.add("dark", label)
     return levels * np.float32(WHITE) / np.float32(white)
@@ -200,22 +212,15 @@ def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: Picture
     return other
 
 
+def _is_drawn_in_alpha(colours: Sequence[tuple[float, float]], alpha: tuple[float, float]) -> bool:
+    """Whether colours, as (lowest, highest) per channel, show nothing, and transparency does."""
+    return max(high - low for low, high in colours) <= _FLAT < alpha[1] - alpha[0]
+
+
 def _opaque(pixels: np.ndarray, label: str, notes: PictureNotes) -> np.ndarray:
-    """Colours without their transparency: [h, w, 2] -> [h, w], [h, w, 4] -> [h, w, 3]."""
-    colour, alpha = pixels[..., :-1], pixels[..., -1:]
-    if pixels.size and max(np.ptp(colour[..., k]) for k in range(colour.shape[2])) <= _FLAT < np.ptp(alpha):
-        notes.add("drawn", label)
-        paper = 0.0 if colour.mean() >= WHITE / 2 else WHITE
-        laid = paper + (colour.astype(np.float32) - paper) * (alpha.astype(np.float32) / np.float32(WHITE))
-        colour = laid if pixels.dtype == np.float32 else np.rint(laid).astype(np.uint8)
-    return colour[..., 0] if colour.shape[2] == 1 else np.ascontiguousarray(colour)
-
-
-def _with_channels(pixels: np.ndarray, channels: int | None) -> np.ndarray:
-    from PIL import Image
-
-    if channels == 3 and pixels.ndim == 2:
-        return np.repeat(pixels[..., None], 3, axis=2)
-    if channels == 1 and pixels.ndim == 3:
-        return np.asarray(Image.fromarray(pixels).convert("L")) if pixels.dtype == np.uint8 else pixels @ _LUMA
-    return pixels
+    """A drawing in its transparency [h, w, c + 1], laid over white or black: float32 [h, w, c], or [h, w] of grey."""
+    notes.add("drawn", label)
+    colour, alpha = pixels[..., :-1].astype(np.float32), pixels[..., -1:].astype(np.float32)
+    paper = np.float32(0 if colour.mean() >= WHITE / 2 else WHITE)
+    laid = paper + (colour - paper) * (alpha / np.float32(WHITE))
+    return np.asarray(laid[..., 0] if laid.shape[2] == 1 else laid)

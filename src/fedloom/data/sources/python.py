@@ -7,20 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
 from fedloom.data.labels import as_words, class_ids, in_order
+from fedloom.data.sources.as_arrays import ArrayLike, as_array, index_notes
 from fedloom.data.sources.cached import ImageSource, Normalise, Parsed, Part, own_moments, validated
 from fedloom.data.sources.npz import channels_first, layout_notes
-from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.pixels import WHITE
 from fedloom.data.sources.source import Splits, configured
 from fedloom.data.sources.train_test_split import stratified
 from fedloom.data.views import Views
-
-ArrayLike = Any
-"""Anything that numpy takes, torch tensors included."""
 
 
 def from_arrays(
@@ -93,9 +91,9 @@ def _splits(
         raise DataError(f"{origin}: owners and domain both say where samples come from; give one of them")
     if x_test is None and (owners_test is not None or domain_test is not None):
         raise DataError(f"{origin}: owners_test and domain_test belong to x_test, which is not given")
-    notes = [*_index_notes(x_train, y_train), *_index_notes(x_test, y_test)]
-    x = [_array(samples, origin, pictures) for samples in (x_train, x_test) if samples is not None]
-    y = [_array(labels, origin) for labels in (y_train, y_test) if labels is not None]
+    notes = [*index_notes(x_train, y_train), *index_notes(x_test, y_test)]
+    x = [as_array(samples, origin, pictures) for samples in (x_train, x_test) if samples is not None]
+    y = [as_array(labels, origin) for labels in (y_train, y_test) if labels is not None]
     if not tokens:
         notes += layout_notes(x[0].shape[1:])
         x = [channels_first(samples) for samples in x]
@@ -105,7 +103,7 @@ def _splits(
         if labels.ndim == 2 and labels.shape[1] > 1:
             raise DataError(f"{origin}: labels of shape {labels.shape}{one_hot_hint(samples, labels)}")
     ids, names = class_ids(y, origin, classes)
-    where = [None if of is None else _array(of, origin) for of in (domain, domain_test)]
+    where = [None if of is None else as_array(of, origin) for of in (domain, domain_test)]
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
     parts = [Part(*given) for given in zip(x, ids, where, strict=False)]
@@ -174,7 +172,7 @@ def owner_ids(
     """Ids [n] of the owners of each part's samples, None for a part without; and the owners' names, in order."""
     words: list[np.ndarray | None] = []
     for of, count in zip(owners, samples, strict=False):
-        plain = None if of is None else as_words(_array(of, origin))
+        plain = None if of is None else as_words(as_array(of, origin))
         if plain is not None and (plain.shape != (count,) or plain.dtype.kind not in "iuU"):
             raise DataError(
                 f"{origin}: owners have shape {plain.shape} and dtype {plain.dtype}; need ({count},), whole numbers "
@@ -212,52 +210,6 @@ def held_out(whole: Part, share: float, classes: int, owned: bool, origin: str) 
     return [Part(whole.x[part], whole.y[part], None if whole.domain is None else whole.domain[part]) for part in rows]
 
 
-def _array(value: ArrayLike, origin: str, pictures: PictureNotes | None = None) -> np.ndarray:
-    """Anything that numpy takes as an array, pictures of Pillow and tensors with gradients among them.
-
-    Raises `DataError` for masked values, whose mask would be lost, for sparse arrays, and for what is no array.
-    """
-    try:
-        if isinstance(value, list | tuple) and any(map(_needs_care, value)):
-            return np.asarray([_array(element, origin, pictures) for element in value])
-        if isinstance(value, np.ma.MaskedArray):
-            count = int(np.ma.getmaskarray(value).sum())
-            if count:
-                raise DataError(
-                    f"{origin}: {count:,} of {value.size:,} values are masked; fill them, or leave their samples out"
-                )
-            return np.asarray(value.data)
-        if _is_picture(value):
-            return image_pixels(value, origin, None, PictureNotes() if pictures is None else pictures)
-        if hasattr(value, "toarray") or (isinstance(value, torch.Tensor) and value.layout != torch.strided):
-            dense = "to_dense" if isinstance(value, torch.Tensor) else "toarray"
-            raise DataError(f"{origin}: a sparse {type(value).__name__} is no array; give its {dense}()")
-        if isinstance(value, torch.Tensor):
-            tensor = value.detach().cpu()
-            return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)  # numpy has no bfloat16
-        return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise DataError(f"{origin}: no array can be made of this ({' '.join(str(error).split())[:200]})") from None
-
-
-def _needs_care(element: Any) -> bool:
-    if isinstance(element, int | float | str):
-        return False
-    return isinstance(element, torch.Tensor | np.ma.MaskedArray) or hasattr(element, "toarray") or _is_picture(element)
-
-
-def _is_picture(value: Any) -> bool:
-    return type(value).__module__.startswith("PIL.") and hasattr(value, "convert")
-
-
-def _index_notes(x: ArrayLike | None, y: ArrayLike | None) -> tuple[str, ...]:
-    """A note on samples and labels of pandas whose rows are called otherwise."""
-    indexes = [getattr(part, "index", None) for part in (x, y)]
-    if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):  # type: ignore[union-attr]
-        return ("samples and labels have different indexes; rows are paired by their position, not by the index",)
-    return ()
-
-
 def _all_features(splits: Splits, tokens: bool) -> tuple[int, ...]:
     shape = splits.train.input_shape
     if len(shape) != 1 or tokens:
@@ -272,7 +224,7 @@ def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np
         item = data[row]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(f"from_torch: item {row} of {part} is a {type(item).__name__}; need (sample, label)")
-        sample, label = (_array(value, f"from_torch: item {row} of {part}", pictures) for value in item)
+        sample, label = (as_array(value, f"from_torch: item {row} of {part}", pictures) for value in item)
         if label.ndim > 0 or label.dtype.kind not in "iuU":
             shown = f"{item[1]!r:.60}".split("\n")[0]
             raise DataError(f"from_torch: label {row} of {part} is {shown}; need an integer or a word")
@@ -306,12 +258,12 @@ def _one_kind(labels: list[int | str], part: str) -> np.ndarray:
 
 def is_pair(data: Any) -> bool:
     """Whether this is (x, y) with an array of labels, rather than (sample, label)."""
-    return isinstance(data, tuple) and len(data) == 2 and np.ndim(_array(data[1], "labels")) > 0
+    return isinstance(data, tuple) and len(data) == 2 and np.ndim(as_array(data[1], "labels")) > 0
 
 
 def _pair(data: Any, name: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray]:
     if is_pair(data):
-        return _array(data[0], name, pictures), _array(data[1], name)
+        return as_array(data[0], name, pictures), as_array(data[1], name)
     return _items(data, name, pictures)
 
 
