@@ -104,7 +104,8 @@ def image_pixels(
         mode = "L"
     upright = _in_mode(upright, mode)
     if mode in ("LA", "RGBA"):
-        *colours, alpha = upright.getextrema()  # (lowest, highest) of each channel
+        extrema: Any = upright.getextrema()  # (lowest, highest) of each channel
+        *colours, alpha = extrema
         if _is_drawn_in_alpha(colours, alpha):
             upright = Image.fromarray(np.rint(_opaque(np.asarray(upright), label, notes)).astype(np.uint8))
         upright = _in_mode(upright, {"LA": "L", "RGBA": "RGB"}.get(upright.mode, upright.mode))
