@@ -85,7 +85,8 @@ SPELLINGS = [
     ("Train", "val"),
     ("train", "dev"),
     ("trn", "tst"),
-    ("train2017", "val2017"),
+    ("train2017", "val2014"),
+    ("train_80", "test_20"),
     ("seg_train", "seg_test"),
     ("data/dataset/train", "data/dataset/test"),
     ("images/train", "images/test"),
@@ -147,6 +148,11 @@ FLAT = files(*names(["*"], count=5))
 DOORS = [
     *(reads(f"parts {train} and {test}", split(train, test)) for train, test in SPELLINGS),
     reads("train, val and test", split("train", "val", "test"), ("outside the class folders", "4 (4 in val/)")),
+    reads(
+        "test pictures without classes",
+        tree(files(*names(["train", "val"]), "test/0.png", "test/1.png")),
+        ("outside the class folders", "2 (2 in test/)"),
+    ),
     reads("a part that is none", split("seg_train", "seg_test", "seg_pred"), ("4 (4 in seg_pred/)",)),
     reads(
         "one folder around the classes", tree({f"dataset/{name}": raw for name, raw in FLAT.items()}), train=8, test=2
@@ -211,6 +217,9 @@ DOORS = [
     refuses(
         "two training folders", split("train", "Training", "test"), "Training/ and train/ may all be the same part"
     ),
+    refuses("no picture at all", tree({"train/cat/0.dcm": b"", "train/cat/1.dcm": b""}), "no pictures", "2 (2 .dcm)"),
+    refuses("parts of different sets", split("a_train", "b_test"), "a_train/, b_test/ look like parts of different"),
+    refuses("sites of parts", split("north/train", "north/test", "south/train", "south/test"), "sets of their own"),
     refuses("two sets", split("a_train", "a_test", "b_train", "b_test"), "a_train/ and b_train/ may"),
     refuses(
         "a class that is tested only",

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fedloom.core.errors import DataError
+from fedloom.data.sources.folder_parts import (
+    BARE_PARTS,
+    find_parts,
+    find_parts_below_classes,
+    part_of,
+    refuse_unclear_parts,
+)
 from fedloom.data.sources.images import is_image
 from fedloom.data.sources.regular_files import printable
 
 Listed = list[tuple[str, int]]
 """File names with their labels."""
 
-_GLUED = "set|data|dataset|imgs?|images?|pics?|pictures?|photos?|samples?|split|folder"
-_PART = re.compile(
-    rf"(?:{_GLUED})?(?:(?P<train>train(?:ing)?|trn)|(?P<val>val(?:id(?:ation)?)?|dev(?:el(?:opment)?)?|eval(?:uation)?)"
-    rf"|(?P<test>test(?:ing)?|tst|hold ?out))(?:{_GLUED})?(?P<number>\d*)"
-)
-_FILLER = re.compile(rf"(?:{_GLUED})s?|the|of|for|files?")
 _SYSTEM_FILES = {"thumbs.db", "ehthumbs.db", "desktop.ini"}
 _NAMED = 5  # folders and classes that a note names
 
@@ -48,12 +48,16 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
     top = _wrapping(pictures)
     below = {name: name[len(top) :] for name in pictures if name.startswith(top)}
     folders = sorted({name.partition("/")[0] for name in below.values() if "/" in name})
-    parts = _parts(folders, top, origin)
+    if not pictures and names:
+        raise DataError(f"{origin}: no pictures in class folders; {'; '.join(_left_out(names, set(), '', ()))}")
+    parts = find_parts(folders, top, origin)
     if not parts:
-        _refuse_lone_part(folders, list(below.values()), top, origin)
-        parts_below = _parts_below_classes(list(below.values()), top, origin)
+        refuse_unclear_parts(folders, list(below.values()), top, origin)
+        parts_below = find_parts_below_classes(list(below.values()), top, origin)
     if parts:
-        chosen = "test" if "test" in parts else "val"
+        tested = [part for part in ("test", "val") if part in parts]  # test pictures may lack classes: then it is val
+        with_classes = [part for part in tested if any(_is_inside(name, f"{parts[part]}/") for name in below.values())]
+        chosen = (with_classes or tested)[0]
         train, known, train_root = _classes_below(pictures, f"{top}{parts['train']}", classes, origin, True)
         test, _, test_root = _classes_below(pictures, f"{top}{parts[chosen]}", known, origin, True)
         roots = [train_root, test_root]
@@ -124,20 +128,9 @@ def missing_classes(train: Listed, test: Listed, classes: Sequence[str], where: 
     return tuple(notes)
 
 
-def part_of(folder: str) -> tuple[str, str] | None:
-    """Which part a folder's name stands for (train, val or test), and the remaining words: "seg_train" gives
-    ("train", "seg"). None for a name that stands for no part, or for several.
-    """
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", folder).casefold()
-    parts, rest = [], []
-    for word in spaced.split():
-        match = _PART.fullmatch(word)
-        if match:
-            parts += [part for part in ("train", "val", "test") if match[part]]
-            rest += [match["number"]] if match["number"] else []
-        elif not _FILLER.fullmatch(word):
-            rest.append(word)
-    return (parts[0], " ".join(rest)) if len(parts) == 1 else None
+def _is_inside(name: str, folder: str) -> bool:
+    """Whether a file lies in a folder below `folder`."""
+    return name.startswith(folder) and "/" in name[len(folder) :]
 
 
 def _wrapping(pictures: Sequence[str], keep: Sequence[str] = ()) -> str:
@@ -147,65 +140,11 @@ def _wrapping(pictures: Sequence[str], keep: Sequence[str] = ()) -> str:
         inside = [name[len(prefix) :].split("/") for name in pictures if name.startswith(prefix)]
         tops = {parts[0] for parts in inside if len(parts) > 1}
         folder = next(iter(tops), "")
-        if len(tops) != 1 or folder in keep or part_of(folder) in _BARE_PARTS:
+        if len(tops) != 1 or folder in keep or part_of(folder) in BARE_PARTS:
             return prefix
         if any(len(parts) == 2 for parts in inside):  # pictures lie in it: it is a class folder
             return prefix
         prefix += f"{folder}/"
-
-
-_BARE_PARTS = {(part, "") for part in ("train", "val", "test")}
-
-
-def _parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
-    """Folder by part where there are training and test (or validation) folders of one naming; else nothing."""
-    namings: dict[str, dict[str, list[str]]] = {}
-    for folder in folders:
-        match = part_of(folder)
-        if match is not None:
-            namings.setdefault(match[1], {}).setdefault(match[0], []).append(folder)
-    whole = [parts for parts in namings.values() if "train" in parts and len(parts) > 1]
-    if not whole:
-        return {}
-    trains = [folder for parts in whole for folder in parts["train"]]
-    twice = trains if len(trains) > 1 else next((same for same in whole[0].values() if len(same) > 1), [])
-    if twice:
-        raise DataError(
-            f"{origin}: {' and '.join(f'{top}{folder}/' for folder in twice[:3])} may all be the same part; leave one"
-        )
-    return {part: same[0] for part, same in whole[0].items()}
-
-
-def _refuse_lone_part(folders: Sequence[str], below: Sequence[str], top: str, origin: str) -> None:
-    """Raises `DataError` where folders are parts, and training or test pictures are missing."""
-    bare = {folder: match[0] for folder in folders if (match := part_of(folder)) in _BARE_PARTS and match is not None}
-    direct = {name.partition("/")[0] for name in below if name.count("/") == 1}
-    if not bare or (direct - set(bare)) or (len(folders) > 1 and direct & set(bare)):
-        return  # a class may be called "train": it holds pictures, as the other classes do
-    folder, part = next(iter(bare.items()))
-    lacking = f"{top}val/ or {top}test/" if part == "train" else f"{top}train/"
-    raise DataError(f"{origin}: {top}{folder}/ is one part; there are no pictures in class folders below {lacking}")
-
-
-def _parts_below_classes(below: Sequence[str], top: str, origin: str) -> dict[str, str]:
-    """Part by folder name where each class folder holds training and test folders; else nothing."""
-    seconds: dict[str, str] = {}
-    outside = ""
-    for name in below:
-        folders = name.split("/")[1:-1]
-        match = part_of(folders[0]) if folders else None
-        if match in _BARE_PARTS and match is not None:
-            seconds[folders[0]] = match[0]
-        elif "/" in name:
-            outside = outside or name
-    if "train" not in seconds.values() or len(set(seconds.values())) < 2:
-        return {}
-    if outside:
-        raise DataError(
-            f"{origin}: class folders hold parts ({', '.join(sorted(seconds))}), but {top}{outside} lies in none; put "
-            "it into one of them"
-        )
-    return seconds
 
 
 def _left_out(names: Sequence[str], used: set[str], top: str, roots: Sequence[str]) -> tuple[str, ...]:
