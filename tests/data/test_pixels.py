@@ -148,3 +148,19 @@ def test_deep_pictures_are_scaled_by_their_format_not_by_what_they_reach(tmp_pat
         train = SOURCES.get("image-folder")(**keys).load().train
         assert (train.mean.tolist(), train.std.tolist()) == ([mean], [std])
         assert describe_input(train)["white"] == 255.0
+
+
+def test_domains_of_bytes_and_of_deep_pictures_keep_all_levels(tmp_path):
+    parts = []
+    for site, scale in (("bytes", 1), ("deep", 257)):
+        levels = [np.roll(np.arange(64) * 4, n).reshape(8, 8) * scale + (scale > 1) for n in range(10)]
+        files = {
+            f"{'ab'[n % 2]}/{n}.png": png16(x) if scale > 1 else encoded(x.astype(np.uint8))
+            for n, x in enumerate(levels)
+        }
+        path = str(write_tree(tmp_path / site, files))
+        parts.append({"name": site, "source": "image-folder", "path": path, "size": 8, "channels": 1})
+    train = SOURCES.get("domains")(parts=parts, size=8, channels=1).load().train
+    assert train.white == 255.0
+    assert np.abs(train.x[train.domain == 1].unique().numpy() - (np.arange(64) * 4 + 1 / 257)).max() < 1e-4
+    assert train.x[train.domain == 0].unique().tolist() == (np.arange(64) * 4.0).tolist()

@@ -198,11 +198,12 @@ def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
 
 
 def constant_inputs(train: Dataset) -> tuple[str, ...]:
-    """Notes on images and volumes that are constant or nearly so: nothing can be learned from these.
+    """Notes on samples that are constant or nearly so, or all the same: nothing can be learned from these.
 
-    A sample counts as constant if its values span at most a hundredth of what those of the whole training set span.
+    An image or volume counts as constant if its values span at most a hundredth of what those of the whole training set
+    span. Token ids have no notes.
     """
-    if train.x.dim() < 4:
+    if train.x.dtype == torch.int64:
         return ()
     x = train.x.numpy()
     samples = x.reshape(len(x), -1)
@@ -213,14 +214,16 @@ def constant_inputs(train: Dataset) -> tuple[str, ...]:
     notes = []
     if len(x) > 1 and all(np.array_equal(sample, samples[0]) for sample in samples):
         notes.append(f"all {len(x):,} training samples are the same")
+    if x.ndim < 4:
+        return tuple(notes)
     constant = int((high.astype(np.float64) - low <= span / 100).sum())
     if constant:
         notes.append(
             f"training samples that are constant or nearly so (blank pictures, say): {constant:,} of {len(x):,}"
         )
-    flat = [channel for channel in range(x.shape[1]) if x[:, channel].min() == x[:, channel].max()]
+    flat = [str(channel) for channel in range(x.shape[1]) if x[:, channel].min() == x[:, channel].max()]
     if flat:
-        notes.append(f"channel {', '.join(map(str, flat[:5]))} of {x.shape[1]} is constant in all training samples")
+        notes.append(f"channels that are constant in all training samples: {', '.join(flat[:5])} of {x.shape[1]}")
     return tuple(notes)
 
 

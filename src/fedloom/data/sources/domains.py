@@ -88,12 +88,13 @@ class Domains(ImageSource):
         loaded = {name: part.load() for name, part in self.made().items()}
         classes = self._common_classes(loaded)
         chosen = [self._choose(name, splits) for name, splits in loaded.items()]
+        whole = all(splits.train.x.dtype == torch.uint8 for splits in loaded.values())
         parts = []
         for side in (0, 1):
             counts = [len(rows[side]) for rows in chosen]
             ends = np.cumsum(counts)
             key = ("train.x", "test.x")[side]
-            x = new(key, (int(ends[-1]), self.channels, self.size, self.size), np.uint8)
+            x = new(key, (int(ends[-1]), self.channels, self.size, self.size), np.uint8 if whole else np.float32)
             labels = []
             for splits, rows, end, count in zip(loaded.values(), chosen, ends, counts, strict=True):
                 pixels, ids = self._samples(splits, rows[side], side)
@@ -107,7 +108,7 @@ class Domains(ImageSource):
         (first, reference), *others = loaded.items()
         for name, splits in loaded.items():
             x = splits.train.x
-            if x.dtype != torch.uint8 or x.dim() != 4:
+            if x.dim() != 4 or (x.dtype != torch.uint8 and splits.train.white != WHITE):
                 raise DataError(f"domains: {name} holds {x.dtype} of shape {tuple(x.shape)}; need uint8 images")
         for name, splits in others:
             if set(splits.train.classes) != set(reference.train.classes):
@@ -129,7 +130,7 @@ class Domains(ImageSource):
     def _samples(self, splits: Splits, rows: np.ndarray, side: int) -> Rows:
         """Pixels [n, c, h, w] and labels [n] of row numbers from `_choose`."""
         parts = [(splits.train, splits.test)[side]] if not self.pool_splits else [splits.train, splits.test]
-        x = np.empty((len(rows), *parts[0].input_shape), np.uint8)
+        x = np.empty((len(rows), *parts[0].input_shape), parts[0].x.numpy().dtype)
         y = np.empty(len(rows), np.int64)
         start = 0
         for part in parts:
