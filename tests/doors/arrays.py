@@ -151,7 +151,8 @@ DOORS = [
     refuses("other keys", npz(x_train=None, images=X), "lacks x_train; need x_train, y_train, x_test, y_test"),
     reads("a constant channel", both(np.stack([X, np.full_like(X, 9)], 1)),
           ("constant in all training samples: 1 of 2",)),
-    reads("the same features ten times", both(np.tile([[1.0, 2.0]], (12, 1))), ("all 12 training samples are the same",)),
+    reads("the same features ten times", both(np.tile([[1.0, 2.0]], (12, 1))),
+          ("all 12 training samples are the same",)),
     # pipes: reading them would never end
     refuses("a pipe as npz", npz_pipe, "set.npz: is a pipe or device"),
     refuses("a pipe as idx", idx(pipe("train-images-idx3-ubyte")), "train-images-idx3-ubyte: is a pipe or device"),

@@ -48,7 +48,7 @@ def read_samples(
         if tuple(part.shape[1:]) != expected.shape:
             raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
         parts.append(part)
-    for sentence in pictures.sentences():
+    for sentence in pictures.sentences(of_set=False):
         note(sentence)
     return names, torch.cat([part.float() if expected.ids is None else part for part in parts])
 

@@ -188,7 +188,8 @@ def as_stored(data: Any) -> tuple[Any, str]:
 def encoded_pictures(data: Any, name: str) -> Iterator[Any]:
     """The pictures of a column: their encoded bytes where they are at hand, else what the column holds."""
     feature = data.features[name]
-    if type(feature).__name__ != "Image" or not hasattr(data, "cast_column"):
+    converted = getattr(feature, "mode", None) is not None  # by the library, as the dataset's author or user says
+    if type(feature).__name__ != "Image" or converted or not hasattr(data, "cast_column"):
         yield from data[name]
         return
     undecoded = data.cast_column(name, type(feature)(decode=False))[name]

@@ -30,9 +30,14 @@ class PictureNotes:
         self._counts[kind] += 1
         self._first.setdefault(kind, name)
 
-    def sentences(self) -> tuple[str, ...]:
-        """One sentence for each kind that occurred among the pictures that were read."""
+    def sentences(self, *, of_set: bool = True) -> tuple[str, ...]:
+        """One sentence for each kind that occurred among the pictures that were read.
+
+        of_set: also how many levels they have, which decides how the pixels of a set are kept.
+        """
         counts = dict(self._counts)
+        if not of_set:
+            counts.pop("deep", None)
         if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
             counts.pop("dark", None)
         return tuple(
