@@ -280,8 +280,8 @@ def test_the_real_library():
         assert torch.equal(formatted.train.y, plain.train.y)
     assert "not applied" in from_huggingface(pictures.with_transform(dict), size=8).notes[0]
     named = pictures.cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
-    other = pictures.cast_column("label", datasets.ClassLabel(names=["dog", "cat"]))
-    assert from_huggingface({"train": named, "test": other}, size=8).test.y.tolist() == (1 - Y).tolist() * 3
+    reordered = pictures.cast_column("label", datasets.ClassLabel(names=["dog", "cat"]))
+    assert from_huggingface({"train": named, "test": reordered}, size=8).test.y.tolist() == (1 - Y).tolist() * 3
 
 
 def test_the_digest_knows_of_standardised_features():

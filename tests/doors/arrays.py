@@ -30,12 +30,12 @@ def npz(**changes: Any) -> Write:
     return write
 
 
-def both(x: np.ndarray) -> Write:
+def parts_of(x: np.ndarray) -> Write:
     return npz(x_train=x, x_test=x[::-1])
 
 
 def of(shape: tuple[int, ...], dtype: type = np.uint8) -> Write:
-    return both(RNG.integers(0, 256, (12, *shape)).astype(dtype))
+    return parts_of(RNG.integers(0, 256, (12, *shape)).astype(dtype))
 
 
 def idx(change: Callable[[Path], Any] = lambda folder: None, pack: Callable[[bytes], bytes] = bytes) -> Write:
@@ -118,19 +118,19 @@ DOORS = [
     reads("volumes", of((1, 4, 6, 6)), shape=(1, 4, 6, 6)),
     reads("volumes with channels last", of((4, 6, 6, 2)), shape=(2, 4, 6, 6)),
     # kinds of numbers
-    reads("16 bits", both(X.astype(np.uint16) * 257), range=(float(X.min()) * 257, float(X.max()) * 257)),
-    reads("big-endian", both(X.astype(">f4")), levels=len(np.unique(X))),
+    reads("16 bits", parts_of(X.astype(np.uint16) * 257), range=(float(X.min()) * 257, float(X.max()) * 257)),
+    reads("big-endian", parts_of(X.astype(">f4")), levels=len(np.unique(X))),
     reads("big-endian labels", npz(y_train=Y.astype(">i8"), y_test=Y.astype(">i2")), classes=("0", "1", "2")),
-    reads("column order in memory", both(np.asfortranarray(X)), levels=len(np.unique(X))),
-    reads("every second column", both(X[:, :, ::2]), shape=(1, 6, 3)),
+    reads("column order in memory", parts_of(np.asfortranarray(X)), levels=len(np.unique(X))),
+    reads("every second column", parts_of(X[:, :, ::2]), shape=(1, 6, 3)),
     reads("words as labels", npz(y_train=np.array(list("cab") * 4), y_test=np.array(list("abc") * 4)),
           classes=("a", "b", "c")),
-    refuses("booleans", both(X > 9), "dtype bool", 'x.astype("uint8")'),
-    refuses("complex numbers", both(X.astype(complex)), "dtype complex128"),
-    refuses("objects", both(X.astype(object)), "Object arrays cannot be loaded"),
-    refuses("records", both(np.zeros(12, [("a", "f4"), ("b", "f4")])), "samples have dtype [('a'"),
-    refuses("dates", both(np.zeros((12, 4), "M8[s]")), "dtype datetime64[s]"),
-    refuses("not finite", both(np.where(X > 250, np.nan, X)), "values are NaN or infinite"),
+    refuses("booleans", parts_of(X > 9), "dtype bool", 'x.astype("uint8")'),
+    refuses("complex numbers", parts_of(X.astype(complex)), "dtype complex128"),
+    refuses("objects", parts_of(X.astype(object)), "Object arrays cannot be loaded"),
+    refuses("records", parts_of(np.zeros(12, [("a", "f4"), ("b", "f4")])), "samples have dtype [('a'"),
+    refuses("dates", parts_of(np.zeros((12, 4), "M8[s]")), "dtype datetime64[s]"),
+    refuses("not finite", parts_of(np.where(X > 250, np.nan, X)), "values are NaN or infinite"),
     # labels
     refuses("one-hot labels", npz(y_train=np.eye(3, dtype=int)[Y]), "one label per sample", "y.argmax(1)"),
     refuses("whole labels as real numbers", npz(y_train=Y / 1), "labels have dtype float64", "y.astype(int)"),
@@ -149,9 +149,9 @@ DOORS = [
     refuses("no features", of((0,)), "hold no values"),
     refuses("no samples", npz(x_train=X[:0], y_train=Y[:0]), "holds no samples"),
     refuses("other keys", npz(x_train=None, images=X), "lacks x_train; need x_train, y_train, x_test, y_test"),
-    reads("a constant channel", both(np.stack([X, np.full_like(X, 9)], 1)),
+    reads("a constant channel", parts_of(np.stack([X, np.full_like(X, 9)], 1)),
           ("constant in all training samples: 1 of 2",)),
-    reads("the same features ten times", both(np.tile([[1.0, 2.0]], (12, 1))),
+    reads("the same features ten times", parts_of(np.tile([[1.0, 2.0]], (12, 1))),
           ("all 12 training samples are the same",)),
     # pipes: reading them would never end
     refuses("a pipe as npz", npz_pipe, "set.npz: is a pipe or device"),

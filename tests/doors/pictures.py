@@ -56,8 +56,8 @@ def palette(number: int) -> bytes:
 
 
 def frames(number: int, kind: str) -> bytes:
-    first, *others = (Image.fromarray(grey(number + shift)) for shift in (0, 1))
-    return saved(first, kind, save_all=True, append_images=others)
+    first, *later = (Image.fromarray(grey(number + shift)) for shift in (0, 1))
+    return saved(first, kind, save_all=True, append_images=later)
 
 
 def folder(draw: Callable[[int], bytes], suffix: str = ".png", **keys: Any) -> Callable[[Path], dict[str, Any]]:

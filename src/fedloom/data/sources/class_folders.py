@@ -58,11 +58,11 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
         tested = [part for part in ("test", "val") if part in parts]  # test pictures may lack classes: then it is val
         with_classes = [part for part in tested if any(_is_inside(name, f"{parts[part]}/") for name in below.values())]
         chosen = (with_classes or tested)[0]
-        train, known, train_root = _classes_below(pictures, f"{top}{parts['train']}", classes, origin, True)
-        test, _, test_root = _classes_below(pictures, f"{top}{parts[chosen]}", known, origin, True)
+        train, class_names, train_root = _classes_below(pictures, f"{top}{parts['train']}", classes, origin, True)
+        test, _, test_root = _classes_below(pictures, f"{top}{parts[chosen]}", class_names, origin, True)
         roots = [train_root, test_root]
     else:
-        listed, known, root = _classes_below(pictures, top.rstrip("/"), classes, origin, False)
+        listed, class_names, root = _classes_below(pictures, top.rstrip("/"), classes, origin, False)
         roots = [root]
         if parts_below:
             chosen = "test" if "test" in parts_below.values() else "val"
@@ -70,12 +70,12 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
             train, test = ([item for item in listed if by_part[item[0]] == part] for part in ("train", chosen))
         else:
             train, test = listed, None
-    if len(known) == 1:
+    if len(class_names) == 1:
         raise DataError(
-            f"{origin}: all pictures are of one class, '{known[0]}'; need a folder for each of two classes or more"
+            f"{origin}: all pictures are of one class, '{class_names[0]}'; need folders of two classes or more"
         )
     used = {name for name, _ in (*train, *(test or ()))}
-    return ClassFolders(train, test, tuple(known), _left_out(names, used, top, roots))
+    return ClassFolders(train, test, tuple(class_names), _left_out(names, used, top, roots))
 
 
 def list_classes(
@@ -86,8 +86,8 @@ def list_classes(
     Classes are the sorted folder names; where `classes` is given, the folders must be among these, and their order
     counts.
     """
-    listed, known, _ = _classes_below(names, below, classes, origin, False)
-    return listed, known
+    listed, class_names, _ = _classes_below(names, below, classes, origin, False)
+    return listed, class_names
 
 
 def _classes_below(
@@ -112,9 +112,9 @@ def _classes_below(
     if classes is not None and set(present) - set(classes):
         unknown = sorted(set(present) - set(classes))[0]
         raise DataError(f"{origin}: class folder '{prefix}{unknown}' is none of the classes {', '.join(classes)[:200]}")
-    known = list(present if classes is None else classes)
-    label = {name: c for c, name in enumerate(known)}
-    return [(name, label[folder]) for name, folder in zip(members, folders, strict=True)], known, prefix
+    class_names = list(present if classes is None else classes)
+    label = {name: c for c, name in enumerate(class_names)}
+    return [(name, label[folder]) for name, folder in zip(members, folders, strict=True)], class_names, prefix
 
 
 def missing_classes(train: Listed, test: Listed, classes: Sequence[str], where: str = "") -> tuple[str, ...]:
@@ -153,15 +153,19 @@ def _left_out(names: Sequence[str], used: set[str], top: str, roots: Sequence[st
     """
     rest = [name for name in names if name not in used and name.rpartition("/")[2].lower() not in _SYSTEM_FILES]
     pictures = [name for name in rest if is_image(name)]
-    others = Counter(PurePosixPath(name).suffix.lower() or "without a suffix" for name in rest if not is_image(name))
+    unread_suffixes = Counter(
+        PurePosixPath(name).suffix.lower() or "without a suffix" for name in rest if not is_image(name)
+    )
     notes = []
     if pictures:
         by_folder = Counter(f"{name.removeprefix(top).rpartition('/')[0].partition('/')[0]}/" for name in pictures)
         shown = _shown([f"{count:,} in {folder}" for folder, count in by_folder.most_common()])
         notes.append(f"pictures outside the class folders that are read: {len(pictures):,} ({shown})")
-    if others:
-        shown = _shown([f"{count:,} {suffix}" for suffix, count in others.most_common()])
-        notes.append(f"files that are no pictures of a format that is read: {sum(others.values()):,} ({shown})")
+    if unread_suffixes:
+        shown = _shown([f"{count:,} {suffix}" for suffix, count in unread_suffixes.most_common()])
+        notes.append(
+            f"files that are no pictures of a format that is read: {sum(unread_suffixes.values()):,} ({shown})"
+        )
     folders = [
         {
             root + name[len(root) :].partition("/")[0]
@@ -171,7 +175,7 @@ def _left_out(names: Sequence[str], used: set[str], top: str, roots: Sequence[st
         for root in roots
         for listed in (rest, used)
     ]
-    empty = sorted(set().union(*folders[::2]) - set().union(*folders[1::2])) if others else []
+    empty = sorted(set().union(*folders[::2]) - set().union(*folders[1::2])) if unread_suffixes else []
     if empty:
         notes.append(
             f"folders beside the classes without a picture that is read, which are no classes: {_shown(empty)}"

@@ -204,13 +204,13 @@ def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: Picture
     swapped = [
         (mode[:-4] + _OTHER_BYTE[mode[-4:]], *rest) for mode, (_, *rest) in zip(raw_modes, arguments, strict=True)
     ]
-    other = Image.open(io.BytesIO(raw), formats=[str(image.format)])
-    other.tile = [
+    lower = Image.open(io.BytesIO(raw), formats=[str(image.format)])
+    lower.tile = [
         type(tile)(*tile[:3], args if isinstance(tile[3], tuple) else args[0])
         for tile, args in zip(tiles, swapped, strict=True)
     ]
-    other.load()
-    return other
+    lower.load()
+    return lower
 
 
 def _is_drawn_in_alpha(colours: Sequence[tuple[float, float]], alpha: tuple[float, float]) -> bool:
