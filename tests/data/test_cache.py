@@ -179,6 +179,25 @@ def test_another_array_may_take_the_place_of_one_filled_in_place(source_file):
     assert (cached("toy", {}, [source_file], build).arrays["x"] == VALUES).all()
 
 
+def test_an_array_may_be_made_anew_with_another_kind_of_numbers(source_file):
+    def build(writer):
+        small = writer.new("x", (3, 4), np.uint8)
+        small[...] = VALUES
+        wide = writer.new("x", (3, 4), np.float32)
+        wide[...] = small  # still as it was filled
+        writer.add("x", wide)
+
+    for _ in range(2):
+        array = cached("toy", {}, [source_file], build).arrays["x"]
+        assert (array.dtype, (array == VALUES).all()) == ("float32", True)
+
+
+def test_a_file_name_that_is_not_utf8_is_no_obstacle(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.bin")
+    path.write_bytes(b"1")
+    assert (cached("toy", {}, [path], Build()).arrays["x"] == VALUES).all()
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"absent\.bin: no such file"):
         cached("toy", {}, [tmp_path / "absent.bin"], Build())

@@ -377,7 +377,10 @@ def test_a_new_picture_is_noticed(tmp_path):
         ({"a.png": encoded(pixels(0))}, "no pictures in class folders"),
         ({"train/a/1.png": encoded(pixels(0))}, "no pictures in class folders below val/"),
         ({"train/a/1.png": encoded(pixels(0)), "test/b/1.png": encoded(pixels(1))}, "class folder 'test/b' is none of"),
-        ({"train/a/1.png": b"", "test/a/1.png": encoded(pixels(1))}, r"train/a/1\.png: cannot be decoded"),
+        (
+            {"train/a/1.png": b"", "train/b/1.png": encoded(pixels(0)), "test/a/1.png": encoded(pixels(1))},
+            r"train/a/1\.png: cannot be decoded",
+        ),
     ],
 )
 def test_folders_that_are_no_set_are_refused(tmp_path, files, message):

@@ -173,24 +173,31 @@ def test_clients_that_do_not_fit_are_refused(arguments, message):
 
 
 class Column:
-    names = None
+    def __init__(self, names=None):
+        self.names = names
 
 
 class FakeSet:
-    """As much of `datasets.Dataset` as is used."""
+    """As much of `datasets.Dataset` as is used. names: of the label column; kind: the output format."""
 
-    def __init__(self, **columns):
+    def __init__(self, names=None, kind=None, **columns):
+        self.names, self.format = names, {"type": kind}
         self.columns = {"label": Y.tolist(), "image": [Image.fromarray(x) for x in X]} | columns
-        self.column_names, self.features = list(self.columns), dict.fromkeys(self.columns, Column())
+        self.column_names, self.features = list(self.columns), dict.fromkeys(self.columns, Column(names))
+
+    def with_format(self, kind):
+        return FakeSet(self.names, kind, **self.columns)
 
     def __len__(self):
         return len(self.columns["label"])
 
     def __getitem__(self, name):
+        if self.format["type"] is not None:
+            return torch.zeros(len(self))  # what a format hands out is of another kind
         return self.columns[name]
 
     def select(self, rows):
-        return FakeSet(**{key: [values[row] for row in rows] for key, values in self.columns.items()})
+        return FakeSet(self.names, **{key: [values[row] for row in rows] for key, values in self.columns.items()})
 
 
 def test_plain_whole_numbers_as_labels_with_a_test_split():
@@ -222,12 +229,59 @@ def test_hugging_face_data_that_do_not_fit_are_refused(data, keys, message):
         from_huggingface(data, **({"size": 8} | keys))
 
 
+def test_labels_are_matched_by_name():
+    train = FakeSet(["cat", "dog"])
+    for test in (FakeSet(["dog", "cat", "eel"]), FakeSet(label=["dog", "cat"] * 5)):
+        splits = from_huggingface({"train": train, "test": test}, size=8)
+        assert (splits.train.classes, splits.test.y.tolist()) == (("cat", "dog"), [1, 0] * 5)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (["cat", "dog"], ["cat", "eel"], "label 'eel' is none of cat, dog"),
+        (["cat", "dog"], None, r"\(test: label\): labels are numbers, and those of the training set have names"),
+        (None, ["cat", "dog"], r"\(test: label\): labels have names, those of the training set have none"),
+        (["cat", "dog"], ["dog"], r"\(test: label\): label 1 is none of the 1 names"),
+    ],
+)
+def test_names_that_are_missing_or_unknown_are_refused(train, test, message):
+    with pytest.raises(DataError, match=message):
+        from_huggingface({"train": FakeSet(train), "test": FakeSet(test)}, size=8)
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "pandas", "custom"])
+def test_an_output_format_is_not_used(kind):
+    splits = from_huggingface({"train": FakeSet(kind=kind), "test": FakeSet(kind=kind)}, size=8)
+    assert (splits.train.x.numpy() == X.transpose(0, 3, 1, 2)).all()
+    assert [note[:13] for note in splits.notes] == ["set_transform"] * (kind == "custom")
+
+
+@pytest.mark.parametrize("only_test", [False, True])
+def test_deep_pictures_keep_their_levels(only_test):
+    deep = FakeSet(image=[Image.fromarray(x[..., 0].astype(np.uint16) * 16 + 7) for x in X])  # 12 bits
+    train = FakeSet(image=[Image.fromarray(x[..., 0]) for x in X]) if only_test else deep
+    splits = from_huggingface({"train": train, "test": deep}, size=8, channels=1)
+    assert splits.train.x.dtype == splits.test.x.dtype == torch.float32
+    assert np.abs(splits.test.x[:, 0].numpy() * 257 - (X[..., 0] * 16.0 + 7)).max() < 1e-2
+    assert "more than 256 levels" in splits.notes[0]
+
+
 def test_the_real_library():
     datasets = pytest.importorskip("datasets", reason="needs the extra hub")
     pictures = datasets.Dataset.from_dict({"image": [Image.fromarray(x) for x in X] * 3, "label": Y.tolist() * 3})
     parts = datasets.DatasetDict({"train": pictures, "test": pictures.select(range(10))})
     scenario = fl.scenario(parts, clients=3)
     assert (scenario.class_names, len(scenario.test_set), scenario.clients) == (("0", "1"), 10, 3)
+    plain = from_huggingface(parts, size=8)
+    for kind in ("torch", "numpy", "pandas", "arrow"):
+        formatted = from_huggingface(parts.with_format(kind), size=8)
+        assert torch.equal(formatted.train.x, plain.train.x)
+        assert torch.equal(formatted.train.y, plain.train.y)
+    assert "not applied" in from_huggingface(pictures.with_transform(dict), size=8).notes[0]
+    named = pictures.cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
+    reordered = pictures.cast_column("label", datasets.ClassLabel(names=["dog", "cat"]))
+    assert from_huggingface({"train": named, "test": reordered}, size=8).test.y.tolist() == (1 - Y).tolist() * 3
 
 
 def test_the_digest_knows_of_standardised_features():

@@ -135,7 +135,7 @@ DOORS = [
         notes=(("all samples are of one class, '1'",),),
     ),
     Door(
-        "a class without tests",
+        "a class without test texts",
         _files(_ENGLISH, "1\tgood\n"),
         {"test": 1},
         notes=(("(test): classes without", "(1): 0"),),

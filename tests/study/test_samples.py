@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,15 @@ def test_pictures_are_scaled_to_the_stored_range_and_size(tmp_path: Path) -> Non
     assert x[1].unique().tolist() == pytest.approx([51 / 255 * 16])
 
 
+def test_unusual_pictures_are_named(tmp_path: Path) -> None:
+    frames = [Image.fromarray(np.full((4, 4), level, np.uint8)) for level in (0, 90)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    notes: list[str] = []
+    read_samples([tmp_path / "a.gif"], GREY, notes.append)
+    (note,) = notes
+    assert "only the first is read: 1 of 1" in note
+
+
 def test_arrays_are_taken_as_they_are(tmp_path: Path) -> None:
     pixels = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
     named = arrays(tmp_path / "a.npz", x=pixels, y=np.zeros(2))
@@ -60,6 +70,9 @@ def test_arrays_are_taken_as_they_are(tmp_path: Path) -> None:
     last = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)
     _, x = read_samples([arrays(tmp_path / "c.npz", x_test=last)], colour)
     assert torch.equal(x, torch.from_numpy(last).permute(0, 3, 1, 2).float())
+    many = np.arange(64, dtype=np.uint8).reshape(1, 2, 4, 8)  # channels last, where 8 of them are no rule
+    _, x = read_samples([arrays(tmp_path / "e.npz", x=many)], but(GREY, shape=(8, 2, 4)))
+    assert torch.equal(x, torch.from_numpy(many).permute(0, 3, 1, 2).float())
     _, x = read_samples([arrays(tmp_path / "d.npz", x=[[1, 2, 3]])], ROWS)
     assert (x.dtype, x.tolist()) == (torch.float32, [[1, 2, 3]])
 
@@ -115,6 +128,9 @@ def bomb(path: Path) -> Path:
         (lambda p: picture(p / "a.png", np.zeros((4, 4))), ROWS, r"samples are float32 of shape \(3,\); give an .npz"),
         (lambda p: picture(p / "a.txt.png", np.zeros((4, 4))).rename(p / "a.md"), GREY, "give a picture or an .npz"),
         (lambda p: (p / "a.png", (p / "a.png").write_bytes(b"no"))[0], GREY, "cannot be decoded"),
+        (lambda p: (p / "a.png", (p / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n"))[0], GREY, "unknown format"),
+        (lambda p: (p / "a.png", os.mkfifo(p / "a.png"))[0], GREY, "is a pipe or device"),
+        (lambda p: (p / "a.npz", os.mkfifo(p / "a.npz"))[0], GREY, "is a pipe or device"),
         (lambda p: picture(p / "a.png", np.zeros((4, 4))), but(GREY, white=None), "give an .npz"),
         (lambda p: picture(p / "a.png", np.zeros((4, 4))), but(GREY, shape=(1, 4, 5)), "give an .npz"),
         (lambda p: arrays(p / "a.npz", a=[1], b=[2]), GREY, "holds a, b; name the samples x"),

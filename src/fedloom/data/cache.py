@@ -21,7 +21,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import DataError
 from fedloom.core.files import cache_dir, parse_json
 
-_FORMAT = 2
+_FORMAT = 3  # to be raised when sources read the same files otherwise, too: an entry must not serve old values
 _WAIT_SECONDS = 1800.0
 _BLOCK = 2**20
 _CHECKED_BLOCKS = 256
@@ -44,9 +44,13 @@ class Writer:
         self._open: dict[str, np.ndarray] = {}
 
     def new(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """An array on disk to be filled in place, for what does not fit into memory; hand it to `add` when full."""
+        """An array on disk to be filled in place, for what does not fit into memory; hand it to `add` when full.
+
+        A second array of the same name takes the first one's place on disk; the first one stays readable.
+        """
         path = self.folder / f"{name}.npy"
         try:
+            path.unlink(missing_ok=True)  # never cut a file short that is still mapped
             array = np.lib.format.open_memmap(path, "w+", dtype=np.dtype(dtype), shape=shape)
             if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash at some later write
                 with path.open("r+b") as stream:

@@ -22,7 +22,8 @@ class Dataset:
     the values alone. `domain` [n] int64 says where each sample comes from, an index into `domains`; None and () for a
     set of one origin. `features` [d] names the numbers of a table's rows, "column" or "column=word" (1 where the column
     holds that word, else 0); () for what is no table. `words` are those of a text source's token ids, from id 2 on; ()
-    where they are not known. Nothing is ever copied per client: clients are index views into these arrays.
+    where they are not known. `white` is the stored value of a picture's brightest pixel where the pictures' format
+    states it, else None. Nothing is ever copied per client: clients are index views into these arrays.
     """
 
     x: Tensor
@@ -34,6 +35,7 @@ class Dataset:
     domains: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    white: float | None = None
 
     @property
     def num_classes(self) -> int:
@@ -111,11 +113,15 @@ def checked(
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
         raise DataError(
             f"{origin}: samples of shape {x.shape} but labels of shape {y.shape}; need one label per sample"
+            f"{one_hot_hint(x, y)}"
         )
     if len(y) == 0:
         raise DataError(f"{origin}: holds no samples")
+    if x.size == 0:
+        raise DataError(f"{origin}: samples of shape {x.shape[1:]} hold no values")
     if not np.issubdtype(y.dtype, np.integer):
-        raise DataError(f"{origin}: labels have dtype {y.dtype}; need integers 0 .. C-1")
+        hint = "; convert them with y.astype(int)" if y.dtype.kind == "b" or _are_whole(y) else ""
+        raise DataError(f"{origin}: labels have dtype {y.dtype!s:.60}; need integers 0 .. C-1{hint}")
     if classes is None:
         (y,), classes = class_ids([y], origin)
     known = len(classes)
@@ -135,11 +141,22 @@ def checked(
     )
 
 
+def one_hot_hint(x: np.ndarray, y: np.ndarray) -> str:
+    """What messages add where labels are [n, C]."""
+    one_hot = y.ndim == 2 and x.ndim > 0 and len(x) == len(y)
+    return "; labels [n, C], one-hot or probabilities, become class ids by y.argmax(1)" if one_hot else ""
+
+
+def _are_whole(y: np.ndarray) -> bool:
+    return y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all())
+
+
 def _values(x: np.ndarray, origin: str) -> np.ndarray:
     """uint8 or finite float32, images with a channel axis."""
     if x.dtype != np.uint8:
         if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
-            raise DataError(f"{origin}: samples have dtype {x.dtype}; need uint8 or real numbers")
+            hint = '; convert them with x.astype("uint8")' if x.dtype == np.bool_ else ""
+            raise DataError(f"{origin}: samples have dtype {x.dtype!s:.60}; need uint8 or real numbers{hint}")
         with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite, and is refused below
             x = x.astype(np.float32)
         if not np.isfinite(x).all():
@@ -165,7 +182,8 @@ def _domain_ids(domain: np.ndarray, samples: int, known: int, origin: str) -> np
 
 
 def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation per channel of images [n, h, w] or [n, c, h, w], in the stored units.
+    """Mean and standard deviation per channel of images [n, h, w] or [n, c, h, w], or of volumes [n, c, d, h, w], in
+    the stored units.
 
     A constant channel gets standard deviation 1. Bytes are summed exactly, block by block, without a copy of the set.
     """
@@ -177,6 +195,36 @@ def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
         mean.append(centre)
         std.append(spread or 1.0)
     return mean, std
+
+
+def constant_inputs(train: Dataset) -> tuple[str, ...]:
+    """Notes on samples that are constant or nearly so, or all the same: nothing can be learned from these.
+
+    An image or volume counts as constant if its values span at most a hundredth of what those of the whole training set
+    span. Token ids have no notes.
+    """
+    if train.x.dtype == torch.int64:
+        return ()
+    x = train.x.numpy()
+    samples = x.reshape(len(x), -1)
+    low, high = samples.min(1), samples.max(1)
+    span = float(high.max()) - float(low.min())
+    if span == 0:
+        return (f"all {len(x):,} training samples are the same constant, {float(low[0]):g}",)
+    notes = []
+    if len(x) > 1 and all(np.array_equal(sample, samples[0]) for sample in samples):
+        notes.append(f"all {len(x):,} training samples are the same")
+    if x.ndim < 4:
+        return tuple(notes)
+    constant = int((high.astype(np.float64) - low <= span / 100).sum())
+    if constant:
+        notes.append(
+            f"training samples that are constant or nearly so (blank pictures, say): {constant:,} of {len(x):,}"
+        )
+    flat = [str(channel) for channel in range(x.shape[1]) if x[:, channel].min() == x[:, channel].max()]
+    if flat:
+        notes.append(f"channels that are constant in all training samples: {', '.join(flat[:5])} of {x.shape[1]}")
+    return tuple(notes)
 
 
 def _byte_moments(plane: np.ndarray) -> tuple[float, float]:

@@ -70,7 +70,11 @@ def describe_input(data: Dataset) -> dict[str, Any]:
 
 
 def _white(data: Dataset) -> float | None:
-    """The largest value; of bytes that reach half their range 255, of others (16 grey levels, say) what they reach."""
+    """What the format of pictures states; else the largest value, but 255 for bytes that reach half their range (others
+    have 16 grey levels, say).
+    """
+    if data.white is not None:
+        return data.white
     if float(data.x.min()) < 0:
         return None
     largest = float(data.x.max())

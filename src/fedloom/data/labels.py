@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -54,8 +55,12 @@ def class_ids(
     """
     labels = [_plain(part, origin) for part in parts]
     if classes is not None and len(set(classes)) < len(classes):
-        twice = next(name for place, name in enumerate(classes) if name in classes[:place])
+        twice = next(name for name, count in Counter(classes).items() if count > 1)
         raise DataError(f"{origin}: class name '{twice}' occurs twice; give each class a name of its own")
+    if classes is not None and len(classes) > max(_MANY, sum(map(len, labels))):
+        raise DataError(
+            f"{origin}: {len(classes):,} class names for {sum(map(len, labels)):,} samples; name classes, not samples"
+        )
     if all(part.dtype.kind == "U" for part in labels):
         return named_ids(labels, [f"{origin} (train)", f"{origin} (test)"], classes)
     numbers = [part for part in labels if part.dtype.kind in "iu"]

@@ -84,7 +84,7 @@ def _pixels(path: Path) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=["JPEG"]) as image:
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     except OSError as error:
         raise DataError(f"{path}: scikit-learn's photograph cannot be read ({error})") from None

@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from fedloom.core.errors import DataError
 from fedloom.data.cache import Entry, Writer, cached
-from fedloom.data.dataset import Dataset, channel_moments, checked
+from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
 from fedloom.data.sources.source import Source, Splits
 
 Allocate = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
@@ -34,8 +34,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids, of `words`; notes:
-    as in `Splits`."""
+    """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids, of `words`; white:
+    as in `Dataset`; notes: as in `Splits`."""
 
     origin: str
     train: Part
@@ -44,7 +44,12 @@ class Parsed:
     domains: tuple[str, ...] = ()
     tokens: bool = False
     words: tuple[str, ...] = ()
+    white: float | None = None
     notes: tuple[str, ...] = ()
+
+    def noted(self, *notes: str) -> Parsed:
+        """The same set with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
 
 
 def validated(parsed: Parsed) -> Splits:
@@ -61,6 +66,7 @@ def validated(parsed: Parsed) -> Splits:
                 tokens=parsed.tokens,
             ),
             words=parsed.words,
+            white=parsed.white,
         )
         for name, part in (("train", parsed.train), ("test", parsed.test))
     )
@@ -68,7 +74,7 @@ def validated(parsed: Parsed) -> Splits:
         raise DataError(
             f"{parsed.origin}: train {train.input_shape} and test {test.input_shape} differ in sample shape"
         )
-    return Splits(train, test, notes=parsed.notes)
+    return Splits(train, test, notes=(*parsed.notes, *constant_inputs(train)))
 
 
 class CachedSource(Source):
@@ -102,6 +108,7 @@ class CachedSource(Source):
             "classes": train.classes,
             "domains": train.domains,
             "words": train.words,
+            "white": train.white,
             "moments": own_moments(train),
             "notes": splits.notes,
         }
@@ -131,7 +138,9 @@ class ImageSource(CachedSource):
         """Both parts with the chosen mean and deviation; sets without channels are left alone."""
         if own is None:
             return splits
-        scale, channels = 255.0 if splits.train.x.dtype == torch.uint8 else 1.0, splits.train.input_shape[0]
+        bytes_or_unit = 255.0 if splits.train.x.dtype == torch.uint8 else 1.0
+        scale = bytes_or_unit if splits.train.white is None else splits.train.white
+        channels = splits.train.input_shape[0]
         mean, std = {
             "own": own,
             "unit": [[0.0] * channels, [scale] * channels],
@@ -147,8 +156,8 @@ class ImageSource(CachedSource):
 
 
 def own_moments(train: Dataset) -> tuple[list[float], list[float]] | None:
-    """Mean and deviation per channel in stored units; None for what are no images."""
-    return channel_moments(train.x.numpy()) if train.x.dim() == 4 else None
+    """Mean and deviation per channel in stored units; None for what are no images and no volumes."""
+    return channel_moments(train.x.numpy()) if train.x.dim() >= 4 else None
 
 
 def _from_entry(entry: Entry) -> Splits:
@@ -163,6 +172,7 @@ def _from_entry(entry: Entry) -> Splits:
             domain=None if domain is None else torch.from_numpy(domain),
             domains=tuple(entry.meta["domains"]),
             words=tuple(entry.meta["words"]),
+            white=entry.meta["white"],
         )
 
     return Splits(dataset("train"), dataset("test"), notes=tuple(entry.meta.get("notes", ())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,8 +12,9 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocate, Normalise, Parsed, Part
+from fedloom.data.sources.class_folders import Listed, list_classes, missing_classes
 from fedloom.data.sources.files import Files
-from fedloom.data.sources.image_folder import Listed, decode_parts, list_classes
+from fedloom.data.sources.image_folder import decode_parts
 from fedloom.data.sources.images import resized
 from fedloom.data.sources.npz import channels_first, read_npz
 from fedloom.data.sources.published import PublishedImages
@@ -60,7 +62,13 @@ class _DomainFolders(PublishedImages):
         split = [self._split(files, names, number) for number in range(len(self.domain_names))]
         train, test = ([item for parts in split for item in parts[side]] for side in (0, 1))
         parsed = decode_parts(files, train, test, self.class_names, self.size, 3, new)
-        return self._with_domains(parsed, [(len(a), len(b)) for a, b in split])
+        missing = [
+            note
+            for domain, parts in zip(self.domain_names, split, strict=True)
+            for note in missing_classes(*parts, self.class_names, f" in domain {domain}")
+        ]
+        counts = [(len(a), len(b)) for a, b in split]
+        return self._with_domains(parsed.noted(*files.notes(), *missing), counts)
 
     def from_npz(self, path: Path, new: Allocate) -> Parsed:
         """x_<domain> [n, h, w, 3] uint8 (or features [n, d]) and y_<domain>, split as folders without lists are."""
@@ -121,7 +129,7 @@ class _DomainFolders(PublishedImages):
             Part(part.x, part.y, np.repeat(ids, [pair[side] for pair in counts]))
             for side, part in enumerate((parsed.train, parsed.test))
         )
-        return Parsed(parsed.origin, train, test, parsed.classes, self.domain_names)
+        return replace(parsed, train=train, test=test, domains=self.domain_names)
 
 
 @source("office-caltech10")

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from fedloom.core.errors import DataError, FedloomError
 from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part
 from fedloom.data.sources.images import resized
+from fedloom.data.sources.pixels import WHITE
 from fedloom.data.sources.source import SOURCES, Source, Splits, source
 from fedloom.data.sources.train_test_split import prefix, stratified
 
@@ -24,6 +25,7 @@ Rows = tuple[np.ndarray, np.ndarray]
 @source("domains")
 class Domains(ImageSource):
     """Image sources with the same classes, each a domain: resized to `size` x `size`, gray replicated to `channels`.
+    Classes are matched by name, and numbered as the first source has them.
 
     `parts` are names of sources, or mappings {name, source, and the source's own keys}; `paths` gives the path of a
     part by its name. Training images of each domain are in shuffled order, the same in every run, and `per_domain`
@@ -86,28 +88,30 @@ class Domains(ImageSource):
         loaded = {name: part.load() for name, part in self.made().items()}
         classes = self._common_classes(loaded)
         chosen = [self._choose(name, splits) for name, splits in loaded.items()]
+        whole = all(splits.train.x.dtype == torch.uint8 for splits in loaded.values())
         parts = []
         for side in (0, 1):
             counts = [len(rows[side]) for rows in chosen]
             ends = np.cumsum(counts)
             key = ("train.x", "test.x")[side]
-            x = new(key, (int(ends[-1]), self.channels, self.size, self.size), np.uint8)
+            x = new(key, (int(ends[-1]), self.channels, self.size, self.size), np.uint8 if whole else np.float32)
             labels = []
             for splits, rows, end, count in zip(loaded.values(), chosen, ends, counts, strict=True):
                 pixels, ids = self._samples(splits, rows[side], side)
                 x[end - count : end] = resized(pixels, self.size, self.channels)
-                labels.append(ids)
+                labels.append(np.array([classes.index(name) for name in splits.train.classes])[ids])
             parts.append(Part(x, np.concatenate(labels), np.repeat(np.arange(len(counts)), counts)))
-        return Parsed("domains", parts[0], parts[1], classes, tuple(loaded))
+        notes = tuple(f"domain {name}: {note}" for name, splits in loaded.items() for note in splits.notes)
+        return Parsed("domains", parts[0], parts[1], classes, tuple(loaded), white=WHITE, notes=notes)
 
     def _common_classes(self, loaded: Mapping[str, Splits]) -> tuple[str, ...]:
         (first, reference), *others = loaded.items()
         for name, splits in loaded.items():
             x = splits.train.x
-            if x.dtype != torch.uint8 or x.dim() != 4:
+            if x.dim() != 4 or (x.dtype != torch.uint8 and splits.train.white != WHITE):
                 raise DataError(f"domains: {name} holds {x.dtype} of shape {tuple(x.shape)}; need uint8 images")
         for name, splits in others:
-            if splits.train.classes != reference.train.classes:
+            if set(splits.train.classes) != set(reference.train.classes):
                 raise DataError(
                     f"domains: {name} has classes {_shown(splits)}, {first} has {_shown(reference)}; they must agree"
                 )
@@ -126,7 +130,7 @@ class Domains(ImageSource):
     def _samples(self, splits: Splits, rows: np.ndarray, side: int) -> Rows:
         """Pixels [n, c, h, w] and labels [n] of row numbers from `_choose`."""
         parts = [(splits.train, splits.test)[side]] if not self.pool_splits else [splits.train, splits.test]
-        x = np.empty((len(rows), *parts[0].input_shape), np.uint8)
+        x = np.empty((len(rows), *parts[0].input_shape), parts[0].x.numpy().dtype)
         y = np.empty(len(rows), np.int64)
         start = 0
         for part in parts:

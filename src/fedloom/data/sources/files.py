@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import lzma
 import os
+import stat
 import tarfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from fedloom.core.errors import DataError
 from fedloom.core.files import cache_dir
+from fedloom.data.memory import require_memory
+from fedloom.data.sources.regular_files import printable, read_regular, require_regular
 
 _DAMAGE = (
     OSError,
@@ -24,6 +28,8 @@ _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
 )
+ENCRYPTED = 1
+"""The flag of encrypted members of a .zip."""
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 
@@ -34,19 +40,22 @@ def data_dir() -> Path:
 
 
 class Files:
-    """Files of one folder, by their path relative to it ("train/cat/1.png")."""
+    """Files of one folder, by their path relative to it ("train/cat/1.png"). Links are followed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def names(self) -> list[str]:
-        """All names, sorted; hidden files are left out."""
-        found = (
-            Path(folder, name).relative_to(self.path).as_posix()
-            for folder, _, names in os.walk(self.path)
-            for name in names
-        )
-        return sorted(name for name in found if not _hidden(name))
+        """All names, sorted; hidden files are left out, and so are pipes and devices (see `notes`).
+
+        Raises `DataError` for a folder that cannot be read, and for a link back to a folder around it.
+        """
+        return sorted(self._walk()[0])
+
+    def notes(self) -> tuple[str, ...]:
+        """One sentence on what lies here and is not listed in `names`, since it holds no data."""
+        special = self._walk()[1]
+        return (f"pipes or devices that are not read: {special}",) if special else ()
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
@@ -54,23 +63,45 @@ class Files:
     def each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Name and contents, in the order that is cheapest to read. Raises `DataError` for what cannot be read."""
         for name in names:
-            try:
-                yield name, (self.path / name).read_bytes()
-            except FileNotFoundError:
-                raise DataError(f"{self.path / name}: no such file") from None
-            except OSError as error:
-                raise DataError(f"{self.path / name}: cannot be read ({error.strerror})") from None
+            yield name, read_regular(self.path / name)
 
     def read(self, name: str) -> bytes:
         return next(iter(self.each([name])))[1]
 
     def label(self, name: str) -> str:
         """The file as messages name it."""
-        return str(self.path / name)
+        return printable(str(self.path / name))
 
     def stamped(self, names: Sequence[str] | None = None) -> list[Path]:
         """The paths whose sizes and times say whether `names` (or all) have changed."""
         return [self.path / name for name in (self.names() if names is None else names)]
+
+    def _walk(self) -> tuple[list[str], int]:
+        """Names of files, and how many entries are neither files nor folders."""
+        names: list[str] = []
+        special = 0
+        pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]  # folders, and the folders around them
+        while pending:
+            prefix, around = pending.pop()
+            folder = self.path / prefix
+            try:
+                stat_of = folder.stat()
+                identity = (stat_of.st_dev, stat_of.st_ino)
+                if identity in around:
+                    raise DataError(f"{self.label(prefix)}: a link back to a folder around it; remove it")
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if _hidden(entry.name):
+                            continue
+                        if entry.is_dir():
+                            pending.append((f"{prefix}{entry.name}/", (*around, identity)))
+                        elif entry.is_file() or entry.is_symlink():  # a link to nothing is refused when it is read
+                            names.append(f"{prefix}{entry.name}")
+                        else:
+                            special += 1
+            except OSError as error:
+                raise DataError(f"{self.label(prefix)}: cannot be read ({error.strerror})") from None
+        return names, special
 
 
 class _Archive(Files):
@@ -78,6 +109,8 @@ class _Archive(Files):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        require_regular(path)
+        self._unread = 0
         try:
             listed = [name for name in self._list() if not _hidden(_safe(path, name))]
         except _DAMAGE as error:
@@ -85,9 +118,15 @@ class _Archive(Files):
         tops = {name.partition("/")[0] for name in listed}
         top = f"{tops.pop()}/" if len(tops) == 1 and all("/" in name for name in listed) else ""
         self._members = {name.removeprefix(top): name for name in listed}
+        if len(self._members) < len(listed):
+            twice = next(name for name, count in Counter(listed).items() if count > 1)
+            raise DataError(f"{path}: holds '{printable(twice)}' twice; pack it again, with each file once")
 
     def names(self) -> list[str]:
         return sorted(self._members)
+
+    def notes(self) -> tuple[str, ...]:
+        return (f"links or devices in the archive that are not read: {self._unread}",) if self._unread else ()
 
     def has(self, name: str) -> bool:
         return name in self._members
@@ -96,7 +135,7 @@ class _Archive(Files):
         wanted = {}
         for name in names:
             if name not in self._members:
-                raise DataError(f"{self.path}: holds no {name}")
+                raise DataError(f"{self.path}: holds no {printable(name)}")
             wanted[self._members[name]] = name
         try:
             for member, raw in self._read(wanted):
@@ -105,7 +144,7 @@ class _Archive(Files):
             raise _damaged(self.path, error) from None
 
     def label(self, name: str) -> str:
-        return f"{self.path}: {name}"
+        return printable(f"{self.path}: {name}")
 
     def stamped(self, names: Sequence[str] | None = None) -> list[Path]:
         return [self.path]
@@ -120,18 +159,27 @@ class _Archive(Files):
 class _Zip(_Archive):
     def _list(self) -> list[str]:
         with zipfile.ZipFile(self.path) as archive:
-            return [member.filename for member in archive.infolist() if not member.is_dir()]
+            members = [member for member in archive.infolist() if not member.is_dir()]
+        if any(member.flag_bits & ENCRYPTED for member in members):
+            raise DataError(f"{self.path}: is encrypted; unpack it, and give the folder")
+        plain = [member for member in members if not stat.S_ISLNK(member.external_attr >> 16)]
+        self._unread = len(members) - len(plain)
+        return [member.filename for member in plain]
 
     def _read(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(self.path) as archive:
             for name in wanted:
+                require_memory(archive.getinfo(name).file_size, self.label(name))
                 yield name, archive.read(name)
 
 
 class _Tar(_Archive):
     def _list(self) -> list[str]:
         with tarfile.open(self.path) as archive:
-            return [member.name.removeprefix("./") for member in archive if member.isfile()]
+            members = [member for member in archive if not member.isdir()]
+        plain = [member for member in members if member.isfile()]
+        self._unread = len(members) - len(plain)
+        return [member.name.removeprefix("./") for member in plain]
 
     def _read(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         left = set(wanted)
@@ -139,6 +187,7 @@ class _Tar(_Archive):
             for member in archive:
                 name = member.name.removeprefix("./")
                 if member.isfile() and name in left:
+                    require_memory(member.size, self.label(name))
                     stream = archive.extractfile(member)
                     left.remove(name)
                     yield name, stream.read() if stream is not None else b""
@@ -147,14 +196,14 @@ class _Tar(_Archive):
 
 
 def open_files(path: Path) -> Files:
-    """The files of a folder, .zip or .tar(.gz, .xz, .bz2). Raises `DataError` for anything else, for damaged archives
-    and for archives with members outside their own folder.
+    """The files of a folder, .zip or .tar(.gz, .xz, .bz2). Raises `DataError` for anything else, for damaged and
+    encrypted archives, and for archives with members outside their own folder or with two of one name.
     """
     if path.is_dir():
         return Files(path)
-    if path.suffix == ".zip":
+    if path.suffix.lower() == ".zip":
         return _Zip(path)
-    if path.name.endswith(_ARCHIVES):
+    if path.name.lower().endswith(_ARCHIVES):
         return _Tar(path)
     raise DataError(f"{path}: neither a folder nor an archive ({', '.join(_ARCHIVES)})")
 
@@ -177,7 +226,7 @@ def verify_md5(paths: Iterable[Path], published: dict[str, str]) -> None:
 def _safe(archive: Path, name: str) -> str:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0] == "/" or parts[0].endswith(":") or ".." in parts:
-        raise DataError(f"{archive}: member '{name}' leads outside its folder; do not trust this archive")
+        raise DataError(f"{archive}: member '{printable(name)}' leads outside its folder; do not trust this archive")
     return name
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,7 +13,10 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.labels import named_ids
 from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part, own_moments, validated
-from fedloom.data.sources.images import resized
+from fedloom.data.sources.images import resized, widen
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.pixels import WHITE, image_pixels, read_pixels
+from fedloom.data.sources.regular_files import read_regular
 from fedloom.data.sources.source import Splits, configured, source
 from fedloom.data.sources.text import Tokens, encode, refuse_unspaced, token_notes, vocabulary
 from fedloom.data.sources.train_test_split import stratified
@@ -24,9 +29,11 @@ class HuggingFace(ImageSource):
     """A classification set from the Hugging Face hub or a local folder of one: images, or texts if `text` is given.
 
     `dataset`, `subset` and `revision` as in `datasets.load_dataset`; `image` or `text`, and `label`, are column names;
-    without `test_split` 20 % of each class are held out, the same in every run. Images become `channels` x `size` x
-    `size`; texts become token ids, see `TextSource`. The only source that may touch the network; `offline` forbids it.
-    Parsed arrays are cached when `revision` is a commit hash, since only that always means the same data.
+    without `test_split` 20 % of each class are held out, the same in every run. Where both splits state class names,
+    labels are matched by name. Images become `channels` x `size` x `size`, read as those of `image-folder` are; texts
+    become token ids, see `TextSource`. The output format of a dataset (torch, numpy, ...) is not used. The only source
+    that may touch the network; `offline` forbids it. Parsed arrays are cached when `revision` is a commit hash, since
+    only that always means the same data.
     """
 
     later: ClassVar[frozenset[str]] = frozenset({"tokens"})
@@ -59,15 +66,18 @@ class HuggingFace(ImageSource):
 
     def parsed(self, train: Any, test: Any | None) -> Parsed:
         """The set in two `datasets.Dataset`, or in one of which a share is held out."""
-        labels, classes = self._labels([train] if test is None else [train, test])
-        data = [train, test]
+        data, notes = [], []
+        for part in (train,) if test is None else (train, test):
+            plain, note = as_stored(part)
+            data.append(plain)
+            notes += [note] if note and note not in notes else []
+        labels, classes = self._labels(data)
         if test is None:
             rows = stratified(labels[0], 0.2, np.random.default_rng(0), self.dataset)
-            data = [train.select(part) for part in rows]
+            data = [data[0].select(part) for part in rows]
             labels = [labels[0][part] for part in rows]
-        x, words = self._tokens(data) if self.text is not None else ([self._pixels(part) for part in data], ())
+        x, words = self._tokens(data) if self.text is not None else (self._pixels(data, notes), ())
         parts = [Part(samples, ids) for samples, ids in zip(x, labels, strict=True)]
-        notes = []
         for part, name in zip(parts if self.text is not None else (), ("train", "test"), strict=False):
             notes += token_notes(part.x, f"hf {self.dataset} ({name})")
         return Parsed(
@@ -77,6 +87,7 @@ class HuggingFace(ImageSource):
             classes,
             tokens=self.text is not None,
             words=words,
+            white=WHITE if self.text is None else None,
             notes=tuple(notes),
         )
 
@@ -99,38 +110,65 @@ class HuggingFace(ImageSource):
         finally:
             datasets.config.HF_HUB_OFFLINE = before
 
-    def _column(self, data: Any, name: str) -> Any:
+    def _require_column(self, data: Any, name: str) -> None:
         if name not in data.column_names:
             there = f"it has {', '.join(data.column_names)}: say which as image or text, and label"
             raise DataError(f"source hf: {self.dataset} has no column '{name}'; {there}")
+
+    def _column(self, data: Any, name: str) -> Any:
+        self._require_column(data, name)
         return data[name]
 
     def _labels(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-        """Class ids of each part and the class names: those that the set states, else its training labels."""
+        """Class ids of each part and the class names: those that the training set states, else its training labels.
+
+        Where parts state names, labels are matched by name: the ids of a test set may have another order.
+        """
         columns = [list(self._column(part, self.label)) for part in data]
         wrong = next((v for values in columns for v in values if not isinstance(v, int | str)), 0)
         if not isinstance(wrong, int | str):
             raise DataError(
                 f"source hf: {self.dataset} ({self.label}): {wrong!r:.60} is no label; need integers or words"
             )
-        names = getattr(data[0].features[self.label], "names", None)
-        if names is not None:
-            return [np.array(values, np.int64) for values in columns], tuple(map(str, names))
         origins = [f"source hf: {self.dataset} ({part}: {self.label})" for part in ("train", "test")]
-        return named_ids(columns, origins)
+        stated = [getattr(part.features[self.label], "names", None) for part in data]
+        if all(names is None for names in stated):
+            return named_ids(columns, origins)
+        classes = stated[0]
+        if classes is None:
+            raise DataError(f"{origins[1]}: labels have names, those of the training set have none; need names in both")
+        same = all(names == classes for names in stated)
+        ids = [_ids_by_name(*part, classes, same) for part in zip(columns, stated, origins, strict=False)]
+        return ids, tuple(map(str, classes))
 
-    def _pixels(self, data: Any) -> np.ndarray:
-        out = np.empty((len(data), self.channels, self.size, self.size), np.uint8)
-        for row, picture in enumerate(self._column(data, self.image)):
-            if not hasattr(picture, "convert"):
-                kind = type(picture).__name__
-                raise DataError(
-                    f"source hf: {self.dataset} ({self.image}): row {row} is a {kind}; need pictures, or text="
-                )
-            pixels = np.asarray(picture.convert("L" if self.channels == 1 else "RGB"))
-            shaped = pixels[None, None] if self.channels == 1 else pixels.transpose(2, 0, 1)[None]
-            out[row] = resized(shaped, self.size, self.channels)[0]
-        return out
+    def _pixels(self, data: list[Any], notes: list[str]) -> list[np.ndarray]:
+        """Pixels [n, channels, size, size] of each part: uint8, or float32 where one has more than 256 levels."""
+        pictures, arrays = PictureNotes(), {}
+        for part, rows in enumerate(data):
+            key = str(part)
+            arrays[key] = np.empty((len(rows), self.channels, self.size, self.size), np.uint8)
+            self._require_column(rows, self.image)
+            for row, picture in enumerate(encoded_pictures(rows, self.image)):
+                label = f"{self.dataset} ({self.image}), row {row} of {('train', 'test')[part]}"
+                pixels = self._one_picture(picture, label, row, pictures)
+                if pixels.dtype != arrays[key].dtype and pixels.dtype != np.uint8:
+                    widen(arrays, lambda _, shape, dtype: np.empty(shape, dtype))
+                arrays[key][row] = pixels
+        if arrays["0"].dtype != arrays[str(len(data) - 1)].dtype:  # the training set came first, as bytes
+            widen(arrays, lambda _, shape, dtype: np.empty(shape, dtype))
+        notes += pictures.sentences()
+        return list(arrays.values())
+
+    def _one_picture(self, picture: Any, label: str, row: int, notes: PictureNotes) -> np.ndarray:
+        if isinstance(picture, bytes):
+            pixels = read_pixels(picture, label, self.channels, notes)
+        elif hasattr(picture, "convert"):
+            pixels = image_pixels(picture, label, self.channels, notes)
+        else:
+            kind = type(picture).__name__
+            raise DataError(f"source hf: {self.dataset} ({self.image}): row {row} is a {kind}; need pictures, or text=")
+        planes = pixels[None] if self.channels == 1 else pixels.transpose(2, 0, 1)
+        return np.asarray(resized(planes[None], self.size, self.channels)[0])
 
     def _tokens(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
         texts = [list(self._column(part, str(self.text))) for part in data]
@@ -141,6 +179,50 @@ class HuggingFace(ImageSource):
             refuse_unspaced(texts[0], f"source hf: {self.dataset} ({self.text})")
         ids_of = vocabulary(texts[0], self.vocabulary, self.tokens)
         return [encode(part, ids_of, self.length, self.tokens) for part in texts], tuple(ids_of)
+
+
+def as_stored(data: Any) -> tuple[Any, str]:
+    """A `datasets.Dataset` without its output format (torch, numpy, ...), which would hand out other kinds of values;
+    and a note where that was a function of the user's.
+    """
+    kind = (getattr(data, "format", None) or {}).get("type")
+    if kind is None or not hasattr(data, "with_format"):
+        return data, ""
+    note = "set_transform and with_transform are not applied; use map to change the data" if kind == "custom" else ""
+    return data.with_format(None), note
+
+
+def encoded_pictures(data: Any, name: str) -> Iterator[Any]:
+    """The pictures of a column: their encoded bytes where they are at hand, else what the column holds."""
+    feature = data.features[name]
+    converted = getattr(feature, "mode", None) is not None  # by the library, as the dataset's author or user says
+    if type(feature).__name__ != "Image" or converted or not hasattr(data, "cast_column"):
+        yield from data[name]
+        return
+    undecoded = data.cast_column(name, type(feature)(decode=False))[name]
+    for row, encoded in enumerate(undecoded):
+        raw, path = (encoded or {}).get("bytes"), (encoded or {}).get("path")
+        if raw is not None:
+            yield raw
+        elif path is not None and Path(path).is_file():
+            yield read_regular(Path(path))
+        else:
+            yield data[row][name]
+
+
+def _ids_by_name(
+    labels: Sequence[int | str], stated: Sequence[str] | None, origin: str, classes: Sequence[str], same: bool
+) -> np.ndarray:
+    """Class ids of labels that are words, or indices into the names `stated`; `same`: these are the classes."""
+    if same:
+        return np.array(labels, np.int64)  # ids outside the names are refused later, with those of other sources
+    if stated is None and not all(isinstance(label, str) for label in labels):
+        raise DataError(f"{origin}: labels are numbers, and those of the training set have names; need names in both")
+    outside = next((v for v in labels if isinstance(v, int) and not 0 <= v < len(stated or ())), None)
+    if outside is not None:
+        raise DataError(f"{origin}: label {outside} is none of the {len(stated or ())} names; leave the sample out")
+    words = [label if isinstance(label, str) else (stated or ())[label] for label in labels]
+    return named_ids([words], [origin], classes)[0][0]
 
 
 def from_huggingface(data: Any, **keys: Any) -> Splits:

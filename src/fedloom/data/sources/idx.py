@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import zlib
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import numpy as np
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
+from fedloom.data.memory import require_memory
 from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.source import source
@@ -29,7 +31,11 @@ def parse_idx(raw: bytes, label: str) -> np.ndarray:
     """The array in the bytes of an IDX file, gzipped if `label` ends in .gz."""
     if label.endswith(".gz"):
         try:
-            raw = gzip.decompress(raw)
+            with gzip.open(io.BytesIO(raw)) as stream:
+                head = stream.read(4 + 4 * 255)
+            require_memory(_stated_size(head), label)  # before it is unpacked: a few bytes may become gigabytes
+            with gzip.open(io.BytesIO(raw)) as stream:
+                raw = stream.read(_stated_size(head) + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
                 f"{label}: cannot be read ({error}); the file is damaged or truncated, fetch it again"
@@ -43,6 +49,14 @@ def parse_idx(raw: bytes, label: str) -> np.ndarray:
     if len(raw) != expected:
         raise DataError(f"{label}: {len(raw)} bytes where its header promises {expected}; truncated, fetch it again")
     return np.frombuffer(raw, dtype, offset=start).reshape(shape).copy()
+
+
+def _stated_size(head: bytes) -> int:
+    """Bytes of the IDX file that begins with `head`; those of the head if it is no such file."""
+    if len(head) < 4 or head[2] not in _DTYPES or len(head) < 4 + 4 * head[3]:
+        return len(head)
+    shape = (int.from_bytes(head[4 + 4 * d : 8 + 4 * d], "big") for d in range(head[3]))
+    return 4 + 4 * head[3] + math.prod(shape) * _DTYPES[head[2]].itemsize
 
 
 def idx_names(files: Files, train: str, test: str) -> list[str]:

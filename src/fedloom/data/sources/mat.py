@@ -70,7 +70,10 @@ def _parse(raw: bytes, label: str) -> Part:
     if x is None or y is None or x.ndim != 4 or x.dtype != np.uint8 or y.dtype.kind not in "iuf":
         found = {name: (array.shape, str(array.dtype)) for name, array in arrays.items() if name in ("X", "y")}
         raise DataError(f"{label}: holds {found or 'neither X nor y'}; need X [h, w, c, n] uint8 and y [n, 1]")
-    labels = y.reshape(-1).astype(np.int64)
+    with np.errstate(invalid="ignore"):  # NaN becomes some whole number, and differs from it
+        labels = y.reshape(-1).astype(np.int64)
     if (labels != y.reshape(-1)).any():
         raise DataError(f"{label}: labels y are not whole numbers; need 0 .. 9, or 10 for digit 0")
+    if (labels == 10).any() and (labels == 0).any():
+        raise DataError(f"{label}: has labels 0 and 10, which both stand for digit 0; use one of them")
     return Part(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), np.where(labels == 10, 0, labels))

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocate, Parsed
+from fedloom.data.sources.class_folders import Listed
 from fedloom.data.sources.files import Files
-from fedloom.data.sources.image_folder import Listed, decode_parts
+from fedloom.data.sources.image_folder import decode_parts
 from fedloom.data.sources.published import PublishedImages
 from fedloom.data.sources.source import source
 from fedloom.data.sources.text import utf8

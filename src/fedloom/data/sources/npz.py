@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
 from fedloom.data.memory import require_memory
 from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
+from fedloom.data.sources.files import ENCRYPTED
+from fedloom.data.sources.regular_files import require_regular
 from fedloom.data.sources.source import source
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -25,6 +27,7 @@ def read_npz(path: Path, keys: Sequence[str] = _KEYS) -> dict[str, np.ndarray]:
 
     What headers and the archive's directory state is compared before anything is read: memory and time are bounded.
     """
+    require_regular(path)
     try:
         if not zipfile.is_zipfile(path) and path.exists():
             raise zipfile.BadZipFile("no zip archive")
@@ -34,6 +37,8 @@ def read_npz(path: Path, keys: Sequence[str] = _KEYS) -> dict[str, np.ndarray]:
             missing = [key for key in keys if key not in members]
             if missing:
                 raise DataError(f"{path}: lacks {', '.join(missing)}; need {', '.join(keys)}")
+            if any(info.flag_bits & ENCRYPTED for info in members.values()):
+                raise DataError(f"{path}: is encrypted; unpack it, and save the arrays with numpy.savez")
             for info in members.values():
                 _check_header(archive, info)
         require_memory(sum(info.file_size for info in members.values()), str(path))
@@ -67,13 +72,47 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 
 
 def channels_first(x: np.ndarray, new: Allocate | None = None, name: str = "") -> np.ndarray:
-    """[n, h, w, c] with c of 1 or 3 -> [n, c, h, w], in an array made by `new(name, ...)`; anything else as it is."""
-    if x.ndim != 4 or x.shape[-1] not in (1, 3) or x.shape[1] in (1, 3) or not x.size:
+    """Images [n, h, w, c] -> [n, c, h, w], and volumes alike, in an array made by `new(name, ...)`; anything else as it
+    is. `channels_last` says which is which.
+    """
+    if x.ndim < 4 or not x.size or not channels_last(x.shape[1:]):
         return x
-    n, h, w, c = x.shape
-    out = np.empty((n, c, h, w), x.dtype) if new is None else new(name, (n, c, h, w), x.dtype)
-    np.copyto(out.reshape(n, c, h * w), x.reshape(n, h * w, c).swapaxes(1, 2))  # flat: five times as fast
+    n, *size, c = x.shape
+    out = np.empty((n, c, *size), x.dtype) if new is None else new(name, (n, c, *size), x.dtype)
+    np.copyto(out.reshape(n, c, -1), x.reshape(n, -1, c).swapaxes(1, 2))  # flat: five times as fast
     return out
+
+
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether samples of this shape are [h, w, c] (or [d, h, w, c]) rather than [c, h, w].
+
+    An axis of 1 or 3 at one end is that of channels; then one end beside equal sides (32 x 32 x 8) or beside sides at
+    least twice as long. What stays unclear is taken as [c, h, w]; see `layout_notes`.
+    """
+    return _ends(shape) == (False, True)
+
+
+def layout_notes(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """A note on samples of this shape if it does not say where their channels are."""
+    first, last = _ends(shape) if len(shape) > 2 else (True, False)
+    if first != last:
+        return ()
+    return (f"samples of shape {shape} may be [c, h, w] or [h, w, c], and are read as [c, h, w]; move channels there",)
+
+
+def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
+    """Whether the first axis may be that of channels, and whether the last one may be."""
+    tests: tuple[Callable[[int, tuple[int, ...]], bool], ...] = (
+        lambda c, _: c in (1, 3),
+        lambda _, sides: len(set(sides)) == 1,
+        lambda c, sides: 2 * c <= min(sides),
+    )
+    ends = (False, False)
+    for test in tests:
+        ends = test(shape[0], shape[1:]), test(shape[-1], shape[:-1])
+        if any(ends):
+            break
+    return ends
 
 
 def parse_npz(path: Path, new: Allocate, classes: Sequence[str] | None = None) -> Parsed:
@@ -92,16 +131,16 @@ def parse_npz(path: Path, new: Allocate, classes: Sequence[str] | None = None) -
         Part(channels_first(arrays[f"x_{part}"], new, f"{part}.x"), labels)
         for part, labels in zip(("train", "test"), ids, strict=True)
     )
-    return Parsed(str(path), train, test, names)
+    return Parsed(str(path), train, test, names, notes=layout_notes(arrays["x_train"].shape[1:]))
 
 
 @source("npz")
 class Npz(ImageSource):
     """Any `.npz` with `x_train, y_train, x_test, y_test` (the Keras convention) and optional `classes`, at `path`.
 
-    Images [n, h, w], [n, h, w, c] with c of 1 or 3, or [n, c, h, w]; uint8 or real numbers; or features [n, d]. Labels
-    are integers from 0, or words; other integers are the names of their classes. Images are scaled by the training
-    set's own mean and standard deviation per channel.
+    Images [n, h, w], [n, h, w, c] or [n, c, h, w], volumes [n, c, d, h, w]; uint8 or real numbers; or features [n, d].
+    Labels are integers from 0, or words; other integers are the names of their classes. Images and volumes are scaled
+    by the training set's own mean and standard deviation per channel.
     """
 
     path: Path
@@ -109,6 +148,7 @@ class Npz(ImageSource):
     def files(self) -> Sequence[Path]:
         if not self.path.exists():
             raise DataError(f"{self.path}: no such file; expected an .npz with {', '.join(_KEYS)}")
+        require_regular(self.path)
         return [self.path]
 
     def parse(self, new: Allocate) -> Parsed:

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedloom.core.errors import DataError
+from fedloom.data.dataset import one_hot_hint
 from fedloom.data.labels import as_words, class_ids, in_order
+from fedloom.data.sources.as_arrays import ArrayLike, as_array, index_notes
 from fedloom.data.sources.cached import ImageSource, Normalise, Parsed, Part, own_moments, validated
-from fedloom.data.sources.npz import channels_first
+from fedloom.data.sources.npz import channels_first, layout_notes
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.pixels import WHITE
 from fedloom.data.sources.source import Splits, configured
 from fedloom.data.sources.train_test_split import stratified
 from fedloom.data.views import Views
-
-ArrayLike = Any
-"""Anything that numpy takes, torch tensors included."""
 
 
 def from_arrays(
@@ -40,7 +40,8 @@ def from_arrays(
 ) -> Splits:
     """Splits for `make_scenario` from samples x [n, ...] and labels y [n], whole numbers or words.
 
-    Images are [n, h, w], [n, h, w, c] or [n, c, h, w], uint8 or real; features [n, d]; with `tokens` ids [n, length].
+    Images are [n, h, w], [n, h, w, c] or [n, c, h, w], uint8 or real, or a list of Pillow's; volumes [n, c, d, h, w];
+    features [n, d]; with `tokens` ids [n, length].
     Labels 0 .. C-1 are class ids, in the order of `classes`; other labels name their class.
     `owners` [n] says whose each sample is, by number or word: each owner becomes a client. Or `domain` [n] holds
     indices into `domains`.
@@ -50,6 +51,39 @@ def from_arrays(
     mean 0 and deviation 1 over what clients train on, when the scenario is made. Images uint8 [n, c, h, w] in writable
     memory are not copied. Raises `DataError` for arrays that do not fit.
     """
+    return _splits(
+        [x_train, y_train, x_test, y_test],
+        PictureNotes(),
+        classes=classes,
+        owners=owners,
+        owners_test=owners_test,
+        domain=domain,
+        domain_test=domain_test,
+        domains=domains,
+        tokens=tokens,
+        normalise=normalise,
+        standardise=standardise,
+        test_share=test_share,
+    )
+
+
+def _splits(
+    data: Sequence[ArrayLike | None],
+    pictures: PictureNotes,
+    *,
+    classes: Sequence[str] | None = None,
+    owners: ArrayLike | None = None,
+    owners_test: ArrayLike | None = None,
+    domain: ArrayLike | None = None,
+    domain_test: ArrayLike | None = None,
+    domains: Sequence[str] = (),
+    tokens: bool = False,
+    normalise: Normalise = "own",
+    standardise: bool = False,
+    test_share: float = 0.2,
+) -> Splits:
+    """`from_arrays` of x and y for training, and for tests or None. pictures: counts those that are read as arrays."""
+    x_train, y_train, x_test, y_test = data
     origin = "from_arrays"
     if (x_test is None) != (y_test is None):
         raise DataError(f"{origin}: x_test and y_test belong together; give both or neither")
@@ -57,19 +91,29 @@ def from_arrays(
         raise DataError(f"{origin}: owners and domain both say where samples come from; give one of them")
     if x_test is None and (owners_test is not None or domain_test is not None):
         raise DataError(f"{origin}: owners_test and domain_test belong to x_test, which is not given")
-    x = [_samples(given, tokens, origin) for given in (x_train, x_test) if given is not None]
-    y = [_array(given, origin) for given in (y_train, y_test) if given is not None]
+    notes = [*index_notes(x_train, y_train), *index_notes(x_test, y_test)]
+    x = [as_array(samples, origin, pictures) for samples in (x_train, x_test) if samples is not None]
+    y = [as_array(labels, origin) for labels in (y_train, y_test) if labels is not None]
+    if not tokens:
+        notes += layout_notes(x[0].shape[1:])
+        x = [channels_first(samples) for samples in x]
     for samples, labels in zip(x, y, strict=True):
         if samples.ndim == 0 or labels.shape[:1] != samples.shape[:1]:
             raise DataError(f"{origin}: samples of shape {samples.shape} but labels of shape {labels.shape}")
+        if labels.ndim == 2 and labels.shape[1] > 1:
+            raise DataError(f"{origin}: labels of shape {labels.shape}{one_hot_hint(samples, labels)}")
     ids, names = class_ids(y, origin, classes)
-    where = [None if of is None else _array(of, origin) for of in (domain, domain_test)]
+    where = [None if of is None else as_array(of, origin) for of in (domain, domain_test)]
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
     parts = [Part(*given) for given in zip(x, ids, where, strict=False)]
     if len(parts) == 1:
         parts = held_out(parts[0], test_share, len(names), owners is not None, origin)
-    splits = validated(Parsed(origin, parts[0], parts[1], names, tuple(domains), tokens))
+    notes += pictures.sentences()
+    white = WHITE if pictures.total else None
+    splits = validated(
+        Parsed(origin, parts[0], parts[1], names, tuple(domains), tokens, white=white, notes=tuple(notes))
+    )
     measured = _all_features(splits, tokens) if standardise else ()
     scaled = configured(ImageSource, normalise=normalise).scaled(splits, own_moments(splits.train))
     return replace(scaled, owned=owners is not None, measured=measured)
@@ -85,8 +129,9 @@ def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
     names = getattr(train, "classes", None)
     if names is not None:
         keys.setdefault("classes", [str(name) for name in names])
-    x, y = _items(train, "train")
-    return from_arrays(x, y, *(() if test is None else _items(test, "test")), **keys)
+    pictures = PictureNotes()
+    pair = _items(train, "train", pictures)
+    return _splits([*pair, *((None, None) if test is None else _items(test, "test", pictures))], pictures, **keys)
 
 
 def from_clients(
@@ -103,16 +148,17 @@ def from_clients(
     labelled = next((data.classes for data in clients if getattr(data, "classes", None) is not None), None)
     if labelled is not None:
         keys.setdefault("classes", [str(name) for name in labelled])
-    x, y, owner = _stacked(clients, "client")
-    test: tuple[Any, ...] = ()
+    pictures = PictureNotes()
+    x, y, owner = _stacked(clients, "client", pictures)
+    test: tuple[Any, ...] = (None, None)
     if isinstance(tests, list):
         if len(tests) != len(clients):
             raise DataError(f"from_clients: {len(tests)} test sets for {len(clients)} clients; give one each, or one")
-        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set")
+        x_test, y_test, keys["owners_test"] = _stacked(tests, "test set", pictures)
         test = x_test, y_test
     elif tests is not None:
-        test = _pair(tests, "tests")
-    splits = from_arrays(x, y, *test, owners=owner, **keys)
+        test = _pair(tests, "tests", pictures)
+    splits = _splits([x, y, *test], pictures, owners=owner, **keys)
     if names is None:
         return splits
     called = tuple(map(str, names))
@@ -126,7 +172,7 @@ def owner_ids(
     """Ids [n] of the owners of each part's samples, None for a part without; and the owners' names, in order."""
     words: list[np.ndarray | None] = []
     for of, count in zip(owners, samples, strict=False):
-        plain = None if of is None else as_words(_array(of, origin))
+        plain = None if of is None else as_words(as_array(of, origin))
         if plain is not None and (plain.shape != (count,) or plain.dtype.kind not in "iuU"):
             raise DataError(
                 f"{origin}: owners have shape {plain.shape} and dtype {plain.dtype}; need ({count},), whole numbers "
@@ -164,18 +210,6 @@ def held_out(whole: Part, share: float, classes: int, owned: bool, origin: str) 
     return [Part(whole.x[part], whole.y[part], None if whole.domain is None else whole.domain[part]) for part in rows]
 
 
-def _array(value: ArrayLike, origin: str) -> np.ndarray:
-    try:
-        return np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise DataError(f"{origin}: no array can be made of this ({' '.join(str(error).split())[:200]})") from None
-
-
-def _samples(x: ArrayLike, tokens: bool, origin: str) -> np.ndarray:
-    samples = _array(x, origin)
-    return samples if tokens else channels_first(samples)
-
-
 def _all_features(splits: Splits, tokens: bool) -> tuple[int, ...]:
     shape = splits.train.input_shape
     if len(shape) != 1 or tokens:
@@ -183,14 +217,14 @@ def _all_features(splits: Splits, tokens: bool) -> tuple[int, ...]:
     return tuple(range(shape[0]))
 
 
-def _items(data: Any, part: str) -> tuple[np.ndarray, np.ndarray]:
+def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray]:
     samples: list[np.ndarray] = []
     labels: list[int | str] = []
     for row in range(_length(data, part)):
         item = data[row]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(f"from_torch: item {row} of {part} is a {type(item).__name__}; need (sample, label)")
-        sample, label = (_array(value, f"from_torch: item {row} of {part}") for value in item)
+        sample, label = (as_array(value, f"from_torch: item {row} of {part}", pictures) for value in item)
         if label.ndim > 0 or label.dtype.kind not in "iuU":
             shown = f"{item[1]!r:.60}".split("\n")[0]
             raise DataError(f"from_torch: label {row} of {part} is {shown}; need an integer or a word")
@@ -224,18 +258,18 @@ def _one_kind(labels: list[int | str], part: str) -> np.ndarray:
 
 def is_pair(data: Any) -> bool:
     """Whether this is (x, y) with an array of labels, rather than (sample, label)."""
-    return isinstance(data, tuple) and len(data) == 2 and np.ndim(_array(data[1], "labels")) > 0
+    return isinstance(data, tuple) and len(data) == 2 and np.ndim(as_array(data[1], "labels")) > 0
 
 
-def _pair(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _pair(data: Any, name: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray]:
     if is_pair(data):
-        return _array(data[0], name), _array(data[1], name)
-    return _items(data, name)
+        return as_array(data[0], name, pictures), as_array(data[1], name)
+    return _items(data, name, pictures)
 
 
-def _stacked(datasets: Sequence[Any], what: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _stacked(datasets: Sequence[Any], what: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All samples, all labels, and whose they are: the place of the dataset in the list."""
-    pairs = [_pair(data, f"{what} {place}") for place, data in enumerate(datasets)]
+    pairs = [_pair(data, f"{what} {place}", pictures) for place, data in enumerate(datasets)]
     if not pairs:
         raise DataError("from_clients: the list is empty; need one dataset a client")
     for place, (x, y) in enumerate(pairs):

@@ -9,8 +9,9 @@ import numpy as np
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocate, Parsed
+from fedloom.data.sources.class_folders import list_classes
 from fedloom.data.sources.files import Files
-from fedloom.data.sources.image_folder import decode_parts, list_classes
+from fedloom.data.sources.image_folder import decode_parts
 from fedloom.data.sources.published import PublishedImages
 from fedloom.data.sources.source import source
 from fedloom.data.sources.text import utf8

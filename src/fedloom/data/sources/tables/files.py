@@ -59,13 +59,6 @@ class TableFile:
         return [*notes, empty] if self.empty else notes
 
 
-def require_file(path: Path, need: str) -> None:
-    """Raises `DataError` for a path that is no regular file, so that nothing waits for a pipe or reads a device."""
-    if not path.is_file():
-        kind = " is a folder" if path.is_dir() else " is a pipe or a device" if path.exists() else ""
-        raise DataError(f"{path}{kind}: no such file; need {need}")
-
-
 def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: Collection[str] | None) -> TableFile:
     """A CSV file with a header.
 

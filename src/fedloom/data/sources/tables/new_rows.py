@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import DataError
+from fedloom.data.sources.regular_files import require_file
 from fedloom.data.sources.tables.columns import refuse_missing
 from fedloom.data.sources.tables.encoding import encoded
-from fedloom.data.sources.tables.files import require_file
 from fedloom.data.sources.tables.formats import Csv, Parquet
 from fedloom.data.sources.tables.words import refuse_misread
 

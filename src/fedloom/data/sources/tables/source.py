@@ -15,6 +15,7 @@ from fedloom.core.errors import DataError, nearest
 from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.cached import Parsed, Part, validated
 from fedloom.data.sources.python import held_out, owner_ids
+from fedloom.data.sources.regular_files import require_file
 from fedloom.data.sources.source import Source, Splits
 from fedloom.data.sources.tables.columns import Column, Spelling, read_column, refuse_missing
 from fedloom.data.sources.tables.encoding import encoded, vocabulary
@@ -22,7 +23,6 @@ from fedloom.data.sources.tables.files import (
     NO_HEADER,
     TableFile,
     looks_like_a_row,
-    require_file,
 )
 from fedloom.data.sources.tables.labels import label_ids
 from fedloom.data.sources.tables.notes import suspects

@@ -1,0 +1,47 @@
+"""What is unusual about the pictures of a set, counted while they are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+_SENTENCES = {
+    "deep": "pictures with more than 256 levels: {count}; all pixels are kept as real numbers from 0 to 255",
+    "dark": "pictures with 16 bits that use the lower 12 at most: {count}; normalise=own sees all their levels, unit "
+    "and half make them nearly black",
+    "reduced": "pictures with more than 8 bits per channel, of which the upper 8 are read: {count}, first {first}",
+    "frames": "pictures with several frames or pages, of which only the first is read: {count}, first {first}",
+    "format": "pictures of another format than their suffix says, read by their content: {count}, first {first}",
+    "drawn": "pictures drawn in their transparency alone, laid over white (light ones over black): {count}, first "
+    "{first}",
+    "exif": "pictures with a damaged EXIF block, whose orientation is not known: {count}, first {first}",
+}
+
+
+class PictureNotes:
+    """Counts the pictures of a set that are read, and what is unusual about them."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def add(self, kind: str, name: str) -> None:
+        """Count the picture `name` under `kind`, a key of `_SENTENCES`."""
+        self._counts[kind] += 1
+        self._first.setdefault(kind, name)
+
+    def sentences(self, *, of_set: bool = True) -> tuple[str, ...]:
+        """One sentence for each kind that occurred among the pictures that were read.
+
+        of_set: also how many levels they have, which decides how the pixels of a set are kept.
+        """
+        counts = dict(self._counts)
+        if not of_set:
+            counts.pop("deep", None)
+        if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
+            counts.pop("dark", None)
+        return tuple(
+            sentence.format(count=f"{counts[kind]:,} of {self.total:,}", first=self._first[kind])
+            for kind, sentence in _SENTENCES.items()
+            if kind in counts
+        )
