@@ -154,9 +154,9 @@ DOORS = [
     reads("the same features ten times", parts_of(np.tile([[1.0, 2.0]], (12, 1))),
           ("all 12 training samples are the same",)),
     # pipes: reading them would never end
-    refuses("a pipe as npz", npz_pipe, "set.npz: is a pipe or device"),
-    refuses("a pipe as idx", idx(pipe("train-images-idx3-ubyte")), "train-images-idx3-ubyte: is a pipe or device"),
-    refuses("a device as idx", idx(device), "t10k-labels-idx1-ubyte: is a pipe or device"),
+    refuses("a pipe as npz", npz_pipe, "set.npz: is a pipe or a device"),
+    refuses("a pipe as idx", idx(pipe("train-images-idx3-ubyte")), "train-images-idx3-ubyte: is a pipe or a device"),
+    refuses("a device as idx", idx(device), "t10k-labels-idx1-ubyte: is a pipe or a device"),
     reads("idx", idx(), classes=("0", "1", "2")),
     reads("idx, gzipped", idx(pack=gzip.compress), classes=("0", "1", "2")),
     refuses("idx of many zeros, gzipped", idx(pack=lambda raw: gzip.compress(raw[:4] + b"\xff" * 12 + bytes(10**6))),

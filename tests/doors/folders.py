@@ -205,9 +205,7 @@ DOORS = [
     reads("a zip", archive("set.ZIP", {f"outer/inner/{name}": raw for name, raw in PAIR.items()})),
     reads("a tar with links and devices", archive("set.tar", PAIR, tar_links), ("links or devices", "2")),
     reads("a zip with a link", archive("set.zip", PAIR, add_link), ("links or devices", "1")),
-    refuses(
-        "one class folder", tree(files(*names(["train", "test"], ["cat"]))), "all pictures are of one class, 'cat'"
-    ),
+    refuses("one folder", tree(files(*names(["train", "test"], ["cat"]))), "all pictures are of one class, 'cat'"),
     refuses("one class without parts", tree(files(*names(["*"], ["cat"], 5))), "all pictures are of one class, 'cat'"),
     refuses(
         "pictures in the parts themselves",

@@ -15,7 +15,7 @@ def require_regular(path: Path) -> None:
     except OSError:
         return  # the reader says it, in its own words
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise DataError(f"{path}: is a pipe or device; need a file")
+        raise DataError(f"{path}: is a pipe or a device; need a file")
 
 
 def require_file(path: Path, need: str) -> None:
@@ -24,7 +24,7 @@ def require_file(path: Path, need: str) -> None:
     need: what the file should hold, for the message.
     """
     if not path.is_file():
-        kind = "is a folder" if path.is_dir() else "is a pipe or device" if path.exists() else "no such file"
+        kind = "is a folder" if path.is_dir() else "is a pipe or a device" if path.exists() else "no such file"
         raise DataError(f"{printable(str(path))}: {kind}; need {need}")
 
 
