@@ -12,6 +12,7 @@ the hostile client where clients are tested.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import tempfile
 from collections.abc import Callable, Collection, Mapping
@@ -36,18 +37,21 @@ from fedloom.study.config import RunConfig, parse
 from fedloom.study.results import Result
 
 HOSTILE = 3  # the client
-SMALL = 4.9  # times the honest change: below the default flower.max_ratio
-Change = Callable[[Tensor, Tensor], Tensor]
-"""From a tensor that was uploaded and what was sent in its place (zeros, if nothing was), what the node uploads."""
+INSIDE = 0.95  # of what the bounds allow
+Change = Callable[[Tensor, Tensor, float], Tensor]
+"""From a tensor that was uploaded, what was sent in its place (zeros, if nothing was), and how many times larger than
+usual it may be: what the node uploads."""
 
 ATTACKS: dict[str, Change] = {
-    "x100": lambda value, sent: 100 * value,
-    "constant": lambda value, sent: torch.full_like(value, 1.0),
-    "1e38": lambda value, sent: torch.full_like(value, 1e38),
-    "nan": lambda value, sent: torch.full_like(value, float("nan")),
-    "x4.9": lambda value, sent: sent + SMALL * (value - sent),
-    "flipped x2": lambda value, sent: sent - 2 * (value - sent),
-    "constant, same length": lambda value, sent: torch.full_like(value, 1.0) * value.norm() / value.numel() ** 0.5,
+    "x100": lambda value, sent, limit: 100 * value,
+    "constant": lambda value, sent, limit: torch.full_like(value, 1.0),
+    "1e38": lambda value, sent, limit: torch.full_like(value, 1e38),
+    "nan": lambda value, sent, limit: torch.full_like(value, float("nan")),
+    "just inside": lambda value, sent, limit: sent + INSIDE * limit * (value - sent),
+    "flipped x2": lambda value, sent, limit: sent - 2 * (value - sent),
+    "constant, same length": lambda value, sent, limit: (
+        torch.full_like(value, 1.0) * value.norm() / value.numel() ** 0.5
+    ),
 }
 COUNT = "count"
 NAMES = (*ATTACKS, COUNT)
@@ -59,6 +63,8 @@ class HostileLink(Here):
     def __init__(self, nodes: Mapping[int, Node], attack: str, hostile: int = HOSTILE) -> None:
         super().__init__(nodes)
         self._attack, self._hostile = attack, hostile
+        config = nodes[hostile].config
+        self._sends, self._max_ratio = config.build_method().spec.sends, config.flower.max_ratio or 1.0
 
     def take(self, names: Collection[str]) -> list[tuple[str, Letter | str]]:
         for name in names:
@@ -76,11 +82,15 @@ class HostileLink(Here):
             return answer
         upload, sent = from_bytes(answer.body), from_bytes(letter.body)
         change = ATTACKS[self._attack]
-        forged = {name: changed(value, sent.get(name), change) for name, value in upload.items()}
+        limits = {name: self._max_ratio * kind.spread for name, kind in self._sends.items()}
+        forged = {
+            name: changed(value, sent.get(name), functools.partial(change, limit=limits.get(name, self._max_ratio)))
+            for name, value in upload.items()
+        }
         return Letter(answer.facts, to_bytes(forged))
 
 
-def changed(value: Any, sent: Any, change: Change) -> Any:
+def changed(value: Any, sent: Any, change: Callable[[Tensor, Tensor], Tensor]) -> Any:
     """An entry of an upload, every floating tensor and number of it changed; of a class table the held rows."""
     if isinstance(value, dict):
         before = sent if isinstance(sent, dict) else {}
@@ -96,7 +106,7 @@ def changed(value: Any, sent: Any, change: Change) -> Any:
     return value
 
 
-def _tensor(value: Tensor, sent: Tensor | None, change: Change) -> Tensor:
+def _tensor(value: Tensor, sent: Tensor | None, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     if not value.is_floating_point() or not value.numel():
         return value
     return change(value, sent if sent is not None and sent.shape == value.shape else torch.zeros_like(value))

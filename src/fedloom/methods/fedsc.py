@@ -86,8 +86,8 @@ class FedSC(Method):
     spec = Spec(
         features=True,
         sends={
-            "model": Sent(spread=2.0),
-            "prototypes": Sent(each=True, labels=True),
+            "model": Sent(),
+            "prototypes": Sent(each=True, labels=True, spread=0.6),
             "class_counts": Sent(each=True, labels=True),
         },
     )

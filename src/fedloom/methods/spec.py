@@ -17,7 +17,7 @@ class Sent:
     aggregation may compute. labels: whether it depends on the labels, and so tells of a client's label mix.
     form: how a tree is written: "whole", with the entries that came down under its name; as a "change", to be added to
     something; or in a form of the method's "own", which no wrapper can read.
-    spread: how many times further than usual the uploads of honest clients lie apart under this name. A federation's
+    spread: how far the uploads of honest clients lie apart under this name, beside what is usual (1). A federation's
     bound on their size (`flower.max_ratio`) is multiplied by it.
     """
 
