@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-import pickle
 import threading
-import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import torch
 
-from fedloom.core.errors import ClientError
+from fedloom.core.errors import ClientError, portable
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Job, Test, TestDone
 from fedloom.engine.memory import keep_freed
@@ -61,20 +59,9 @@ def answer(asked: Sequence[Asked], engine: Engine, results: SharedMemory) -> Any
     try:
         finished: list[Done | TestDone] = [*engine.run(jobs), *engine.test(tests)]
     except ClientError as error:
-        return _portable(error)
+        return portable(error)
     pack = Packer(results)
     return [answer_of(done, pack) for done in finished], results.used
-
-
-def _portable(error: ClientError) -> ClientError:
-    """The error with its traceback as a note, because tracebacks do not cross, and with a cause that does."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        pickle.dumps(error)
-    except Exception:  # an exception class that cannot be pickled, whatever it raises then
-        error = ClientError(error.client, error.round, error.stage, RuntimeError(repr(error.__cause__)))
-    error.add_note(text)
-    return error
 
 
 def _follow_parent() -> None:
