@@ -143,7 +143,7 @@ def _hand_out(
     for pipe in processes:
         give(pipe)
     while busy:
-        for pipe in busy.intersection(wait(list(busy))):  # type: ignore[arg-type]
+        for pipe in busy.intersection(wait(list(busy))):
             news = _received(pipe)
             if isinstance(news, Event):
                 listener(news)

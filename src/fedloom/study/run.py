@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.process_settings import own_settings
 from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose
@@ -29,7 +30,7 @@ from fedloom.study.log import START, Row
 from fedloom.study.opened import Memory
 from fedloom.study.results import Result, best_val
 from fedloom.study.rows import score_rows, system_row, training_rows
-from fedloom.study.setup import Setup, one_thread
+from fedloom.study.setup import Setup
 from fedloom.study.shortage import explained
 from fedloom.study.summary import degenerate, summarise
 from fedloom.study.weights import copied
@@ -59,12 +60,12 @@ def run(
     if a client fails.
     """
     if out is None:
-        with one_thread():
+        with own_settings():
             return _Run(config, scenario, None, callbacks, elsewhere).go(None)
     folder = RunFolder(out)
     folder.open()
     try:
-        with explained(out), one_thread():
+        with explained(out), own_settings():
             return _in_folder(config, scenario, folder, existing, callbacks, elsewhere)
     finally:
         folder.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -77,14 +75,3 @@ class Setup:
         # not worker.live_of: worker and evaluator would hold each other, and the nets would outlive the run
         worker.evaluator = Evaluator(partial(live_of, worker.lives), there, protocol, batch=PASS_BATCH, also=also)
         return worker.evaluator
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """One intra-operation thread: more would change the order of sums, and so the bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-import torch
-
 from fedloom.core.errors import ClientError, portable
+from fedloom.core.process_settings import own_settings
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Job, Test, TestDone
 from fedloom.engine.memory import keep_freed
@@ -35,7 +34,13 @@ def serve(
     """Work until the pipe closes."""
     for other in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
         other.close()
-    torch.set_num_threads(1)
+    with own_settings():  # a process that is spawned imports the caller's script, which may change some
+        _serve(pipe, worker, tasks, orders, results, stack)
+
+
+def _serve(
+    pipe: Connection, worker: Worker, tasks: list[Task], orders: SharedMemory, results: SharedMemory, stack: int
+) -> None:
     keep_freed()
     worker = worker.twin()  # spawned processes would share the parent's nets
     worker.memory_for = results.empty_like
