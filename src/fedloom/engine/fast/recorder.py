@@ -65,6 +65,7 @@ class _Epoch:
     def inputs(self, piece: Block) -> list[Tensor]:
         """All tensors that steps read or write: the net's entries, the optimiser's rates and state, constants, data."""
         steps = self.steps
+        steps.live.settle()  # programs read and write the tensors of its tree
         data = [piece.x, piece.y] if piece.second is None else [piece.x, piece.y, piece.second]
         return [*steps.live.tree.values(), *steps.optimizer.rates, *steps.optimizer.state, *self.consts, *data]
 
