@@ -17,6 +17,13 @@ import numpy as np
 import torch
 
 
+def states_of_generators() -> tuple[bytes, int, tuple[int, bytes]]:
+    """The states of torch's, Python's and NumPy's generators of the process, as values that can be compared."""
+    _, key, position, *_ = np.random.get_state()  # noqa: NPY002
+    numpy = int(position), np.asarray(key).tobytes()
+    return torch.default_generator.get_state().numpy().tobytes(), hash(random.getstate()), numpy
+
+
 @dataclass(frozen=True, slots=True)
 class Streams:
     """The root of all randomness of one run.

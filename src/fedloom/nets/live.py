@@ -68,8 +68,8 @@ def take_over(path: str, buffer: Tensor, replacement: Tensor | None) -> None:
     if replacement is None or replacement.shape != buffer.shape or replacement.dtype != buffer.dtype:
         changed = "nothing" if replacement is None else f"{list(replacement.shape)} of {replacement.dtype}"
         raise ConfigError(
-            f"buffer {path}: the model replaces {list(buffer.shape)} of {buffer.dtype} by {changed}; a buffer keeps its "
-            "shape and dtype, because it is averaged and stored"
+            f"buffer {path}: the model replaces {list(buffer.shape)} of {buffer.dtype} by {changed}; a buffer keeps "
+            "its shape and dtype, because it is averaged and stored"
         )
     buffer.copy_(replacement)
 
