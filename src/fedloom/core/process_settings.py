@@ -99,9 +99,8 @@ def _without_default_device() -> Iterator[None]:
     modes = []
     while (stack := _OVERRIDES._get_current_function_mode_stack()) and isinstance(stack[-1], DeviceContext):
         modes.append(_OVERRIDES._pop_mode())
-    kind = torch.empty(0).type()
-    if not kind.startswith("torch.cuda"):
-        kind = ""
+    kind = "" if stack else torch.empty(0).type()  # under a mode of the caller's, which is refused, nothing is tried
+    kind = kind if kind.startswith("torch.cuda") else ""
     try:
         if kind:
             _set_default_type("torch.FloatTensor")
@@ -128,7 +127,7 @@ def _in_the_way() -> str | None:
         return "torch.jit.trace"
     modes = [*_OVERRIDES._get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
     if modes:
-        return f"the mode {type(modes[-1]).__name__}"
+        return f"the mode {type(modes[-1]).__name__.lstrip('_')}"
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return "torch.autograd.graph.saved_tensors_hooks"
     if parametrize._cache_enabled:

@@ -32,7 +32,7 @@ class Bundle(Net):
         return cast(Net, self._modules[name])
 
     @property
-    def first(self) -> Net:
+    def answering(self) -> Net:
         """The net that answers where one is expected."""
         return self[self._first]
 

@@ -66,7 +66,7 @@ def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: s
     nothing that trains, or cannot train on batches of one where `batch_size` is 1.
     """
     if isinstance(net, Bundle):
-        net = net.first
+        net = net.answering
     if batch_size == 1 and has_batch_norm(net):
         _check_single(copied(net), x[:1], name)
     if len(x) < 2 or not is_foreign(net):

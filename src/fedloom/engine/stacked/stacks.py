@@ -105,13 +105,13 @@ class Stacks:
             tree = {name: value.to(CPU) for name, value in tree.items()}
         except Exception as error:
             others = ", ".join(str(client.job.ctx.client) for client in clients)
-            error.add_note(f"clients {others} were trained together")
+            cause: Exception = error
+            if is_of_vmap(error):
+                why = f"engine: batched cannot run this: {reason_of(error)}; take processes, serial or auto"
+                cause = ConfigError(why).with_traceback(error.__traceback__)
+            cause.add_note(f"clients {others} were trained together")
             with staged(ctx, stage):
-                if is_of_vmap(error):
-                    raise ConfigError(
-                        f"engine: batched cannot run this: {reason_of(error)}; take processes, serial or auto"
-                    ) from error
-                raise
+                raise cause from error.__cause__
         taken = (time.perf_counter() - started) / max(1, sum(client.samples for client in clients))
         rows = {name: value.unbind() for name, value in tree.items()}
         return [
