@@ -71,6 +71,25 @@ class Remembers(Tiny):
         return z * self.mean
 
 
+class Mixes(Tiny):
+    """Takes the mean of a batch, padded rows included."""
+
+    def features(self, x):
+        z = super().features(x)
+        return z - z.mean(0) if self.training else z
+
+
+class MixesIntoABuffer(Tiny):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+
+    def features(self, x):
+        z = super().features(x)
+        self.mean = 0.5 * self.mean + z.detach().mean(0)
+        return z
+
+
 REASONS = {
     Counts: "batch norm with momentum=None counts its batches in Python",
     Spectral: "torch.vmap has no rule for aten::",
@@ -78,8 +97,10 @@ REASONS = {
     Branches: "branches on values of tensors",
     Reads: "reads values of tensors",
     Draws: "draws random numbers",
+    Mixes: "mixes the samples of a batch",
+    MixesIntoABuffer: "mixes the samples of a batch",
     Checkpoints: "computes them again",
-    Remembers: "state that is no buffer",
+    Remembers: "hands tensors on to a later pass",
 }
 
 

@@ -16,8 +16,11 @@ from fedloom.methods.phases import Batch
 from fedloom.nets.given import one_line
 from fedloom.nets.live import Live
 from fedloom.nets.net import Net
+from fedloom.nets.training_probe import is_foreign
 
-_TOLERANCE = 0.05  # relative to the largest gradient: above roundings of bfloat16, below what a wrong rule gives
+_SAMPLES = 8
+_TOLERANCE = 0.05  # relative to all gradients: above roundings of bfloat16, below what a wrong rule gives
+_TOLERANCE_OF_OUTPUTS = 2e-3  # of the same rows with others behind them
 # What messages of `torch.vmap` mean, by words that they hold.
 _MEANINGS = {
     "calling .item()": "its code reads values of tensors (.item()), which torch.vmap cannot do",
@@ -28,9 +31,11 @@ _MEANINGS = {
 
 
 def obstacle_of(worker: Worker, live: Live) -> str | None:
-    """Why the net of `live` cannot be stacked; None if nothing is known against it."""
+    """Why the net of `live` cannot be stacked; None if nothing is known against it, and for nets of this library."""
+    if not is_foreign(live.net):
+        return None
     net, batch = StackedNet(live.net), _batch(worker)
-    tree = {name: value.detach().clone() for name, value in live.tree.items()}
+    tree = _entries(live)
     net.module.train()
     with Streams(0).isolated("trial", device=worker.device):
         first = states_of_generators()
@@ -40,16 +45,18 @@ def obstacle_of(worker: Worker, live: Live) -> str | None:
             return None
         if states_of_generators() != first:
             return "it draws random numbers, for one client at a time"
-        tree = {name: value.detach().clone() for name, value in live.tree.items()}
         try:
-            together = _stacked_gradients(net, tree, batch)
+            together = _stacked_gradients(net, _entries(live), batch)
+            mixes = _mixes_samples(net, live, batch)
         except Exception as error:
             return reason_of(error)
-    for name, gradient in alone.items():
-        bound = _TOLERANCE * float(gradient.abs().max().nan_to_num()) + 1e-6 if gradient.numel() else 0.0
-        if bool(((together[name] - gradient).abs().nan_to_num() > bound).any()):
-            return f"its gradients for {name} differ in a stack: it has a hook, or state that is no buffer"
-    return None
+    difference, size = (
+        torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt().nan_to_num()
+        for gradients in ([together[name] - alone[name] for name in alone], list(alone.values()))
+    )
+    if difference > _TOLERANCE * size:
+        return "its gradients differ in a stack: it has a hook, or state that is no buffer"
+    return "its training mixes the samples of a batch, and short batches are padded" if mixes else None
 
 
 def reason_of(error: BaseException) -> str:
@@ -69,8 +76,38 @@ def is_of_vmap(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in text for word in ("vmap", "Batching rule", "functorch"))
 
 
+@torch.no_grad()
+def _mixes_samples(net: StackedNet, live: Live, batch: Batch) -> bool:
+    """Whether a row that does not count changes outputs of rows that do, or buffers."""
+    if len(batch.y) < 2:
+        return False
+    count = len(batch.y)
+    mask = torch.arange(2 * count, device=batch.y.device) < count
+    repeated = torch.cat([batch.x, batch.x[:1].expand_as(batch.x)])
+    padded = Batch(repeated, torch.cat([batch.y, batch.y]), mask)
+    whole = padded._replace(x=batch.x, y=batch.y, mask=mask[:count])
+    results = []
+    for rows in (whole, padded):
+        tree = _entries(live)
+        logits = net.call(lambda net, rows: net(rows.x), tree, rows)
+        results.append([logits[:count], *(tree[name] for name in tree if name not in net.parameters)])
+    tolerance = _TOLERANCE if live.net.in_bfloat16 else _TOLERANCE_OF_OUTPUTS
+    return not all(_near(a, b, tolerance) for a, b in zip(*results, strict=True))
+
+
+def _near(value: Tensor, expected: Tensor, tolerance: float) -> bool:
+    if not expected.numel():
+        return True
+    bound = tolerance * float(expected.abs().max().nan_to_num()) + 1e-6
+    return bool(((value.double() - expected.double()).abs().nan_to_num() <= bound).all())
+
+
+def _entries(live: Live) -> Tree:
+    return {name: value.detach().clone() for name, value in live.tree.items()}
+
+
 def _batch(worker: Worker) -> Batch:
-    samples = torch.arange(min(2, len(worker.data)), device=worker.device)
+    samples = torch.arange(min(_SAMPLES, len(worker.data)), device=worker.device)
     return Batch(worker.data.gather(samples), worker.data.y[samples])
 
 
