@@ -82,7 +82,7 @@ def portable(error: Exception) -> Exception:
     text = "".join(traceback.format_exception(error))
     try:
         pickle.dumps(error)
-        copy.copy(error)  # is made as `pickle.loads` would make it
+        copy.deepcopy(error)  # is made as `pickle.loads` would make it, its cause too
     except Exception:  # whatever the error's class raises
         if isinstance(error, ClientError):
             error = ClientError(error.client, error.round, error.stage, RuntimeError(repr(error.__cause__)))
