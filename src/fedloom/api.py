@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, overload
 from torch import nn
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.process_settings import own_settings
 from fedloom.data.scenario import Scenario
 from fedloom.data.sources import SOURCES, own_data
 from fedloom.data.sources.nodes import Nodes
@@ -41,7 +42,8 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     alike (`iid`). Raises `ConfigError` for unknown names or keys and for values out of range, `DataError` for data that
     it does not know or that do not fit.
     """
-    splits = None if isinstance(source, str) else own_data(source)
+    with own_settings():
+        splits = None if isinstance(source, str) else own_data(source)
     named = {"source": source} if splits is None else {"source": "given", "digest": ""}
     dealt: dict[str, Any] = {}
     if splits is not None and splits.owners and keys.get("partition", "natural") == "natural":
@@ -49,7 +51,10 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     elif keys.keys() <= {*ScenarioConfig.model_fields, *SOURCES.get(named["source"]).model_fields}:
         dealt = {} if named["source"] == Nodes.kind else {"partition": "iid"}
     described = parse({"scenario": {**named, **dealt, **keys}}).scenario
-    return described if splits is None else described.build(run_seed=0, splits=splits)
+    if splits is None:
+        return described
+    with own_settings():
+        return described.build(run_seed=0, splits=splits)
 
 
 describe = scenario  # `run` has a parameter of that name
@@ -78,8 +83,9 @@ def run(
     values = {"method": method, **keys, "scenario": _section(scenario)}
     if is_given(model):
         config = parse(values)
-        own = own or config.scenario.build(config.seed)
-        model = in_words(model, own.train_set)
+        with own_settings():
+            own = own or config.scenario.build(config.seed)
+            model = in_words(model, own.train_set)
     config = parse({**values, "model": _suited(model, own)})
     return run_config(
         config, scenario=own, out=None if out is None else Path(out), existing=existing, callbacks=callbacks
@@ -114,8 +120,9 @@ def compare(
         raise ConfigError("scenario: of scenarios that are objects, one at a time can be compared")
     described = [_section(one) for one in each]
     if is_given(model):
-        data = own or parse({"scenario": described[0]}).scenario.build(run_seed=0)
-        model = in_words(model, data.train_set)
+        with own_settings():
+            data = own or parse({"scenario": described[0]}).scenario.build(run_seed=0)
+            model = in_words(model, data.train_set)
     values = {**keys, "model": _suited(model, own), "scenario": described}
     configs = variants(values, [methods] if isinstance(methods, str) else methods, seeds)
     folder = None if out is None else Path(out)

@@ -1,5 +1,8 @@
 """Messages that a person can act on."""
 
+import pickle
+import threading
+
 import pytest
 
 from fedloom.core.errors import (
@@ -10,6 +13,7 @@ from fedloom.core.errors import (
     FedloomError,
     RunFolderError,
     nearest,
+    portable,
 )
 
 
@@ -41,3 +45,41 @@ def test_a_client_error_says_where_it_happened_and_exits_with_one():
     assert (error.client, error.round, error.stage, error.exit_code) == (17, 3, "phase 0", 1)
     for part in ("client 17", "round 3", "phase 0", "ZeroDivisionError", "division by zero"):
         assert part in str(error)
+
+
+class Odd(Exception):
+    """Can be pickled, and not be read again."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+class Locked(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self):
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+def raised(error):
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConfigError("a line"), "a line"),
+        (Odd(1, 2), "Odd: 1 and 2"),
+        (Locked(), "Locked: locked"),
+        (ClientError(1, 2, "phase 0", Odd(1, 2)), "client 1 failed in round 2 (phase 0): RuntimeError: Odd('1 and 2')"),
+    ],
+)
+def test_an_error_crosses_to_another_process_with_its_traceback(error, words):
+    there = pickle.loads(pickle.dumps(portable(raised(error))))  # noqa: S301
+    assert words in str(there)
+    assert isinstance(there, type(error) if isinstance(error, FedloomError) else RuntimeError)
+    assert "in raised" in there.__notes__[-1]

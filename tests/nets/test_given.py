@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import threading
 
 import pytest
 import torch
@@ -88,9 +89,17 @@ def test_what_makes_no_module_is_refused_in_one_line(case):
 
 def test_what_cannot_be_copied_is_refused():
     module = perceptron(**FACTS)
-    module.cache = module[1].weight * 2
-    with pytest.raises(ConfigError, match="model Sequential: it cannot be copied: RuntimeError"):
+    module.lock = threading.Lock()
+    with pytest.raises(ConfigError, match="model Sequential: it cannot be copied: TypeError"):
         Given(module).module(**FACTS)
+
+
+def test_a_module_that_holds_what_autograd_made_is_copied():
+    module = perceptron(**FACTS)
+    module.cache = module[1].weight * 2
+    twin = Given(module).module(**FACTS)
+    assert torch.equal(twin.cache, module.cache)
+    assert twin.cache.is_leaf
 
 
 def test_it_goes_to_other_processes_and_what_cannot_says_so_when_it_is_asked():

@@ -1,8 +1,11 @@
 """A net in memory whose weights are exchanged in place."""
 
+import pytest
 import torch
 from torch import nn
 
+from fedloom.core.errors import ConfigError
+from fedloom.nets.functional import Functional
 from fedloom.nets.live import Live
 from fedloom.nets.net import Net, tree_of
 
@@ -49,3 +52,52 @@ def test_nets_with_own_kernels_keep_the_plain_order_whatever_they_had():
     net.channels_last = False  # as `Speedups.prepare` leaves it
     Live(net)
     assert net.flat.weight.is_contiguous()
+
+
+class Averages(Net):
+    """A buffer that is replaced in every pass in training, and one that moves in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def features(self, x):
+        if self.training:
+            self.mean = 0.5 * self.mean + x.mean(0)
+            self.passes += 1
+        return x - self.mean
+
+
+def test_values_of_buffers_that_a_net_replaces_are_sent_and_received():
+    net = Averages()
+    live = Live(net)
+    first = live.weights()
+    net(torch.ones(2, 3))
+    assert live.weights()["mean"].tolist() == [1, 1, 1]
+    assert live.tree["mean"].data_ptr() == net.mean.data_ptr()
+    net(torch.ones(2, 3))
+    live.load(first)
+    assert net.mean.tolist() == [0, 0, 0]
+    net(torch.ones(2, 3))
+    assert live.weights()["mean"].tolist() == [1, 1, 1]
+
+
+def test_a_function_of_weights_moves_buffers_that_a_net_replaces():
+    net = Averages().train()
+    tree = {name: value.clone() for name, value in tree_of(net).items()}
+    Functional(net).call(lambda net, x: net(x), tree, torch.ones(2, 3))
+    assert tree["mean"].tolist() == [1, 1, 1]
+    assert int(tree["passes"]) == 1
+    assert net.mean.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("replacement", [torch.zeros(4), torch.zeros(3, dtype=torch.float64), None])
+def test_a_buffer_that_changes_its_shape_or_dtype_is_named(replacement):
+    net = Averages()
+    live = Live(net)
+    net.mean = replacement
+    with pytest.raises(ConfigError, match=r"buffer mean: the model replaces \[3\] of torch.float32 by") as caught:
+        live.weights()
+    assert "\n" not in str(caught.value)

@@ -6,7 +6,10 @@ line, notebooks) show that line alone and exit with `exit_code`; anything else i
 
 from __future__ import annotations
 
+import copy
 import difflib
+import pickle
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,6 +72,24 @@ class ClientError(FedloomError):
         """Crosses process borders whole, notes included."""
         notes = {"__notes__": self.__notes__} if hasattr(self, "__notes__") else {}
         return type(self), (self.client, self.round, self.stage, self._cause), notes
+
+
+def portable(error: Exception) -> Exception:
+    """The error as it may cross to another process: with its traceback as a note, because tracebacks do not cross.
+
+    In place of one that cannot be sent, or not be read there, comes one that says what it was.
+    """
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.dumps(error)
+        copy.deepcopy(error)  # is made as `pickle.loads` would make it, its cause too
+    except Exception:  # whatever the error's class raises
+        if isinstance(error, ClientError):
+            error = ClientError(error.client, error.round, error.stage, RuntimeError(repr(error.__cause__)))
+        else:
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(text)
+    return error
 
 
 def shown(value: object, most: int = 80) -> str:

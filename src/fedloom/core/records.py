@@ -179,7 +179,7 @@ def _header(entries: tuple[_Entry, ...]) -> str:
 
 
 # Safetensors lays tensors out by dtype, in this order (wider first), then by name.
-_DTYPE_ORDER = (
+DTYPES = (
     torch.int64,
     torch.float64,
     torch.float32,
@@ -198,7 +198,7 @@ def _file_size(leaves: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...], hea
     """Bytes of a safetensors file: 8, the JSON layout padded to 8, the values."""
     layout: dict[str, Any] = {_RESERVED: {_HEADER: header}}
     offset = 0
-    for path, dtype, shape in sorted(leaves, key=lambda leaf: (_DTYPE_ORDER.index(leaf[1]), leaf[0])):
+    for path, dtype, shape in sorted(leaves, key=lambda leaf: (DTYPES.index(leaf[1]), leaf[0])):
         end = offset + math.prod(shape) * dtype.itemsize
         code = f"{'F' if dtype.is_floating_point else 'I'}{8 * dtype.itemsize}"
         code = {torch.bool: "BOOL", torch.uint8: "U8", torch.bfloat16: "BF16"}.get(dtype, code)

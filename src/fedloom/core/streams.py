@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import random
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+
+def states_of_generators() -> tuple[bytes, int, tuple[int, bytes]]:
+    """The states of torch's, Python's and NumPy's generators of the process, as values that can be compared."""
+    _, key, position, *_ = np.random.get_state()  # noqa: NPY002
+    numpy = int(position), np.asarray(key).tobytes()
+    return torch.default_generator.get_state().numpy().tobytes(), hash(random.getstate()), numpy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +49,24 @@ class Streams:
     ) -> Iterator[None]:
         """Within the block, torch's CPU generator runs this key's stream; afterwards it is as it was before.
 
-        device: a CUDA device whose generator does the same. For code that takes no generator: parameter initialisation
-        of any module, dropout layers, random numbers inside a loss.
+        So do the generators of `numpy.random` and of `random`, which nets and losses of others may draw from. device: a
+        CUDA device whose generator does the same. For code that takes no generator: parameter initialisation of any
+        module, dropout layers, random numbers inside a loss.
         """
+        seed = self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF
         generators = [torch.default_generator]
         if device is not None and device.type == "cuda":
             generators.append(torch.cuda.default_generators[device.index or 0])
         before = [generator.get_state() for generator in generators]
+        plain, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
         for generator in generators:
-            generator.manual_seed(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF)
+            generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002
         try:
             yield
         finally:
+            random.setstate(plain)
+            np.random.set_state(legacy)  # noqa: NPY002
             for generator, state in zip(generators, before, strict=True):
                 generator.set_state(state)

@@ -18,12 +18,17 @@ from fedloom.engine.loop import Federation
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes import Processes
 from fedloom.engine.processes.shared_memory import SharedMemory
+from fedloom.engine.processes.workers import may_start_processes
 from fedloom.engine.ray import OnRay
 from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched, obstacle
 
 STACK = 32  # clients in a stack, unless told otherwise
+_DAEMONIC = (
+    "this process is daemonic, as those of a multiprocessing.Pool are, and may start no others: its clients run in "
+    "this process; a concurrent.futures.ProcessPoolExecutor has processes that may"
+)
 _ON_CPU = {
     "processes": "processes do not help clients that share a device",
     "ray": "workers of Ray train on the CPU",
@@ -112,8 +117,9 @@ def choose(
 ) -> Chosen:
     """The engine for a federation. note: is told, while rounds run, which clients take long.
 
-    Raises `ConfigError` for the batched engine if it cannot run this, for own kernels if they cannot, and for Ray where
-    there is no cluster.
+    Where this process may not start others, clients run one after another, and the warning says why. Raises
+    `ConfigError` for the batched engine if it cannot run this, for own kernels if they cannot, and for Ray where there
+    is no cluster.
     """
     keep_freed()
     if choice.kernels == "own":
@@ -121,14 +127,20 @@ def choose(
     wanted = 1 if worker.device.type != "cpu" else min(choice.workers or cores(), federation.sampled)
     start = functools.partial(_made, federation=federation, choice=choice, workers=wanted, note=note)
     here = choice.name not in ("serial", "ray")  # on several processes of this machine
+    alone = None
+    if here and wanted > 1 and not may_start_processes():
+        alone, wanted = _DAEMONIC, 1
+        if choice.name == "processes":
+            choice = choice.model_copy(update={"name": "serial", "client_seconds": None})
+        start = functools.partial(start, choice=choice, workers=wanted)
     pipes = _pipes() if here and wanted > 1 else None
     if choice.name == "auto":
         left = federation.tasks[0].rounds - federation.round
-        return Chosen(Auto(list(_candidates(worker, choice, wanted, start)), left), pipes)
+        return Chosen(Auto(list(_candidates(worker, choice, wanted, start)), left), alone or pipes)
     if choice.name == "batched" and (why := obstacle(worker)):
         raise ConfigError(f"engine: batched cannot run this: {why}; take processes, serial or auto")
     crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"
-    warnings = [crowded if here and wanted > cores() else None, pipes]
+    warnings = [crowded if here and wanted > cores() else None, alone, pipes]
     return Chosen(start(choice.name, worker), "; ".join(filter(None, warnings)) or None)
 
 
@@ -139,7 +151,10 @@ def engine_name(engine: Engine, choice: EngineChoice) -> str:
 
 def _pipes() -> str | None:
     """What to say where processes cannot share memory."""
-    if SharedMemory().reserved:
+    memory = SharedMemory()
+    reserved = memory.reserved
+    memory.close()
+    if reserved:
         return None
     return (
         "no memory can be shared between processes here (ulimit -v or ulimit -f): what clients send goes through "

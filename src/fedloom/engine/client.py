@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.method import Method
 from fedloom.methods.phases import Batch, Collect, Consts, Phase, Predictor, Statistic, Train
+from fedloom.nets.copies import copied
 from fedloom.nets.live import Live, live_of
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role, has_batch_norm
@@ -81,7 +81,7 @@ class Worker:
 
     def twin(self, speedups: Speedups | None = None) -> Worker:
         """A worker with nets of its own, on the same data; `speedups` None: the same."""
-        nets = [copy.deepcopy(live.net) for live in self.lives]
+        nets = [copied(live.net) for live in self.lives]
         speedups = speedups or self.speedups
         made = Worker(self.method, nets, self.data, self.local, self.device, bfloat16=self.bfloat16, speedups=speedups)
         made.evaluator = self.evaluator
@@ -151,6 +151,10 @@ class Worker:
 
         Raises `ClientError` if adapting fails.
         """
+        with test.ctx.task.streams.isolated("test", test.ctx.round, test.ctx.client, self.device):
+            return self._tested(test)
+
+    def _tested(self, test: Test) -> TestDone:
         assert self.evaluator is not None, "a worker that tests needs an evaluator"
         ctx, live = test.ctx, self.live_of(test.ctx.client)
         facts = ServerContext(ctx.task, ctx.round)

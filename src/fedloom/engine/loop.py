@@ -169,7 +169,12 @@ class Federation:
 
     def step(self) -> RoundReport:
         """Run one round and move on; after the last one, the method's closing round. If no participant has data, the
-        server's state stays."""
+        server's state stays. A net on the server that draws from the generators of the process draws the round's own.
+        """
+        with self.tasks[0].streams.isolated("server", self.round + 1):
+            return self._step()
+
+    def _step(self) -> RoundReport:
         now = self.round + 1
         report = self._exchanged(self.method, now, self.participants(now))
         self.round = now

@@ -13,6 +13,7 @@ import torch
 
 from fedloom._version import __version__
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, shown
+from fedloom.core.process_settings import own_settings
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
@@ -37,7 +38,7 @@ from fedloom.flower.store import Store
 from fedloom.methods.facts import ClientContext, Task
 from fedloom.nets.groups import group_of
 from fedloom.study.config import RunConfig
-from fedloom.study.setup import Setup, one_thread
+from fedloom.study.setup import Setup
 
 _RUN = re.compile(r"[0-9a-f-]{1,64}")
 _LOST = "flower.state_lost"
@@ -111,7 +112,7 @@ class Node:
                 "train": self._train,
                 "test": self._test,
             }
-            with one_thread():
+            with own_settings():
                 answer, body = asked[order.do](order, letter.body)
         except ClientError as error:
             told = "".join(traceback.format_exception(error.__cause__))[-(1 << 15) :]

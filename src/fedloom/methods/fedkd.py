@@ -83,7 +83,8 @@ class FedKD(Method):
     def extra(self, net: Net) -> nn.Module:
         """W_h, at first the identity."""
         bundle = cast(Bundle, net)
-        align = nn.Linear(bundle[MENTEE].head.in_features, bundle[MENTOR].head.in_features, bias=False)
+        mentee, mentor = bundle[MENTEE].head, bundle[MENTOR].head
+        align = nn.Linear(mentee.in_features, mentor.in_features, bias=False, dtype=mentee.weight.dtype)
         nn.init.eye_(align.weight)
         return align
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -16,6 +14,7 @@ from fedloom.methods.method import register
 from fedloom.methods.parts.losses import ABSENT, cross_entropy
 from fedloom.methods.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.spec import Spec
+from fedloom.nets.copies import copied
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
@@ -56,7 +55,7 @@ class FedRoD(method.Method):
     )
 
     def extra(self, net: Net) -> nn.Module:
-        return copy.deepcopy(net.head)
+        return copied(net.head)
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
         start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()

@@ -15,7 +15,7 @@ from fedloom.methods import method
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.parts.contrast import Prototypes, prototype_contrast, prototypes_of, ramped
+from fedloom.methods.parts.contrast import Prototypes, distances_to, prototype_contrast, prototypes_of, ramped
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.prototypes import (
@@ -277,4 +277,4 @@ def consistent_prototypes(relational: ClassTable, weights: Tensor, mode: str = "
 
 def _distances(net: Net, batch: Batch, consts: Consts) -> Tensor:
     """Distances [B, Q] of the features to every prototype, for U over the client's data set."""
-    return torch.cdist(net.features(batch.x), consts["prototypes"].rows)
+    return distances_to(net.features(batch.x), consts["prototypes"])

@@ -17,7 +17,7 @@ from fedloom.methods import method
 from fedloom.methods.about import About
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
 from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.parts.contrast import prototype_contrast, prototypes_of, ramped
+from fedloom.methods.parts.contrast import distances_to, prototype_contrast, prototypes_of, ramped
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.prototypes import (
@@ -282,4 +282,4 @@ def _variances_not_negative(tree: Tree, roles: Mapping[str, Role]) -> Tree:
 
 def _distances(net: Net, batch: Batch, consts: Consts) -> Tensor:
     """Distances [B, C] of the logits to the knowledge, for U over the client's data set."""
-    return torch.cdist(net(batch.x), consts["prototypes"].rows)
+    return distances_to(net(batch.x), consts["prototypes"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -13,6 +12,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
 from fedloom.nets.bundle import Bundle
+from fedloom.nets.copies import copied
 from fedloom.nets.given import Given
 from fedloom.nets.held_back import hold_back
 from fedloom.nets.net import MODELS, Net, tree_of
@@ -96,7 +96,7 @@ def prepared(
     `extra` makes of it as its child `extra`.
     """
     if nets:
-        made = {name: copy.deepcopy(net) if model is None else other(model) for name, model in nets.items()}
+        made = {name: copied(net) if model is None else other(model) for name, model in nets.items()}
         for one in made.values():
             _strip(one, head_bias)
         net = Bundle(made)

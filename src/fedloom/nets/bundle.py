@@ -32,6 +32,11 @@ class Bundle(Net):
         return cast(Net, self._modules[name])
 
     @property
+    def answering(self) -> Net:
+        """The net that answers where one is expected."""
+        return self[self._first]
+
+    @property
     def head(self) -> nn.Linear:  # type: ignore[override]
         """The first net's head."""
         return self[self._first].head

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedloom.core.trees import Tree
+from fedloom.nets.copies import copied
 
 if TYPE_CHECKING:
     from fedloom.nets.net import Net
@@ -27,7 +27,7 @@ class Frozen:
         hollow = {
             id(tensor): _on_meta(tensor) for tensor in [*net.parameters(), *net.buffers()] if id(tensor) not in kept
         }
-        self._net = copy.deepcopy(net, hollow).eval()
+        self._net = copied(net, hollow).eval()
         entries = [*self._net.named_parameters(), *self._net.named_buffers()]
         self._names = {name for name, _ in entries}  # a tensor under several names has the first of them
         self.trained = frozenset(name for name, _ in self._net.named_parameters())

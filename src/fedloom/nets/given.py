@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import inspect
 import pickle
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
+from fedloom.nets.copies import copied
 from fedloom.nets.net import Net
 from fedloom.nets.wrap import Whole, Wrapped, wrap
 
@@ -44,7 +44,7 @@ class Given:
         made: Any
         try:
             if isinstance(self.source, nn.Module):
-                made = copy.deepcopy(self.source)
+                made = copied(self.source)
             else:
                 offered = dict(zip(_OFFERED, (input_shape, num_classes), strict=True))
                 named = inspect.signature(self.source).parameters.keys() & offered.keys()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from fedloom.nets.copies import copied
 from fedloom.nets.net import Net
 from fedloom.nets.roles import BATCH_NORM
 
@@ -62,7 +62,7 @@ class MaskedBatchNorm(nn.Module):
 
 def masked_copy(net: Net) -> tuple[Net, Rows]:
     """A copy of `net` whose batch norms look at `Rows.mask`, and those rows."""
-    net, rows = copy.deepcopy(net), Rows()
+    net, rows = copied(net), Rows()
     for module in list(net.modules()):
         for name, child in module.named_children():
             if isinstance(child, BATCH_NORM):

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import multiprocessing
 import os
-import queue
+import signal
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event as StopFlag
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.interrupts import no_interrupts
+from fedloom.core.errors import ConfigError, RunFolderError, portable
 from fedloom.data import Scenario
 from fedloom.study import marker
 from fedloom.study.callbacks import Callback
@@ -26,9 +22,7 @@ from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
 from fedloom.study.run import Existing, run
-
-_events: Queue[Event] | None = None
-_stop: StopFlag | None = None
+from fedloom.study.spawned import how_ended, spawned
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,70 +112,104 @@ def _side_by_side(
     listener: Listener,
     callbacks: Sequence[Callback],
 ) -> list[Result]:
-    context = multiprocessing.get_context("spawn")
-    events: Queue[Event] = context.Queue()
-    stop, (read, held) = context.Event(), context.Pipe(duplex=False)
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(events, stop, read)) as pool:
-        with no_interrupts():
-            futures = [
-                pool.submit(_run_one, position, config, folder, existing, tuple(callbacks))
-                for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
-            ]
-            pool.submit(os.getpid).cancel()  # the pool begins to watch a process at the submission after its start
-        try:
-            _listen(futures, events, listener)
-            for future in sorted(futures, key=lambda f: not (f.done() and f.exception())):
-                future.result()
-        except BrokenProcessPool:
-            raise RunFolderError(
-                f"{folders[0].parent}: a process of the comparison was ended from outside (out of memory?); runs keep "
-                "their checkpoints: compare again to go on, with fewer --jobs if memory is short"
-            ) from None
-        except KeyboardInterrupt:
-            held.close()
-            raise
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    setting, jobs = f"jobs = {workers}", deque(enumerate(zip(configs, folders, strict=True)))
+    with spawned(setting, workers, _work, existing, tuple(callbacks)) as processes:
+        error = _hand_out(jobs, processes, listener, setting, folders[0].parent)
+        if error is not None:
+            raise error
     finished = [Result.read(folder) for folder in folders]
     return [result for result in finished if result is not None]
 
 
-def _listen(futures: Sequence[Future[None]], events: Queue[Event], listener: Listener) -> None:
-    """Pass events on until all runs have ended or one has failed."""
+def _hand_out(
+    jobs: deque[tuple[int, tuple[RunConfig, Path]]],
+    processes: Mapping[Connection, BaseProcess],
+    listener: Listener,
+    setting: str,
+    out: Path,
+) -> Exception | None:
+    """Give each process one run after another, and pass their news on, until all runs have ended or one has failed:
+    then the others stop after the round that they are in. Returns the first error."""
+    error: Exception | None = None
+    busy: set[Connection] = set()
+
+    def give(pipe: Connection) -> None:
+        busy.discard(pipe)
+        if jobs and error is None:
+            with contextlib.suppress(OSError):  # of a process that has died, which the next `recv` finds
+                pipe.send(jobs.popleft())
+            busy.add(pipe)
+
+    for pipe in processes:
+        give(pipe)
+    while busy:
+        for pipe in busy.intersection(wait(list(busy))):
+            news = _received(pipe)
+            if isinstance(news, Event):
+                listener(news)
+                continue
+            failed = news
+            if isinstance(news, EOFError):
+                busy.discard(pipe)
+                failed = _lost(processes[pipe], setting, out)
+            if failed is not None and error is None:
+                error = failed
+                for sibling in busy - {pipe}:
+                    with contextlib.suppress(OSError):
+                        sibling.send(None)
+            if pipe in busy:
+                give(pipe)
+    return error
+
+
+def _lost(process: BaseProcess, setting: str, out: Path) -> RunFolderError:
+    """The error for a process that ended before its runs did. Raises `ConfigError` if the script has no guard."""
+    ending = how_ended(process, setting) or "ended early"
+    if process.exitcode == -signal.SIGKILL:
+        ending = "was ended from outside (out of memory?)"
+    return RunFolderError(
+        f"{out}: a process of the comparison {ending}; runs keep their checkpoints: compare again to go on, with fewer "
+        "--jobs if memory is short"
+    )
+
+
+def _received(pipe: Connection) -> Event | Exception | None:
+    """The next news of a process: an event, None at the end of a run, its error; an `EOFError` if the process ended."""
+    try:
+        news: Event | Exception | None = pipe.recv()
+    except (EOFError, OSError):
+        return EOFError()
+    return news
+
+
+def _work(pipe: Connection, existing: Existing, callbacks: Sequence[Callback]) -> None:
+    """In a process of its own: one run after another, until the parent closes the pipe."""
+    lock = threading.Lock()  # notes may come from another thread
+
+    def report(event: Event) -> None:
+        """Send news; end here, between two rounds, if another run has failed."""
+        if event.note is None and pipe.poll():
+            raise RunFolderError("stopped because another run of the comparison failed; compare again to go on")
+        with lock:
+            pipe.send(event)
+
     while True:
-        done, pending = wait(futures, timeout=0)
         try:
-            listener(events.get(timeout=0.1))
-            continue
-        except queue.Empty:
-            pass
-        if not pending or any(future.exception() for future in done if not future.cancelled()):
+            job = pipe.recv()
+        except (EOFError, OSError):
             return
-
-
-def _adopt(events: Queue[Event], stop: StopFlag, held: Connection) -> None:
-    """In a worker process: remember where news go and what stops it, and end with the parent, however that ends."""
-    global _events, _stop
-    _events, _stop = events, stop
-    threading.Thread(target=follow, args=(held,), daemon=True).start()
-
-
-def follow(held: Connection) -> None:
-    """End at once when the parent closes its end, or is gone. Checkpoints are whole at any instant."""
-    with contextlib.suppress(EOFError, OSError):
-        held.recv()
-    os._exit(1)
-
-
-def _report(event: Event) -> None:
-    """Send news from a worker process; end here, between two rounds, if another run has failed."""
-    assert _events is not None
-    assert _stop is not None
-    if _stop.is_set():
-        raise RunFolderError("stopped because another run of the comparison failed; compare again to go on")
-    _events.put(event)
+        if job is None:  # another run failed just as this one had ended
+            continue
+        position, (config, folder) = job
+        watching = [Forward(position, report), *copy.deepcopy(callbacks)]
+        try:
+            run(on_one_core(config), out=folder, existing=existing, callbacks=watching)
+            report(Event(position, config.rounds))  # also where it had been finished before
+            answer = None
+        except Exception as error:
+            answer = portable(error)
+        with lock:
+            pipe.send(answer)
 
 
 def on_one_core(config: RunConfig) -> RunConfig:
@@ -189,11 +217,6 @@ def on_one_core(config: RunConfig) -> RunConfig:
     if config.engine.name != "auto":
         return config
     return config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
-
-
-def _run_one(position: int, config: RunConfig, folder: Path, existing: Existing, callbacks: Sequence[Callback]) -> None:
-    run(on_one_core(config), out=folder, existing=existing, callbacks=[Forward(position, _report), *callbacks])
-    _report(Event(position, config.rounds))  # also where it had been finished before
 
 
 class Forward(Callback):

@@ -26,7 +26,7 @@ from fedloom.study.config import RunConfig
 from fedloom.study.models import GivenModel
 from fedloom.study.rebuilt import module_of, packages_named
 from fedloom.study.results import At
-from fedloom.study.setup import Setup, one_thread
+from fedloom.study.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,5 @@ class Opened:
         half = config.precision == "bfloat16"
         worker = Worker(self.method, nets, data.train_set, local, bfloat16=half, speedups=Speedups(steps=False))
         live = worker.lives[facts.task.group]
-        with one_thread():
-            worker.adapted(live, predictor, facts, data.train.tensor(facts.client))
+        worker.adapted(live, predictor, facts, data.train.tensor(facts.client))
         return dataclasses.replace(predictor, tree=live.weights())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.process_settings import own_settings
 from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose
@@ -29,7 +30,7 @@ from fedloom.study.log import START, Row
 from fedloom.study.opened import Memory
 from fedloom.study.results import Result, best_val
 from fedloom.study.rows import score_rows, system_row, training_rows
-from fedloom.study.setup import Setup, one_thread
+from fedloom.study.setup import Setup
 from fedloom.study.shortage import explained
 from fedloom.study.summary import degenerate, summarise
 from fedloom.study.weights import copied
@@ -59,12 +60,12 @@ def run(
     if a client fails.
     """
     if out is None:
-        with one_thread():
+        with own_settings():
             return _Run(config, scenario, None, callbacks, elsewhere).go(None)
     folder = RunFolder(out)
     folder.open()
     try:
-        with explained(out), one_thread():
+        with explained(out), own_settings():
             return _in_folder(config, scenario, folder, existing, callbacks, elsewhere)
     finally:
         folder.close()
@@ -127,8 +128,9 @@ class _Run:
         data = scenario.train_set
         # the tasks' weights stay where the nets are now
         setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
-        self.method, nets = setup.method, setup.nets
+        self.method, nets, self.streams = setup.method, setup.nets, setup.streams
         self.worker = setup.worker(config, data)
+        model_findings = setup.findings(config, data)
         self.federation = Federation(
             self.method,
             Serial(self.worker),
@@ -138,7 +140,7 @@ class _Run:
             states=States(config.engine.state_budget(), folder.states if folder else None),
             nets=[net.frozen for net in nets],
         )
-        self.findings = {finding.code: finding for finding in self.federation.examined}
+        self.findings = {finding.code: finding for finding in [*self.federation.examined, *model_findings]}
         self.protocol = config.evaluation.protocol
         self.evaluator = setup.evaluator(config, self.worker, scenario)
         self._refuse_what_cannot_be_tested()
@@ -243,7 +245,14 @@ class _Run:
         return [row for split in self.evaluator.splits for row in self._tested(now, split)]
 
     def _tested(self, now: int, split: str) -> list[Row]:
-        """The rows of one split's test: on the engine where it is the clients' own, else here."""
+        """The rows of one split's test: on the engine where it is the clients' own, else here.
+
+        Nets that draw random numbers in evaluation mode draw the round's own, whatever the process has drawn before.
+        """
+        with self.streams.isolated("test", now, device=self.worker.device):
+            return self._rows_of_test(now, split)
+
+    def _rows_of_test(self, now: int, split: str) -> list[Row]:
         if not isinstance(self.evaluator, Evaluator) or not self.evaluator.away(split):
             return score_rows(now, self.evaluator.scores(split, self._predictors(now)), self.protocol)
         found = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda done: done.client)

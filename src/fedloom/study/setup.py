@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,11 +13,12 @@ from fedloom.engine import PASS_BATCH, LocalTraining, Worker
 from fedloom.engine.speedups import Speedups
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.methods import Method
-from fedloom.methods.facts import Task
+from fedloom.methods.facts import Finding, Task
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.live import live_of
 from fedloom.nets.net import Net
 from fedloom.nets.probe import check_classifies
+from fedloom.nets.training_probe import check_entries, check_trains, is_foreign
 from fedloom.study.config import RunConfig
 
 
@@ -40,6 +39,9 @@ class Setup:
         streams, method = Streams(config.seed), config.build_method()
         blueprints = config.blueprints(input_shape, num_classes, method)
         nets = [blueprint.build(streams) for blueprint in blueprints]
+        for blueprint, net in zip(blueprints, nets, strict=True):
+            if is_foreign(net):
+                check_entries(net, blueprint.model)
         tasks = [
             Task.of(
                 net,
@@ -56,6 +58,16 @@ class Setup:
             for group, (blueprint, net) in enumerate(zip(blueprints, nets, strict=True))
         ]
         return Setup(method, streams, blueprints, nets, tasks)
+
+    def findings(self, config: RunConfig, data: Dataset) -> list[Finding]:
+        """What is seldom meant in how the nets train, each once. Raises `ConfigError` for a net that cannot train."""
+        x = data.gather(torch.arange(min(2, len(data))))
+        remarks = {
+            remark.code: remark
+            for blueprint, net in zip(self.blueprints, self.nets, strict=True)
+            for remark in check_trains(net, x, data.num_classes, config.batch_size, blueprint.model)
+        }
+        return [Finding(code, text, 1.0) for code, text in remarks.values()]
 
     def worker(self, config: RunConfig, data: Dataset) -> Worker:
         """What runs clients on the nets. Raises `ConfigError` for a net that does not classify `data`."""
@@ -77,14 +89,3 @@ class Setup:
         # not worker.live_of: worker and evaluator would hold each other, and the nets would outlive the run
         worker.evaluator = Evaluator(partial(live_of, worker.lives), there, protocol, batch=PASS_BATCH, also=also)
         return worker.evaluator
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """One intra-operation thread: more would change the order of sums, and so the bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError
+from fedloom.core.process_settings import own_settings
 from fedloom.core.records import RecordError
 from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
@@ -119,14 +120,16 @@ def read(
         if client is not None or at != "last":
             raise ConfigError(f"{place}: a file holds one model; clients and rounds are for run folders")
         card, tree = cards.read(place)
-        return Trained(module_of_card(card, tree, model), card)
+        with own_settings():
+            return Trained(module_of_card(card, tree, model), card)
     folder = RunFolder(place)
     resolved = folder.read_config()
     if resolved is None:
         raise RunFolderError(f"{place}: no run there (no config.yaml); give a run folder, or a {cards.SUFFIX}")
     memory = Memory(config_of(resolved, model), scenario)
     checkpoint = _in_folder(memory.config, folder, at, note)
-    return Trained(*Opened(memory, checkpoint, folder.read_json("scenario.json") or {}).model(client, at))
+    with own_settings():
+        return Trained(*Opened(memory, checkpoint, folder.read_json("scenario.json") or {}).model(client, at))
 
 
 def of_result(result: Result, client: int | None = None, at: At = "last") -> Trained:
@@ -142,7 +145,8 @@ def of_result(result: Result, client: int | None = None, at: At = "last") -> Tra
                 + ("give it evaluation.select=best_val" if at == "best_val" else "give it a folder (out=...)")
             )
         checkpoint = found
-    return Trained(*Opened(memory, checkpoint, result.scenario).model(client, at))
+    with own_settings():
+        return Trained(*Opened(memory, checkpoint, result.scenario).model(client, at))
 
 
 # -- which round -------------------------------------------------------------------------------------------------------

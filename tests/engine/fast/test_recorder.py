@@ -3,6 +3,7 @@
 import dataclasses
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,6 +89,34 @@ def test_dropout_is_not_recorded():
     toys = pair(configured("fedavg"), net=TinyDropout)
     assert same(toys) == 0
     assert toys[1].worker.stepping._refused
+
+
+class NoiseOfNumPy(Tiny):
+    """A recording would keep the number that it was made with."""
+
+    def features(self, x):
+        return super().features(x) * (1 + float(np.random.random()))  # noqa: NPY002
+
+
+class ReplacesABuffer(TinyBN):
+    """A new tensor in place of a buffer, in every pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+
+    def features(self, x):
+        z = super().features(x)
+        self.mean = 0.9 * self.mean + 0.1 * z.detach().mean(0)
+        return z - self.mean
+
+
+def test_numbers_of_numpy_are_not_recorded():
+    assert same(pair(configured("fedavg"), net=NoiseOfNumPy, rounds=4)) == 0
+
+
+def test_buffers_that_a_net_replaces_are_recorded():
+    assert same(pair(configured("fedavg"), net=ReplacesABuffer, rounds=4)) > 0
 
 
 class Decides(FedAvg):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import ClientError
-from fedloom.engine.processes import Processes, shared_memory
+from fedloom.engine.processes import Processes, shared_memory, workers
 from fedloom.engine.processes import engine as module
 from fedloom.methods.fedavg import FedAvg
 from support import ROW_METHODS, TinyBN, configured, furthest, same_bits, world
@@ -67,7 +67,7 @@ def test_every_method_has_the_bits_of_the_serial_engine(name):
 
 
 def test_spawned_workers_have_the_same_bits(monkeypatch):
-    monkeypatch.setattr(module, "_context", lambda: multiprocessing.get_context("spawn"))
+    monkeypatch.setattr(workers, "_context", lambda: multiprocessing.get_context("spawn"))
     toys = [world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2)]
     parallel(toys[1])
     for toy in toys:

@@ -8,7 +8,7 @@ import torch
 
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.data.augment import Augmentation
-from fedloom.engine.choose import STACK, EngineChoice, choose
+from fedloom.engine.choose import EngineChoice, choose
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.stacks import obstacle
@@ -20,6 +20,8 @@ from fedloom.methods.phases import OptimizerSpec
 from fedloom.methods.spec import Spec
 from fedloom.study.config import parse
 from fedloom.study.run import run
+from stacked_world import UNEQUAL as LABELS
+from stacked_world import DoubleBN, agree, stacked
 from support import (
     ROW_METHODS,
     STEEP,
@@ -35,8 +37,6 @@ from support import (
     world,
 )
 
-# Unequal sizes, a class that nobody has in some clients, a client smaller than a batch, one of a single sample.
-LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 # FedCDA chooses between models, and FedKD cuts ranks, at thresholds that roundings may cross: tests of their own.
 METHOD_NAMES = [
     *(n for n in ROW_METHODS if METHODS.get(n).spec.unstackable is None and n not in ("fedcda", "fedkd")),
@@ -46,37 +46,6 @@ METHOD_NAMES = [
 # Batch norm over two samples multiplies roundings: clients that keep their bodies show it, in single precision alone.
 OWN_BODIES = {name for name in METHOD_NAMES if METHODS.get(name).spec.architectures == "any"} - {"fedssa", "local"}
 PROTOTYPES_IN_SINGLE = ("fedsc", "fedskc")
-
-
-def stacked(worker):
-    """The engine as it comes."""
-    return Batched(worker, STACK)
-
-
-class DoubleBN(TinyBN):
-    """In float64, where rounding cannot hide a difference."""
-
-    def __init__(self):
-        super().__init__()
-        self.double()
-
-    def features(self, x):
-        return super().features(x.double())
-
-
-def agree(method, *, labels=LABELS, rounds=2, tolerance=1e-5, engine=stacked, **settings):
-    """Both engines through some rounds: the same counts, findings and (nearly) numbers."""
-    toys = [world(method, labels, batch_size=4, **settings) for _ in range(2)]
-    toys[1].federation.engine = engine(toys[1].worker)
-    for _ in range(rounds):
-        serial, batched = (toy.federation.step() for toy in toys)
-        assert (serial.steps, serial.samples, serial.bytes_up) == (batched.steps, batched.samples, batched.bytes_up)
-        assert near(dict(serial.terms), dict(batched.terms), max(tolerance, 1e-5))
-        assert [f.code for f in serial.findings] == [f.code for f in batched.findings]
-    one, other = (toy.federation for toy in toys)
-    assert near(one.server, other.server, tolerance)
-    assert one.states.keys() == other.states.keys()
-    assert all(near(one.states[client], other.states[client], tolerance) for client in one.states)
 
 
 @pytest.mark.parametrize("net", [Tiny, TinyBN])

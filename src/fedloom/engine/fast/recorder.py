@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.streams import Streams, states_of_generators
 from fedloom.engine.fast.programs import Program, RandomNumbersError, UnrecordableError, compiled
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import leaves_of, rebuilt, shape_of
@@ -65,6 +66,7 @@ class _Epoch:
     def inputs(self, piece: Block) -> list[Tensor]:
         """All tensors that steps read or write: the net's entries, the optimiser's rates and state, constants, data."""
         steps = self.steps
+        steps.live.settle()  # programs read and write the tensors of its tree
         data = [piece.x, piece.y] if piece.second is None else [piece.x, piece.y, piece.second]
         return [*steps.live.tree.values(), *steps.optimizer.rates, *steps.optimizer.state, *self.consts, *data]
 
@@ -143,9 +145,10 @@ class Recorder:
         return seen.shortest < self.longest_seconds and seen.steps * ahead * SAVED_SECONDS >= 2 * self.expected_seconds
 
     def _record(self, kind: Hashable, seen: _Seen, function: Callable[..., Taken], inputs: list[Tensor]) -> None:
-        started, drawn = time.perf_counter(), torch.default_generator.get_state()
+        started = time.perf_counter()
         try:
-            seen.recording = recorded(function, inputs)
+            with Streams(0).isolated("recording"):  # the client's stream goes on as if nothing had been tried
+                seen.recording = recorded(function, inputs)
             self.programs += 1
         except RandomNumbersError:  # nothing to tell: a net with dropout is as it should be
             self._refused.add(kind)
@@ -156,8 +159,6 @@ class Recorder:
                 reason = f"{type(error).__name__}: {reason}"
             message = f"steps are taken one by one, slower and with the same numbers: {reason}"
             self._notes.append(Finding("engine.plain_steps", message, 1.0))
-        finally:
-            torch.default_generator.set_state(drawn)  # the client's stream goes on as if nothing had been tried
         self.expected_seconds = min(self.expected_seconds, time.perf_counter() - started)
 
 
@@ -222,8 +223,10 @@ def recorded(function: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Recor
 
     Raises `UnrecordableError` where it has not the function's bits, or what tracing raises.
     """
-    wanted = _copies(inputs)
+    wanted, drawn = _copies(inputs), states_of_generators()
     expected = function(*wanted)
+    if states_of_generators() != drawn:
+        raise RandomNumbersError("the loss or the net draws random numbers")
     recording = _Recording(compiled(lambda *tensors: _flat(function(*tensors)), _copies(inputs)), expected)
     for _ in range(2):
         changed = _copies(inputs)

@@ -8,29 +8,22 @@ function of its job. Workers end with their parent, however that ends, and leave
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
-import multiprocessing
-import platform
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkContext, SpawnContext
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from typing import Any
 
-import torch
-
-from fedloom.core.errors import ClientError
-from fedloom.core.interrupts import no_interrupts
+from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Test, TestDone
 from fedloom.engine.patience import PATIENCE
 from fedloom.engine.processes.messages import Asked, packed, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting
-from fedloom.engine.processes.worker import serve
+from fedloom.engine.processes.workers import WorkerHandle, start_worker
 from fedloom.engine.serial import Jobs
 from fedloom.methods.facts import Finding, Task
 
@@ -42,28 +35,6 @@ _TESTS_AT_ONCE = 32  # for each worker, whose states lie in shared memory at onc
 
 class WorkerLost(RuntimeError):
     """A worker process died, or was ended because its client took too long."""
-
-
-@dataclass(slots=True)
-class _WorkerHandle:
-    """One worker process, the parent's side. `started`: when it began the first of what it was given; `told`: that it
-    takes long."""
-
-    process: BaseProcess
-    pipe: Connection
-    results: SharedMemory
-    in_flight: deque[list[Asked]] = field(default_factory=deque)
-    started: float = 0.0
-    told: bool = False
-
-    def starts(self) -> None:
-        """It begins with something."""
-        self.started, self.told = time.monotonic(), False
-
-    @property
-    def jobs(self) -> list[Asked]:
-        """All jobs that it has: those it works on, and those that wait in its pipe."""
-        return [job for jobs in self.in_flight for job in jobs]
 
 
 @dataclass(slots=True)
@@ -89,7 +60,8 @@ class Processes:
 
     client_seconds: longest time for one client; None waits for ever. stack: clients that a process trains at once, as
     the batched engine does; 1 has the bits of the serial engine. note: is told which clients take long, where there is
-    no longest time. What `run` yields lives until the next `run`.
+    no longest time. What `run` yields lives until the next `run`. Raises `ConfigError` where the system allows too few
+    open files or processes.
     """
 
     reason = None
@@ -110,9 +82,21 @@ class Processes:
         self._chunk, self._note = 0, note
         self._orders = SharedMemory()
         self._packer = Packer(self._orders)
-        self._workers: list[_WorkerHandle] = []
-        for _ in range(workers):
-            self._workers.append(self._start_worker())
+        self._workers: list[WorkerHandle] = []
+        try:
+            for _ in range(workers):
+                self._workers.append(self._start_worker())
+        except OSError as error:
+            self.close()
+            if error.errno not in (errno.EMFILE, errno.EAGAIN, errno.ENOMEM):
+                raise
+            raise ConfigError(
+                f"engine.workers = {workers}: the system allows no more open files or processes "
+                f"({error.strerror}); take fewer workers or engine: serial, or raise ulimit -n and ulimit -u"
+            ) from error
+        except BaseException:  # Ctrl-C too: nobody else knows the workers that have started
+            self.close()
+            raise
 
     def run(self, jobs: Jobs) -> Iterator[Done]:
         """Yields one `Done` per job as they finish. Raises `ClientError` at the first failure."""
@@ -168,7 +152,7 @@ class Processes:
         return []
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, and give back their memory and all descriptors."""
         for worker in self._workers:
             worker.pipe.close()
         ends = time.monotonic() + 0.2
@@ -177,24 +161,17 @@ class Processes:
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
+            worker.close()
         self._workers = []
+        self._packer.clear()
+        self._orders.close()
 
     # -- the parent's side ---------------------------------------------------------------------------------------
-    def _start_worker(self, results: SharedMemory | None = None) -> _WorkerHandle:
-        context = _context()
-        parent_end, child_end = context.Pipe()
-        results = results or SharedMemory()
-        inherited = (
-            [parent_end, *(worker.pipe for worker in self._workers)] if context.get_start_method() == "fork" else []
-        )
-        arguments = (child_end, inherited, self._worker, self._tasks, self._orders, results, self._stack)
-        process = context.Process(target=serve, args=arguments, daemon=True)
-        with no_interrupts():
-            process.start()
-        child_end.close()
-        return _WorkerHandle(process, parent_end, results)
+    def _start_worker(self, results: SharedMemory | None = None) -> WorkerHandle:
+        siblings = [worker.pipe for worker in self._workers]
+        return start_worker(self._worker, self._tasks, self._orders, results, self._stack, siblings)
 
-    def _send(self, worker: _WorkerHandle, queue: _Queue, *, fresh: bool = False) -> None:
+    def _send(self, worker: WorkerHandle, queue: _Queue, *, fresh: bool = False) -> None:
         """Hand out the next jobs that wait, to a worker that has none, or, while there are many, before it is idle.
 
         fresh: the worker's results of the last round are done with.
@@ -213,11 +190,11 @@ class Processes:
                 worker.starts()
             worker.in_flight.append(jobs)
 
-    def _reserved(self, worker: _WorkerHandle) -> bool:
+    def _reserved(self, worker: WorkerHandle) -> bool:
         """Whether messages are small. A worker that sends large ones must not be sent to: both would wait."""
         return self._orders.reserved and worker.results.reserved
 
-    def _received(self, worker: _WorkerHandle) -> list[Any] | None:
+    def _received(self, worker: WorkerHandle) -> list[Any] | None:
         """What a worker has sent, if anything. Raises `EOFError` if it is dead, `ClientError` if its client failed."""
         if not worker.pipe.poll():
             if not worker.process.is_alive() and not worker.pipe.poll():
@@ -241,7 +218,7 @@ class Processes:
         view = worker.results.view
         return [unpacked(left, view) for left in lefts]
 
-    def _replaced(self, worker: _WorkerHandle, lost: dict[int, int], queue: _Queue) -> _WorkerHandle:
+    def _replaced(self, worker: WorkerHandle, lost: dict[int, int], queue: _Queue) -> WorkerHandle:
         """A new worker for one that died, and its jobs retries: several one by one, to know which of them it is."""
         worker.process.join()
         jobs = worker.jobs
@@ -258,17 +235,17 @@ class Processes:
         self._send(new, queue)
         return new
 
-    def _restarted(self, worker: _WorkerHandle) -> _WorkerHandle:
+    def _restarted(self, worker: WorkerHandle) -> WorkerHandle:
         """A new worker in place of one that is dead or dying; the results it has sent stay where they are."""
         worker.process.join()
         worker.pipe.close()
         return self._start_worker(worker.results)
 
-    def _due(self, worker: _WorkerHandle) -> float:
+    def _due(self, worker: WorkerHandle) -> float:
         """When what it works on has taken too long, or long enough to say so."""
         return worker.started + (self._client_seconds or PATIENCE) * len(worker.in_flight[0])
 
-    def _tell(self, worker: _WorkerHandle) -> None:
+    def _tell(self, worker: WorkerHandle) -> None:
         """Say once whom the round waits for."""
         if not worker.told:
             worker.told, jobs = True, worker.in_flight[0]
@@ -278,7 +255,7 @@ class Processes:
                 f"client{'s' if len(jobs) > 1 else ''} {who}; engine.client_seconds sets the longest time for one"
             )
 
-    def _timeout(self, busy: list[_WorkerHandle]) -> float | None:
+    def _timeout(self, busy: list[WorkerHandle]) -> float | None:
         """Seconds until somebody is due."""
         first = min((self._due(worker) for worker in busy if not worker.told), default=None)
         return None if first is None else max(0.0, first - time.monotonic()) + 0.01
@@ -288,10 +265,3 @@ def _named(jobs: list[Asked]) -> tuple[int, int]:
     """Client and round of a single job."""
     (job,) = jobs
     return job.ctx.client, job.ctx.round
-
-
-def _context() -> ForkContext | SpawnContext:
-    """Forked workers see the data without a copy and start at once; elsewhere, and beside CUDA, they are spawned."""
-    if platform.system() == "Linux" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return multiprocessing.get_context("fork")
-    return multiprocessing.get_context("spawn")

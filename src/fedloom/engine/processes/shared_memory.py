@@ -9,6 +9,7 @@ import math
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -52,7 +53,8 @@ class SharedMemory:
 
     It has no name: the kernel frees it when the last process that maps it is gone, however that one ended. One process
     writes, any may read. A view is valid until the writer's `clear`. `reserved`: False where the system allows none
-    (ulimit -v, ulimit -f); then nothing lies in here, and `put` gives what is to be sent.
+    (ulimit -v, ulimit -f); then nothing lies in here, and `put` gives what is to be sent. Whoever has it closes it:
+    the descriptor would outlive the object, and the pages would stay with the descriptor.
     """
 
     def __init__(self, handle: int | None = None, used: int = 0, *, reserve: bool = True) -> None:
@@ -61,8 +63,13 @@ class SharedMemory:
             return
         try:
             self._handle = _anonymous_file() if handle is None else handle
+        except OSError:
+            return
+        self._close_handle = weakref.finalize(self, os.close, self._handle)
+        try:
             self._memory = mmap.mmap(self._handle, _SPACE)
         except OSError:
+            self._close_handle()
             if handle is not None:  # what lies in there could not be read
                 raise
             return
@@ -119,6 +126,15 @@ class SharedMemory:
     def clear(self) -> None:
         """Forget what is in here; the memory is used again."""
         self.used = 0
+
+    def close(self) -> None:
+        """Give back the descriptor at once, and the pages as soon as no view of them is left. Nothing can be put here
+        afterwards, and it cannot go to another process."""
+        if not self.reserved:
+            return
+        self.reserved, self.used = False, 0
+        self._close_handle()
+        del self._memory  # never `mmap.close`: views hold the mapping without its knowledge, and would lie nowhere
 
 
 def _anonymous_file() -> int:

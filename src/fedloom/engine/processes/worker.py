@@ -5,16 +5,13 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-import pickle
 import threading
-import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-import torch
-
-from fedloom.core.errors import ClientError
+from fedloom.core.errors import ClientError, portable
+from fedloom.core.process_settings import own_settings
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Job, Test, TestDone
 from fedloom.engine.memory import keep_freed
@@ -37,7 +34,13 @@ def serve(
     """Work until the pipe closes."""
     for other in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
         other.close()
-    torch.set_num_threads(1)
+    with own_settings():  # a process that is spawned imports the caller's script, which may change some
+        _serve(pipe, worker, tasks, orders, results, stack)
+
+
+def _serve(
+    pipe: Connection, worker: Worker, tasks: list[Task], orders: SharedMemory, results: SharedMemory, stack: int
+) -> None:
     keep_freed()
     worker = worker.twin()  # spawned processes would share the parent's nets
     worker.memory_for = results.empty_like
@@ -61,20 +64,9 @@ def answer(asked: Sequence[Asked], engine: Engine, results: SharedMemory) -> Any
     try:
         finished: list[Done | TestDone] = [*engine.run(jobs), *engine.test(tests)]
     except ClientError as error:
-        return _portable(error)
+        return portable(error)
     pack = Packer(results)
     return [answer_of(done, pack) for done in finished], results.used
-
-
-def _portable(error: ClientError) -> ClientError:
-    """The error with its traceback as a note, because tracebacks do not cross, and with a cause that does."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        pickle.dumps(error)
-    except Exception:  # an exception class that cannot be pickled, whatever it raises then
-        error = ClientError(error.client, error.round, error.stage, RuntimeError(repr(error.__cause__)))
-    error.add_note(text)
-    return error
 
 
 def _follow_parent() -> None:

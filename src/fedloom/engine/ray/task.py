@@ -6,9 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from fedloom.core.errors import ClientError
+from fedloom.core.process_settings import own_settings
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes.messages import Found, Left, Order, asked_of
 from fedloom.engine.processes.shared_memory import SharedMemory
@@ -24,10 +23,11 @@ def work(run: Sequence[Ref], order: Order, names: Sequence[str], *values: Any) -
     run: one reference to `(worker, tasks)`, in a list, so that it is not fetched for each client. names, values: the
     order's payload.
     """
-    engine, tasks = _ready(run[0])
-    whole = order._replace(payload=dict(zip(names, values, strict=True)))
-    memory = SharedMemory(reserve=False)
-    found = answer([asked_of(whole, tasks, memory.view)], engine, memory)
+    with own_settings():
+        engine, tasks = _ready(run[0])
+        whole = order._replace(payload=dict(zip(names, values, strict=True)))
+        memory = SharedMemory(reserve=False)
+        found = answer([asked_of(whole, tasks, memory.view)], engine, memory)
     return found if isinstance(found, ClientError) else found[0][0]
 
 
@@ -35,7 +35,6 @@ def work(run: Sequence[Ref], order: Order, names: Sequence[str], *values: Any) -
 def _ready(run: Ref) -> tuple[Serial, list[Task]]:
     import ray
 
-    torch.set_num_threads(1)
     keep_freed()
     worker, tasks = ray.get(run)
     return Serial(worker.twin()), tasks  # whose live nets hold their own parameters: pickled ones hold copies

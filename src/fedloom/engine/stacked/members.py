@@ -146,10 +146,14 @@ def first_rows(sums: dict[str, Tree], clients: int) -> dict[str, Tree]:
 
 
 def put_rows(sums: dict[str, Tree], fresh: dict[str, Tree]) -> None:
-    """`fresh` into the first rows of `sums`; the first time, it comes with all rows."""
+    """`fresh` into the first rows of `sums`; the first time, it comes with all rows.
+
+    What does not depend on a client comes from `torch.vmap` as one row, seen once for each of them: it becomes a row
+    for each, because later passes have fewer clients.
+    """
     for name, tree in fresh.items():
         for n, value in tree.items():
             if n in sums[name]:
                 sums[name][n][: len(value)] = value
             else:
-                sums[name][n] = value
+                sums[name][n] = value.clone(memory_format=torch.contiguous_format) if is_common(value) else value

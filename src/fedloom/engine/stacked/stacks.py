@@ -11,15 +11,17 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from fedloom.core.errors import ClientError
+from fedloom.core.errors import ClientError, ConfigError
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client, Done, Job, staged
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import shape_of
 from fedloom.engine.stacked.members import StackedNet, collect_statistics, stacked_trees
 from fedloom.engine.stacked.training import Training
+from fedloom.engine.stacked.trial import is_of_vmap, obstacle_of, reason_of
 from fedloom.methods.facts import Finding
 from fedloom.methods.phases import Collect, Train
+from fedloom.nets.roles import BATCH_NORM
 
 
 def obstacle(worker: Worker) -> str | None:
@@ -32,8 +34,11 @@ def obstacle(worker: Worker) -> str | None:
     named = [live.net.named_parameters(remove_duplicate=False) for live in worker.lives]
     if any(len(list(all_names)) > len(live.parameters) for all_names, live in zip(named, worker.lives, strict=True)):
         return "a parameter has two names"
-    dropout = any("Dropout" in type(module).__name__ for module in modules)
-    return "dropout draws for one client at a time" if dropout else None
+    if any("Dropout" in type(module).__name__ for module in modules):
+        return "dropout draws for one client at a time"
+    if any(isinstance(module, BATCH_NORM) and module.momentum is None for module in modules):
+        return "batch norm with momentum=None counts its batches in Python"
+    return next(filter(None, (obstacle_of(worker, live) for live in worker.lives)), None)
 
 
 class Stacks:
@@ -100,9 +105,13 @@ class Stacks:
             tree = {name: value.to(CPU) for name, value in tree.items()}
         except Exception as error:
             others = ", ".join(str(client.job.ctx.client) for client in clients)
-            error.add_note(f"clients {others} were trained together")
+            cause: Exception = error
+            if is_of_vmap(error):
+                why = f"engine: batched cannot run this: {reason_of(error)}; take processes, serial or auto"
+                cause = ConfigError(why).with_traceback(error.__traceback__)
+            cause.add_note(f"clients {others} were trained together")
             with staged(ctx, stage):
-                raise
+                raise cause from error.__cause__
         taken = (time.perf_counter() - started) / max(1, sum(client.samples for client in clients))
         rows = {name: value.unbind() for name, value in tree.items()}
         return [

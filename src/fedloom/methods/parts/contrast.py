@@ -49,6 +49,15 @@ class Prototypes:
     pool: Tensor | None
     defined: Tensor | None
 
+    def rows_like(self, z: Tensor) -> Tensor:
+        """The rows in the dtype of features z: they come in float32, and a net may compute in float64."""
+        return self.rows.to(z.dtype)
+
+
+def distances_to(z: Tensor, prototypes: Prototypes) -> Tensor:
+    """Distances [B, Q] of z [B, d] to every prototype."""
+    return torch.cdist(z, prototypes.rows_like(z))
+
 
 def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_rows: bool = False) -> Prototypes:
     """Prototypes out of rows [m, C, d]: positives [m, C] bool attract samples of their class, negatives repel others.
@@ -128,7 +137,7 @@ def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Scalin
 
     consts: "prototypes" (`Prototypes`), and "scale" [Q] where U is the data set's.
     """
-    squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows.T
+    squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
     with torch.set_grad_enabled(torch.is_grad_enabled() and not options.detach_scale):
         factors = _factors(squares, dots, batch, consts, options)
     scores: Tensor = dots * _inverse_norms(squares) * factors
@@ -148,10 +157,10 @@ def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling
         losses, *_ = contrast_of(scaled_similarities(z, batch, consts, options), members, bias, pool)
         return losses, defined
     with torch.no_grad():
-        squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows.T
+        squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
         factors, inverse = _factors(squares, dots, batch, consts, options), _inverse_norms(squares)
         scores = dots.mul_(inverse).mul_(factors)
-    inputs = (z, inverse, scores, factors, known.rows, members, bias, pool)
+    inputs = (z, inverse, scores, factors, known.rows_like(z), members, bias, pool)
     losses, *_ = _Contrast.apply(*inputs)  # type: ignore[no-untyped-call]
     return losses, defined
 

@@ -29,7 +29,7 @@ def constants(relational: ClassTable) -> Consts:
 
 def repulsion(z: Tensor, batch: Batch, consts: Consts, tau: float) -> Tensor:
     """mean_i log(1 + sum over the pool of exp((cos(z_i, p) - 1) / tau)); z [B, d] -> scalar."""
-    scores = (unit(z) @ consts["directions"].T - 1) / tau
+    scores = (unit(z) @ consts["directions"].to(z.dtype).T - 1) / tau
     counted = torch.ones_like(batch.y) if batch.mask is None else batch.mask.long()
     same = (consts["own"][batch.y] * counted.unsqueeze(1)).sum(0)  # [Q] samples of the prototype's own class
     repeats = (counted.sum() - same).to(z.dtype)  # [Q] how often the pool holds each prototype

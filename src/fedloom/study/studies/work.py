@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import multiprocessing
-import signal
 import threading
 import time
 import traceback
@@ -21,14 +19,14 @@ from pathlib import Path
 from typing import Literal
 
 from fedloom.core.errors import CheckpointError, RunFolderError
-from fedloom.core.interrupts import no_interrupts
 from fedloom.engine.ray.cluster import connected
 from fedloom.study.callbacks import Callback
-from fedloom.study.compare import Event, Forward, Listener, follow, on_one_core
+from fedloom.study.compare import Event, Forward, Listener, on_one_core
 from fedloom.study.config import RunConfig
 from fedloom.study.results import Result
 from fedloom.study.run import run
 from fedloom.study.shortage import of_full_disk, stopped_by_full_disk
+from fedloom.study.spawned import how_ended, spawned
 from fedloom.study.studies.on_ray import on_ray
 from fedloom.study.studies.place import Place, read
 from fedloom.study.studies.plan import Cell, Study
@@ -267,43 +265,30 @@ def _told_once(listener: Listener) -> Waits:
 
 
 def _side_by_side(shift: Shift, workers: int, listener: Listener) -> None:
-    context = multiprocessing.get_context("spawn")
-    read, held = context.Pipe(duplex=False)
-    processes, news = list[BaseProcess](), dict[Connection, BaseProcess]()
-    with no_interrupts():
-        for _ in range(workers):  # a pipe each: who is killed holds no lock that others need
-            ours, theirs = context.Pipe(duplex=False)
-            processes.append(context.Process(target=_begin, args=(shift, theirs, read)))
-            processes[-1].start()
-            theirs.close()
-            news[ours] = processes[-1]
-    try:
-        _listen(news, listener)
-    finally:
-        held.close()  # ends those that still work, as when this process is killed
-        for process in processes:
-            process.join()
+    setting = f"workers = {workers}"
+    with spawned(setting, workers, _work, shift) as processes:
+        _listen(processes, listener, setting)
 
 
-def _begin(shift: Shift, news: Connection, held: Connection) -> None:
-    """In a process of its own: end with the parent, however that ends."""
-    threading.Thread(target=follow, args=(held,), daemon=True).start()
-    one_at_a_time = threading.Lock()  # notes may come from another thread
+def _work(pipe: Connection, shift: Shift) -> None:
+    """In a process of its own: a share of the shift, and the news of it."""
+    lock = threading.Lock()  # notes may come from another thread
 
     def send(event: Event | int) -> None:
-        with one_at_a_time:
-            news.send(event)
+        with lock:
+            pipe.send(event)
 
     try:
         shift.work(send, waits=send)
     except RunFolderError as error:
-        news.send(error)
+        pipe.send(error)
 
 
-def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
+def _listen(news: Mapping[Connection, BaseProcess], listener: Listener, setting: str = "workers") -> None:
     """Pass events on until no process works any more. Of one that was killed this is told, and others take its cell.
 
-    Where all of them wait, they wait for processes of other calls. Raises the `RunFolderError` that stopped a process.
+    Where all of them wait, they wait for processes of other calls. setting: as in `how_ended`, which may raise. Raises
+    the `RunFolderError` that stopped a process.
     """
     open_, idle, tell = list(news), set[Connection](), _told_once(listener)
     while open_:
@@ -314,13 +299,9 @@ def _listen(news: Mapping[Connection, BaseProcess], listener: Listener) -> None:
             except (EOFError, OSError):
                 open_.remove(one)
                 idle.discard(one)
-                news[one].join()
-                if code := news[one].exitcode:
-                    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                    why = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+                if ending := how_ended(news[one], setting):
                     rest = f"{len(open_)} still at work, and its cell is left to them" if open_ else "none is left"
-                    told = f"a process of this call {how}{why}; {rest}"
-                    listener(Event(0, 0, note=told))
+                    listener(Event(0, 0, note=f"a process of this call {ending}; {rest}"))
             else:
                 if isinstance(event, RunFolderError):
                     raise event

@@ -1,0 +1,140 @@
+"""Whether a net can be stacked, seen in one step of two clients: each must have the gradients that it has alone."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedloom.core.streams import Streams, states_of_generators
+from fedloom.core.trees import Tree
+from fedloom.engine.client import Worker
+from fedloom.engine.stacked.members import StackedNet, dims
+from fedloom.methods.phases import Batch
+from fedloom.nets.given import one_line
+from fedloom.nets.live import Live
+from fedloom.nets.net import Net
+from fedloom.nets.training_probe import is_foreign
+
+_SAMPLES = 8
+_TOLERANCE = 0.05  # relative to all gradients: above roundings of bfloat16, below what a wrong rule gives
+_TOLERANCE_OF_OUTPUTS = 2e-3  # of the same rows with others behind them
+# What messages of `torch.vmap` mean, by words that they hold.
+_MEANINGS = {
+    "calling .item()": "its code reads values of tensors (.item()), which torch.vmap cannot do",
+    "data-dependent control flow": "its code branches on values of tensors, which torch.vmap cannot do",
+    "sparse": "it has sparse gradients, for which torch.vmap has no rule",
+    "may have escaped": "its code hands tensors on to a later pass, or computes them again (checkpointing)",
+}
+
+
+def obstacle_of(worker: Worker, live: Live) -> str | None:
+    """Why the net of `live` cannot be stacked; None if nothing is known against it, and for nets of this library."""
+    if not is_foreign(live.net):
+        return None
+    net, batch = StackedNet(live.net), _batch(worker)
+    tree = _entries(live)
+    net.module.train()
+    with Streams(0).isolated("trial", device=worker.device):
+        first = states_of_generators()
+        try:
+            alone = _gradients(net, tree, batch)
+        except Exception:  # of a net that cannot take a step: its own round says so
+            return None
+        if states_of_generators() != first:
+            return "it draws random numbers, for one client at a time"
+        try:
+            together = _stacked_gradients(net, _entries(live), batch)
+            mixes = _mixes_samples(net, live, batch)
+        except Exception as error:
+            return reason_of(error)
+    difference, size = (
+        torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt().nan_to_num()
+        for gradients in ([together[name] - alone[name] for name in alone], list(alone.values()))
+    )
+    if difference > _TOLERANCE * size:
+        return "its gradients differ in a stack: it has a hook, or state that is no buffer"
+    return "its training mixes the samples of a batch, and short batches are padded" if mixes else None
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error of a stack means, in a line."""
+    text = str(error)
+    if operator := re.search(r"aten::[\w.]+", text):
+        return f"torch.vmap has no rule for {operator[0]}"
+    for words, meaning in _MEANINGS.items():
+        if words in text:
+            return meaning
+    return one_line(error).partition(". ")[0]
+
+
+def is_of_vmap(error: BaseException) -> bool:
+    """Whether `torch.vmap` has raised an error, and not the code that it runs."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(word in text for word in ("vmap", "Batching rule", "functorch"))
+
+
+@torch.no_grad()
+def _mixes_samples(net: StackedNet, live: Live, batch: Batch) -> bool:
+    """Whether a row that does not count changes outputs of rows that do, or buffers."""
+    if len(batch.y) < 2:
+        return False
+    count = len(batch.y)
+    mask = torch.arange(2 * count, device=batch.y.device) < count
+    repeated = torch.cat([batch.x, batch.x[:1].expand_as(batch.x)])
+    padded = Batch(repeated, torch.cat([batch.y, batch.y]), mask)
+    whole = padded._replace(x=batch.x, y=batch.y, mask=mask[:count])
+    results = []
+    for rows in (whole, padded):
+        tree = _entries(live)
+        logits = net.call(lambda net, rows: net(rows.x), tree, rows)
+        results.append([logits[:count], *(tree[name] for name in tree if name not in net.parameters)])
+    tolerance = _TOLERANCE if live.net.in_bfloat16 else _TOLERANCE_OF_OUTPUTS
+    return not all(_near(a, b, tolerance) for a, b in zip(*results, strict=True))
+
+
+def _near(value: Tensor, expected: Tensor, tolerance: float) -> bool:
+    if not expected.numel():
+        return True
+    bound = tolerance * float(expected.abs().max().nan_to_num()) + 1e-6
+    return bool(((value.double() - expected.double()).abs().nan_to_num() <= bound).all())
+
+
+def _entries(live: Live) -> Tree:
+    return {name: value.detach().clone() for name, value in live.tree.items()}
+
+
+def _batch(worker: Worker) -> Batch:
+    samples = torch.arange(min(_SAMPLES, len(worker.data)), device=worker.device)
+    return Batch(worker.data.gather(samples), worker.data.y[samples])
+
+
+def _weighed(net: Net, batch: Batch) -> Tensor:
+    """A sum of the logits in which each has a weight of its own."""
+    logits = net(batch.x)
+    weights = torch.linspace(0.5, 1.5, logits.numel(), device=logits.device, dtype=logits.dtype)
+    return cast(Tensor, (logits * weights.view(logits.shape)).sum())
+
+
+def _gradients(net: StackedNet, tree: Tree, batch: Batch) -> Tree:
+    moving = {name: tree[name].requires_grad_() for name in net.parameters}
+    total = net.call(_weighed, tree | moving, batch)
+    return _of(total, moving)
+
+
+def _stacked_gradients(net: StackedNet, tree: Tree, batch: Batch) -> Tree:
+    """As `_gradients`, of the first of two clients in a stack, [...]."""
+    stacked = {name: torch.stack([value, value]) for name, value in tree.items()}
+    moving = {name: stacked[name].requires_grad_() for name in net.parameters}
+    pair = Batch(torch.stack([batch.x, batch.x]), torch.stack([batch.y, batch.y]))
+    totals = torch.vmap(lambda tree, batch: net.call(_weighed, tree, batch), in_dims=(0, dims(pair)))(
+        stacked | moving, pair
+    )
+    return {name: gradient[0] for name, gradient in _of(totals.sum(), moving).items()}
+
+
+def _of(total: Tensor, moving: Tree) -> Tree:
+    gradients = torch.autograd.grad(total, list(moving.values()), materialize_grads=True)
+    return {name: gradient.to_dense() for name, gradient in zip(moving, gradients, strict=True)}
