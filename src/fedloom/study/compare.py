@@ -23,6 +23,7 @@ from fedloom.data import Scenario
 from fedloom.study import marker
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
+from fedloom.study.dealt import KEY, refuse_mixed_data
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
 from fedloom.study.run import Existing, run
@@ -88,10 +89,13 @@ def compare(
         raise RunFolderError(f"{out}: cannot be used as the folder of a comparison ({error.strerror})") from None
     try:
         if workers <= 1:
-            return _one_by_one(configs, folders, existing, listener, scenario, callbacks)
-        return _side_by_side(configs, folders, existing, workers, listener, callbacks)
+            results = _one_by_one(configs, folders, existing, listener, scenario, callbacks)
+        else:
+            results = _side_by_side(configs, folders, existing, workers, listener, callbacks)
     finally:
         marker.drop_if_bare(out)
+    refuse_mixed_data((str(result.folder), result.scenario.get(KEY)) for result in results)
+    return results
 
 
 def _one_by_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -50,14 +51,17 @@ def _names(path: Path) -> set[str]:
     return {entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.name.startswith(f".{MARKER}.")}
 
 
-def _kind(path: Path) -> str | None:
+def marked_as(path: Path) -> str | None:
+    """The kind of folder that the marker of `path` names; None without a marker, and for one that cannot be read."""
     try:
-        told = parse_json((path / MARKER).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return _earlier(path)
-    except ValueError:
+        content = parse_json((path / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    return str(told["folder"]) if isinstance(told, dict) and "folder" in told else None
+    return str(content["folder"]) if isinstance(content, dict) and "folder" in content else None
+
+
+def _kind(path: Path) -> str | None:
+    return marked_as(path) if os.path.lexists(path / MARKER) else _earlier(path)
 
 
 def _earlier(path: Path) -> Kind | None:

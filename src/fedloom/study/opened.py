@@ -23,6 +23,7 @@ from fedloom.nets.groups import group_of
 from fedloom.study.card import Architecture, Card, Input, Training
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
+from fedloom.study.dealt import KEY, record_of, refuse_changed
 from fedloom.study.models import GivenModel
 from fedloom.study.rebuilt import module_of, packages_named
 from fedloom.study.results import At
@@ -51,6 +52,7 @@ class Opened:
             self.clients = int(described["clients"])
         except (KeyError, TypeError, ValueError):
             raise RunFolderError("scenario.json: damaged, or of an earlier version; run again with --fresh") from None
+        self._data = described.get(KEY)
         self.counts: list[list[int]] = described.get("class_counts", [])
         self._refuse_other_frozen_weights()
         with packages_named(self.config.model_name()):
@@ -68,8 +70,11 @@ class Opened:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The data, for what cannot be known without."""
-        return self.memory.scenario or self.config.scenario.build(self.config.seed)
+        """The data, for what cannot be known without. Raises `RunFolderError` if they are not those of the run."""
+        scenario = self.memory.scenario or self.config.scenario.build(self.config.seed)
+        if self._data is not None and self.checkpoint.path is not None:
+            refuse_changed(self.checkpoint.path.parents[1], self._data, record_of(self.config, scenario))
+        return scenario
 
     def model(self, client: int | None, at: At) -> tuple[nn.Module, Card, Source | None]:
         """The server's model, or a client's, and its card. Raises `ConfigError` for one that does not exist."""

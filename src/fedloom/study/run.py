@@ -18,9 +18,11 @@ from fedloom.evaluation import Evaluator
 from fedloom.methods.facts import Finding
 from fedloom.methods.phases import Predictor
 from fedloom.study import checkpoint as checkpoints
+from fedloom.study import dealt
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
+from fedloom.study.dealt import record_of, refuse_other_data
 from fedloom.study.difference import difference
 from fedloom.study.early_stopping import EarlyStopping
 from fedloom.study.environment import describe
@@ -100,6 +102,7 @@ def _in_folder(
         folder.clear()  # once nothing speaks against the new run
     else:
         start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
+        refuse_other_data(folder, running.data)
     if before is None:
         folder.write_config(resolved)
     folder.write_json("scenario.json", running.described())
@@ -124,6 +127,7 @@ class _Run:
         if config.early_stopping is not None:
             self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
         self.memory = Memory(config, given)
+        self.data = record_of(config, scenario) if folder else None
         data = scenario.train_set
         # the tasks' weights stay where the nets are now
         setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
@@ -280,7 +284,8 @@ class _Run:
 
     def described(self) -> dict[str, Any]:
         """What scenario.json holds: who holds what, and how samples must look."""
-        return describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+        described = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+        return described if self.data is None else described | {dealt.KEY: self.data}
 
     def _tell(self, findings: Sequence[Finding]) -> None:
         """Note each finding once."""
