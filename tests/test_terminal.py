@@ -24,7 +24,7 @@ ROW: dict[str, Any] = {
     "protocol": "personal/local",
     "select": "best_val",
     "degenerate": ["term [ce] is lost"],
-    "stopped": [],
+    "stopped": [], "diverged": [],
     "figures": {},
     "attack": None,
     "attack_success": None,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def cache_dir() -> Path:
@@ -39,13 +41,46 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
+def read_file(path: Path) -> bytes:
+    """The content of a regular file. Raises `OSError`, also for a pipe or a device, which might never end."""
+    with os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK), "rb") as stream:
+        _refuse_irregular(path, os.fstat(stream.fileno()))
+        return stream.read()
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """A regular file, made if it is not there, to be written at its end. Raises `OSError`, also for a link: what it
+    points to may be somebody else's."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
+    stream = os.fdopen(os.open(path, flags, 0o666), "ab")
+    try:
+        _refuse_irregular(path, os.fstat(stream.fileno()))
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+
+
+def _refuse_irregular(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write `data` to `path` whole or not at all: a temporary file beside it, flushed, then renamed.
 
-    Raises `OSError` (a full disk, no permission) and then leaves `path` as it was.
+    A link at `path` is replaced, and what it points to stays as it is. Raises `OSError` (a full disk, no permission, a
+    folder, a pipe or a device at `path`) and then leaves `path` as it was.
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_symlink():
+        _refuse_irregular(path, path.stat())
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

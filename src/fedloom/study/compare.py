@@ -81,6 +81,7 @@ def compare(
     if out is None:
         return _one_by_one(configs, [None] * len(configs), existing, listener, scenario, callbacks)
     folders = [out / name for name in names]
+    marker.refuse_links(folders)
     try:
         marker.check(out, "comparison")
         out.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,17 @@ def check(path: Path, kind: Kind) -> None:
         )
     if found != kind:
         raise RunFolderError(f"{path} is the folder of a {found}, not of a {kind}; choose another one with --out")
+
+
+def refuse_links(paths: Iterable[Path]) -> None:
+    """Raises `RunFolderError` for a path that is a link: writing or deleting through it would reach other files than
+    those of the folder, which may come from somebody else."""
+    for path in paths:
+        if path.is_symlink():
+            raise RunFolderError(
+                f"{path}: a link, through which fedloom neither writes nor deletes; put what it points to here, or "
+                "choose another folder with --out"
+            )
 
 
 def drop_if_bare(path: Path) -> None:

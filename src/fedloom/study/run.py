@@ -96,6 +96,7 @@ def _in_folder(
                 f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with "
                 "--fresh"
             )
+    folder.refuse_links()
     running = _Run(config, scenario, folder, callbacks, elsewhere)
     start = None
     if fresh:

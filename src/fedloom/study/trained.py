@@ -126,7 +126,7 @@ def read(
         raise RunFolderError(f"{place}: no run there (no config.yaml); give a run folder, or a {cards.SUFFIX}")
     memory = Memory(config_of(resolved, model), scenario)
     checkpoint = _in_folder(memory.config, folder, at, note)
-    return Trained(*Opened(memory, checkpoint, folder.read_json("scenario.json") or {}).model(client, at))
+    return Trained(*Opened(memory, checkpoint, folder.read_scenario()).model(client, at))
 
 
 def of_result(result: Result, client: int | None = None, at: At = "last") -> Trained:

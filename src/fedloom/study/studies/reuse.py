@@ -10,11 +10,10 @@ from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.study.dealt import record_in, refuse_mixed_data
 from fedloom.study.results import Result
-from fedloom.study.studies.place import STUDY, Place
+from fedloom.study.studies.place import COPIES, STUDY, Place
 from fedloom.study.studies.plan import Cell
 from fedloom.study.versions import version_of
 
-_COPIES = ".copies"  # what a killed process left there is none of the study's, and is cleared by the next copy
 
 
 def reusable(place: Place, cells: Sequence[Cell], other: Path) -> list[Cell]:
@@ -38,7 +37,7 @@ def reuse(place: Place, cells: Sequence[Cell], other: Path) -> list[str]:
 
 
 def _take(place: Place, cell: Cell, source: Path) -> bool:
-    target, copy = place.cell(cell.folder), place.path / _COPIES / cell.folder
+    target, copy = place.cell(cell.folder), place.path / COPIES / cell.folder
     with place.taken(cell.folder) as mine:
         if not mine or target.exists():
             return False

@@ -23,6 +23,7 @@ from typing import Literal
 from fedloom.core.errors import CheckpointError, RunFolderError
 from fedloom.core.interrupts import no_interrupts
 from fedloom.engine.ray.cluster import connected
+from fedloom.study import marker
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import Event, Forward, Listener, follow, on_one_core
 from fedloom.study.config import RunConfig
@@ -241,6 +242,7 @@ class Shift:
         watching = [Forward(position, send), *copy.deepcopy(self.callbacks)]
         config = config if self.all_cores else on_one_core(config)
         try:
+            marker.refuse_links([self.place.cell(folder)])
             run(config, out=self.place.cell(folder), existing="resume", callbacks=watching)
         except Exception as error:
             if of_full_disk(error) or isinstance(error, OtherDataError):
