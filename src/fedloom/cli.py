@@ -37,6 +37,7 @@ from fedloom.commands.shared import (
     rewound,
     say,
     spoken,
+    with_home,
 )
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.interrupts import one_at_a_time
@@ -189,7 +190,8 @@ def main(words: Sequence[str] | None = None) -> None:
         spoken(stream)
     try:
         with one_at_a_time():
-            code = app(args=None if words is None else list(words), prog_name="fedloom", standalone_mode=False)
+            typed = [with_home(word) for word in (sys.argv[1:] if words is None else words)]
+            code = app(args=typed, prog_name="fedloom", standalone_mode=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "fedloom"
         _fail(f"{error.format_message().rstrip('.')}; `{path} --help` says more", error.exit_code)

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 from rich.console import Console
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import json_text
+from fedloom.core.files import expanded, json_text
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders with run folders somewhere below.")]
@@ -31,6 +32,7 @@ FromRound = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
 
+_HOME = re.compile(r"~[\w.-]*(/|$)")
 _WIDE = 10_000  # columns of what is no terminal: a file or a pipe has no edge
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
@@ -87,6 +89,15 @@ def in_words(overrides: Sequence[str] | None, **options: int | None) -> list[str
             raise ConfigError(f"--{key} {value} and {twice}: give one of them")
         words.append(f"{key}={value}")
     return words
+
+
+def with_home(word: str) -> str:
+    """A word of a command line with the home directory in the place of ~, also behind --option=, where no shell puts it.
+
+    Raises `ConfigError` for a user without one.
+    """
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return option + equals + str(expanded(value)) if _HOME.match(value) else word
 
 
 def found(config: Path) -> Path:

@@ -12,12 +12,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fedloom.core.errors import ConfigError
+
 
 def cache_dir() -> Path:
-    """What can be made again is kept here: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache)."""
+    """What can be made again is kept here: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache).
+
+    Raises `ConfigError` where there is neither, nor a home directory.
+    """
     if own := os.environ.get("FEDLOOM_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedloom"
+        return expanded(own)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        return expanded(base) / "fedloom"
+    except ConfigError as error:
+        raise ConfigError(f"no folder for the cache: {error}; or set FEDLOOM_CACHE to a folder of your own") from None
+
+
+def expanded(path: Path | str) -> Path:
+    """A path as a person writes it, with the home directory in the place of ~ or ~user at its beginning.
+
+    Raises `ConfigError` where there is no such directory.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{path}: no home directory is known for {Path(path).parts[0]}; write the path in full") from None
+
+
+def in_full(value: Any) -> Any:
+    """A value of a config as it is; a path `expanded`."""
+    return expanded(value) if isinstance(value, Path) else value
 
 
 def json_text(value: Any, **how: Any) -> str:

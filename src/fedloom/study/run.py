@@ -26,6 +26,7 @@ from fedloom.study.dealt import record_of, refuse_other_data
 from fedloom.study.difference import difference
 from fedloom.study.early_stopping import EarlyStopping
 from fedloom.study.environment import describe
+from fedloom.study.fits import explained_misfits, take_over
 from fedloom.study.folder import RunFolder
 from fedloom.study.log import START, Row
 from fedloom.study.opened import Memory
@@ -157,10 +158,7 @@ class _Run:
     def go(self, start: Checkpoint | None) -> Result:
         """All rounds after `start`, then the summary."""
         if start is not None:
-            federation = self.federation
-            federation.round, federation.server = start.round, start.server
-            federation.states.update(start.states)
-            federation.states.changed.clear()
+            take_over(self.federation, start)
             self.saved, self.digest, self.saved_round = start.path, start.sha256, start.round
         if self.federation.round < self.config.rounds and self.elsewhere is not None:
             self.federation.engine = self.elsewhere(self.federation, self.worker, self.note)
@@ -168,7 +166,8 @@ class _Run:
             chosen = choose(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.warning = chosen.engine, chosen.warning
         try:
-            return self._go(start)
+            with explained_misfits(start):
+                return self._go(start)
         finally:
             self.federation.engine.close()
             self.federation.engine = Serial(self.worker)  # an engine may refer to the federation: nets go with the run
