@@ -96,6 +96,17 @@ def _refuse_irregular(path: Path, status: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raises `OSError` if `write_atomic` could not write to `path`, before there is anything to write."""
+    if path.exists() and not path.is_symlink():
+        _refuse_irregular(path, path.stat())
+    folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write `data` to `path` whole or not at all: a temporary file beside it, flushed, then renamed.
 
@@ -104,8 +115,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_symlink():
-        _refuse_irregular(path, path.stat())
+    refuse_unwritable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

@@ -132,7 +132,7 @@ def _side_by_side(
                 pool.submit(_run_one, position, config, folder, existing, tuple(callbacks))
                 for position, (config, folder) in enumerate(zip(configs, folders, strict=True))
             ]
-            pool.submit(os.getpid).cancel()  # the pool begins to watch a process at the submission after its start
+            pool.submit(os.getpid)  # the pool begins to watch a process at the submission after its start
         try:
             _listen(futures, events, listener)
             for future in sorted(futures, key=lambda f: not (f.done() and f.exception())):

@@ -19,7 +19,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text, parse_json, read_file, write_atomic
+from fedloom.core.files import json_text, parse_json, read_file, refuse_unwritable, write_atomic
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.study import marker
 from fedloom.study.log import Log, Row
@@ -75,11 +75,18 @@ class RunFolder:
         marker.drop_if_bare(self.path)
         self._lock.release()
 
-    def refuse_links(self) -> None:
-        """Raises `RunFolderError` where a file or folder that the run will write or delete is a link. The folder itself
-        may be one."""
+    def check_files(self) -> None:
+        """Raises `RunFolderError` where a file or folder that the run will write or delete is a link, or is a folder in
+        the place of a file. The run folder itself may be a link."""
         marker.refuse_links([*(self.path / name for name in _FILES), self.checkpoints, self.states])
         marker.refuse_links([*self.checkpoints.glob("round-*"), *self.checkpoints.glob(".round-*.partial")])
+        try:
+            for name in _FILES:
+                refuse_unwritable(self.path / name)
+        except OSError as error:
+            raise RunFolderError(
+                f"{error.filename}: in the way of a file of the run ({error.strerror}); choose another folder with --out"
+            ) from None
 
     @property
     def checkpoints(self) -> Path:

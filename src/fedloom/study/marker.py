@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -51,11 +52,14 @@ def refuse_links(paths: Iterable[Path]) -> None:
 
 
 def drop_if_bare(path: Path) -> None:
-    """Remove a folder in which nothing was written."""
-    if path.is_dir() and not _names(path) - {MARKER}:
+    """Remove a folder in which nothing was written; a link to it stays. Another process may write there meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        if _names(path) - {MARKER}:
+            return
         for name in (MARKER, LOCK):
             (path / name).unlink(missing_ok=True)
-        path.rmdir()
+        with contextlib.suppress(OSError):  # a link, or no longer empty
+            path.rmdir()
 
 
 def _names(path: Path) -> set[str]:

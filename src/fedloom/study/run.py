@@ -97,7 +97,7 @@ def _in_folder(
                 f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with "
                 "--fresh"
             )
-    folder.refuse_links()
+    folder.check_files()
     running = _Run(config, scenario, folder, callbacks, elsewhere)
     start = None
     if fresh:
