@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -69,9 +70,9 @@ def compare(
     `RunFolderError` if `out` cannot be used, or if a process was ended from outside.
     """
     names = [folder_name(config) for config in configs]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise ConfigError(f"run {name} is there twice: compare each once")
+    if len(set(names)) < len(names):
+        name, _ = Counter(names).most_common(1)[0]
+        raise ConfigError(f"run {name} is there twice: compare each once")
     workers = min(jobs or os.cpu_count() or 1, len(configs))
     objects = scenario is not None or any(model.maker for config in configs for model in config.models())
     if workers > 1 and (out is None or objects):

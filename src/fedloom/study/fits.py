@@ -39,14 +39,21 @@ def take_over(federation: Federation, start: Checkpoint) -> None:
 
 @contextlib.contextmanager
 def explained_misfits(start: Checkpoint | None) -> Iterator[None]:
-    """Within it, a state that lacks what the method reads is a `CheckpointError`, where the run began at a checkpoint."""
+    """Within it, a state that lacks what the method reads is a `CheckpointError`, in the first round after `start`."""
     try:
         yield
     except (ClientError, RecordError) as error:
         cause = error.__cause__ if isinstance(error, ClientError) else error
-        if start is None or not isinstance(cause, RecordError):
+        first = not isinstance(error, ClientError) or (start is not None and error.round == start.round + 1)
+        if start is None or not first or not isinstance(cause, RecordError | LookupError):
             raise
-        raise CheckpointError(f"{start.path}: does not fit this config ({cause}); {_ADVICE}") from error
+        raise misfitting(start, cause) from error
+
+
+def misfitting(checkpoint: Checkpoint, cause: BaseException) -> CheckpointError:
+    """The error for a checkpoint whose states lack what the method or its nets read."""
+    why = f"{type(cause).__name__}: {cause}" if not isinstance(cause, RecordError) else cause
+    return CheckpointError(f"{checkpoint.path}: does not fit this config ({why}); {_ADVICE}")
 
 
 def misfit(record: Record, begun: Record) -> str | None:

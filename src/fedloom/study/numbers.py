@@ -86,7 +86,7 @@ class _Numbers(_Plain):
 class _Scenario(_Plain):
     name: Word = ""
     clients: Annotated[int, Field(ge=1, le=_LARGEST)] = 1
-    classes: list[Word | int] = []
+    classes: list[Word] = []
     class_counts: list[list[Count]] = []
     domains: list[Word] = []
     domain_counts: list[list[Count]] = []

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.records import RecordError
 from fedloom.data import Scenario
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.jobs import away_since
@@ -24,6 +25,7 @@ from fedloom.study.card import Architecture, Card, Input, Training
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
 from fedloom.study.dealt import KEY, record_of, refuse_changed
+from fedloom.study.fits import misfitting
 from fedloom.study.models import GivenModel
 from fedloom.study.rebuilt import module_of, packages_named
 from fedloom.study.results import At
@@ -81,9 +83,14 @@ class Opened:
         if client is not None and not 0 <= client < self.clients:
             raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")
         group = 0 if client is None else group_of(client, self.setup.tasks)
-        predictor = self._predictor(client)
         blueprint, net = self.setup.blueprints[group], self.setup.nets[group]
-        module, forward = module_of(net, predictor, blueprint, self.method)
+        try:
+            predictor = self._predictor(client)
+            module, forward = module_of(net, predictor, blueprint, self.method)
+        except (RecordError, LookupError, RuntimeError) as error:
+            if self.checkpoint.path is None:
+                raise
+            raise misfitting(self.checkpoint, error) from error
         training = Training(
             method=self.config.method,
             preset=self.config.preset,
