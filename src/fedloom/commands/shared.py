@@ -38,8 +38,12 @@ _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*
 
 
 def say(line: str) -> None:
-    """One line for a person, on stderr."""
-    print(line, file=sys.stderr)
+    """One line for a person, on stderr. Names of other people's files may hold codes that a terminal obeys: escaped."""
+    print("".join(sign if sign.isprintable() else _escaped(sign) for sign in line), file=sys.stderr)
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape").decode("ascii")
 
 
 def print_json(value: Any) -> None:

@@ -113,7 +113,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     A link at `path` is replaced, and what it points to stays as it is. Raises `OSError` (a full disk, no permission, a
     folder, a pipe or a device at `path`) and then leaves `path` as it was.
     """
-    raw = data.encode() if isinstance(data, str) else data
+    raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # a name may hold bytes of no text
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_unwritable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
 from fedloom.core.errors import shown
 
@@ -80,7 +80,7 @@ class _Numbers(_Plain):
     stopped: _Stopped | None = None
     fingerprint: Word = ""
     checkpoint_sha256: Word | None = None
-    run_dir: Word | None = None
+    run_dir: InstanceOf[str] | None = None  # a name of bytes that are no text stays one
 
 
 class _Scenario(_Plain):
