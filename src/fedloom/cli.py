@@ -1,7 +1,8 @@
 """The command line: words a person types, calls, prints, exit codes. No mathematics.
 
 Exit codes: 0 done; 2 something to correct (one line on stderr says what); 1 a failure inside the work, with its
-traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. With --json, stdout holds one JSON object and nothing else.
+traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. With --json, stdout holds one JSON object and
+nothing else.
 """
 
 from __future__ import annotations

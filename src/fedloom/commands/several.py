@@ -85,8 +85,8 @@ def side_by_side(
     from fedloom.study.compare import compare as compare_runs
     from fedloom.study.comparison import Comparison
 
-    check_place(out / "report.html")
     with in_folder(out), Live(configs, quiet=quiet or as_json) as live:
+        check_place(out / "report.html")
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
     page = write_report(done.results, out / "report.html")
     if as_json:

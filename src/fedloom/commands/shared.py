@@ -60,8 +60,11 @@ def console_of(as_json: bool) -> Console:
 
 
 def spoken(stream: Any) -> None:
-    """Let a stream that knows no Unicode print our signs in ASCII, and other people's as escapes."""
-    if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf"):
+    """Let a stream that knows no Unicode print our signs in ASCII, and other people's as escapes; and any stream the
+    names of files that are no text."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    if stream.errors == "strict" or not codecs.lookup(stream.encoding).name.startswith("utf"):
         codecs.register_error("fedloom.ascii", _in_ascii)
         stream.reconfigure(errors="fedloom.ascii")
 
@@ -96,7 +99,7 @@ def in_words(overrides: Sequence[str] | None, **options: int | None) -> list[str
 
 
 def with_home(word: str) -> str:
-    """A word of a command line with the home directory in the place of ~, also behind --option=, where no shell puts it.
+    """A word of a command line with the home directory in the place of ~, also behind --option=, where shells leave it.
 
     Raises `ConfigError` for a user without one.
     """

@@ -90,9 +90,9 @@ def carry_out(
     if plan:
         show_plan(study, place, cells, len(jobs), as_json)
         return
-    check_place(out / "report.html")
     try:
         with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
+            check_place(out / "report.html")
             ended = run_study(
                 study, place, cells, workers=workers, on=on, listener=live, one_core=one_core, allow_mixed=allow_mixed
             )

@@ -37,7 +37,9 @@ def expanded(path: Path | str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise ConfigError(f"{path}: no home directory is known for {Path(path).parts[0]}; write the path in full") from None
+        raise ConfigError(
+            f"{path}: no home directory is known for {Path(path).parts[0]}; write the path in full"
+        ) from None
 
 
 def in_full(value: Any) -> Any:

@@ -107,8 +107,8 @@ class Scenario:
         return digest.hexdigest()[:DIGITS]
 
     def dealt_digest(self) -> str:
-        """Hash (16 hex digits) of what was dealt, by which a run folder knows its data again: as `digest`, with all names,
-        domains and tested rows.
+        """Hash (16 hex digits) of what was dealt, by which a run folder knows its data again: as `digest`, with all
+        names, domains and tested rows.
 
         Of a known source (`source_digest`), samples are not hashed a second time: skews change them as the config says,
         but need not round alike on every processor.

@@ -47,8 +47,8 @@ def check_picture(path: Path) -> None:
 
 
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
-    """Draw who holds what to a picture file, as `fedloom.report.picture.save_holdings`. Raises `ConfigError` for another
-    ending, or if the file cannot be written."""
+    """Draw who holds what to a picture file, as `fedloom.report.picture.save_holdings`. Raises `ConfigError` for
+    another ending, or if the file cannot be written."""
     path = expanded(path)
     check_picture(path)
     from fedloom.report import picture  # brings matplotlib

@@ -94,8 +94,8 @@ def write(card: Card, tree: Tree, path: Path) -> Path:
 
 
 def check_place(path: Path) -> None:
-    """Raises `ConfigError` for a path of another suffix and for files there that fedloom did not export, `RunFolderError`
-    for a place that cannot be written."""
+    """Raises `ConfigError` for a path of another suffix and for files there that fedloom did not export,
+    `RunFolderError` for a place that cannot be written."""
     if path.suffix != SUFFIX:
         raise ConfigError(
             f"{path}: weights are written as {SUFFIX}; take a name such as {path.stem or 'model'}{SUFFIX}"

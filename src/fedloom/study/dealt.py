@@ -64,14 +64,14 @@ def refuse_changed(run: Path, before: Any, now: Any) -> None:
     """Raises `OtherDataError` if the record `now` is of other data than `before`, that of the folder `run`."""
     if name := _changed(before, now):
         raise OtherDataError(
-            f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file back, "
-            "or train in another folder (--out)"
+            f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file "
+            "back, or train in another folder (--out)"
         )
 
 
 def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
-    """Raises `OtherDataError` for runs of one source on different data. records: of each run, what messages call it, and
-    the record of its data, if it has one."""
+    """Raises `OtherDataError` for runs of one source on different data. records: of each run, what messages call it,
+    and the record of its data, if it has one."""
     first: dict[str, tuple[str, Any]] = {}
     for run, record in records:
         for kind, key in (_keys(record) or {}).items():
@@ -84,7 +84,7 @@ def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
 
 
 def record_in(run: Path) -> Any:
-    """The record in a run folder; None without one, and where its file is damaged, which is said when runs are joined."""
+    """The record in a run folder; None without one, and where its file is damaged: that is said when runs are joined."""
     return _read(run / _SCENARIO, _changed_at(run / _SCENARIO))
 
 

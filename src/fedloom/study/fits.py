@@ -1,11 +1,10 @@
-"""Whether the states of a checkpoint are some that its run can go on from. A checkpoint may come from somebody else, with
-checksums that fit damaged states."""
+"""Whether the states of a checkpoint are some that its run can go on from. A checkpoint may come from somebody else,
+with checksums that fit damaged states."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 from torch import Tensor
 
@@ -26,12 +25,16 @@ def take_over(federation: Federation, start: Checkpoint) -> None:
     begun: dict[int, Record] = {}
     for client, state in start.states.items():
         if not 0 <= client < federation.scenario.clients:
-            raise CheckpointError(f"{start.path}: holds a state of client {client}, whom the run does not have; {_ADVICE}")
+            raise CheckpointError(
+                f"{start.path}: holds a state of client {client}, whom the run does not have; {_ADVICE}"
+            )
         group = federation.task_of(client).group
         if group not in begun:
             begun[group] = federation.method.client_init(federation.client_context(client, start.round))
         if why := misfit(state, begun[group]):
-            raise CheckpointError(f"{start.path}: the state of client {client} does not fit this config ({why}); {_ADVICE}")
+            raise CheckpointError(
+                f"{start.path}: the state of client {client} does not fit this config ({why}); {_ADVICE}"
+            )
         federation.states[client] = state
     federation.round, federation.server = start.round, start.server
     federation.states.changed.clear()

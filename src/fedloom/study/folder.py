@@ -28,6 +28,7 @@ from fedloom.study.numbers import completed, wrong_in_config, wrong_in_scenario,
 __all__ = ["Row", "RunFolder"]
 
 _SUMS, _CONTENT = "checksums", "content"
+_KINDS = {_CONTENT, "numbers", "metrics", "config"}
 # What a run writes beside its checkpoints. Earlier versions wrote .metrics.parquet.
 _FILES = (
     *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "report.html"),
@@ -85,7 +86,8 @@ class RunFolder:
                 refuse_unwritable(self.path / name)
         except OSError as error:
             raise RunFolderError(
-                f"{error.filename}: in the way of a file of the run ({error.strerror}); choose another folder with --out"
+                f"{error.filename}: in the way of a file of the run ({error.strerror}); choose another folder with "
+                "--out"
             ) from None
 
     @property
@@ -114,6 +116,8 @@ class RunFolder:
         sums = content.pop(_SUMS, {}) if isinstance(content, dict) else None
         if not isinstance(sums, dict):
             raise self._damaged(name, "no object")
+        if not sums.keys() <= _KINDS or any(_is_sums(value) for value in content.values()):
+            raise self._damaged(name, "its checksums are called otherwise")
         if _CONTENT in sums and sums[_CONTENT] != _sha256(content):
             raise self._damaged(name, "it does not match its checksum")
         return content, sums
@@ -224,6 +228,11 @@ class RunFolder:
             shutil.rmtree(checkpoint, ignore_errors=True)
         with contextlib.suppress(OSError):  # not there, or it holds something else
             self.checkpoints.rmdir()
+
+
+def _is_sums(value: Any) -> bool:
+    """Whether a value of a file is its checksums, under a name that was damaged."""
+    return isinstance(value, dict) and bool(value) and value.keys() <= _KINDS
 
 
 def _sha256(content: Mapping[str, Any]) -> str:

@@ -15,7 +15,6 @@ from fedloom.study.studies.plan import Cell
 from fedloom.study.versions import version_of
 
 
-
 def reusable(place: Place, cells: Sequence[Cell], other: Path) -> list[Cell]:
     """Those of `cells` that are finished in the study's folder `other` and not begun here, where they would go on.
 
