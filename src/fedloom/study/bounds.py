@@ -12,7 +12,7 @@ MOST_RUNS = 100_000  # of a comparison, of a study, and of its tuning
 MOST_TRIES = 10_000  # of each group of cells in tuning
 
 _LARGEST_INTEGER = 2**31 - 1  # rounds are stored as 32-bit integers
-_LARGEST = 1e12
+_LARGEST = 1e38  # of what nets compute with
 # By the last word of a key. Rounds may be many where early stopping ends a run.
 _BY_WORD: dict[str, float] = {
     "rounds": 10_000_000,

@@ -84,7 +84,7 @@ def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
 
 
 def record_in(run: Path) -> Any:
-    """The record in a run folder; None without one, and where its file is damaged: that is said when runs are joined."""
+    """The record in a run folder; None without one, and where its file is damaged (said when runs are joined)."""
     return _read(run / _SCENARIO, _changed_at(run / _SCENARIO))
 
 
