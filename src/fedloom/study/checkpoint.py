@@ -211,7 +211,8 @@ def _folder_of(folder: Path, round_: int) -> Path:
 
 
 def _finished(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
+    found = sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
+    return [path for path in found if path.name.removeprefix("round-").isdecimal()]
 
 
 def _round_of(path: Path) -> int:

@@ -190,8 +190,8 @@ class RunFolder:
         if missing or sums.get("numbers", _sha256(numbers)) != _sha256(numbers):
             why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
             raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
-        if why := wrong_in_summary(numbers):
-            raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
+        if wrong := wrong_in_summary(numbers):
+            raise RunFolderError(f"{file}: damaged ({wrong}); delete this file and run again")
         if sums and sums.get("metrics") != self.log.position().sha256:
             raise RunFolderError(
                 f"{self.log.path}: damaged (rows were lost or changed after the run); put the file back, or delete the "

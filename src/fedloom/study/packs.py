@@ -101,7 +101,9 @@ class Stored(Mapping[int, Record]):
     def _bytes(self, row: Any) -> bytes:
         with (self._folder / pack_name(int(row["pack"]))).open("rb") as stream:
             if int(row["offset"]) + int(row["size"]) > os.fstat(stream.fileno()).st_size:
-                raise ValueError(f"the state of client {row['client']} does not match its checksum: its pack ends before")
+                raise ValueError(
+                    f"the state of client {row['client']} does not match its checksum: its pack ends before"
+                )
             stream.seek(int(row["offset"]))
             return stream.read(int(row["size"]))
 
