@@ -31,6 +31,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 NPZ = ("run", "c.yaml", "scenario.source=npz", "scenario.path=d.npz", "model=mlp")
 CSV = ("run", "c.yaml", "scenario.source=csv", "scenario.path=d.csv", "scenario.label=y")
+HUNDREDS, LISTED = str(list(range(1, 301))), ("rounds", "batch_size", "local_epochs")
 SOON = 20.0  # seconds; on an idle processor each takes a tenth of one
 
 
@@ -46,6 +47,18 @@ def own(folder: Path) -> None:
     """Something that fedloom did not write."""
     (folder / "checkpoint").mkdir(parents=True)
     (folder / "checkpoint" / "thesis.tex").write_text("years of work")
+
+
+def report_is_a_folder(folder: Path) -> None:
+    """A folder in the place of a comparison's report."""
+    (folder / "report.html").mkdir(parents=True)
+
+
+def summary_is_a_pipe(folder: Path) -> None:
+    """A run folder in which reading would wait for ever."""
+    folder.mkdir()
+    (folder / "config.yaml").write_text(CONFIG)
+    os.mkfifo(folder / "summary.json")
 
 
 def case(name: str, words: str | tuple[str, ...], says: str, **files: Maker) -> Any:
@@ -105,6 +118,12 @@ CASES = [
     case("absurd-rounds", f"run c.yaml rounds={10**18}", "rounds = 1000000000000000000: input should be less than"),
     case("absurd-clients", f"run c.yaml scenario.clients={10**12}", "digits has 1442 training samples"),
     case("absurd-model", ("run", "c.yaml", "model={name: mlp, hidden: [10**9]}"), "model.hidden.0 = '10**9': "),
+    case("absurd-epochs", f"run c.yaml local_epochs={10**9}", "local_epochs = 1000000000: need a number up to 100,000"),
+    case("absurd-batch", f"run c.yaml batch_size={10**12}", "batch_size = 1000000000000: "),
+    case("absurd-tests", f"run c.yaml evaluation.every={10**12}", "evaluation.every = 1000000000000: "),
+    case(
+        "huge-grid", ("compare", "c.yaml", *(f"{key}={HUNDREDS}" for key in LISTED)), "combinations, more than 100,000"
+    ),
     case("huge-model", ("run", "c.yaml", f"model={{name: mlp, hidden: [{10**12}]}}"), "hidden widths must be 1 to"),
     case("too-large", ("run", "c.yaml", "model={name: mlp, hidden: [1000000, 1000000]}"), "does not fit into memory"),
     case("negative-seed", "run c.yaml scenario.seed=-1", "scenario.seed = -1: "),
@@ -142,6 +161,28 @@ CASES = [
     case("out-in-a-loop", "demo --out l/x", "l/x: cannot be written", l=lambda path: path.symlink_to("l")),
     case("picture-below-a-file", "inspect c.yaml --out c.yaml/x.png", "the picture cannot be written there"),
     case("picture-format", "inspect c.yaml --out who.txt", "pictures end in one of .png"),
+    case(
+        "no-such-home", "run c.yaml --out=~nobody-of-this-name/x", "no home directory is known for ~nobody-of-this-name"
+    ),
+    case("out-at-a-device", "run c.yaml --out /dev/full", "/dev/full: cannot be written"),
+    case("report-at-a-folder", "report k --out r.html", "r.html: cannot be written", k={}, **{"r.html": Path.mkdir}),
+    case("report-of-compare", "compare c.yaml --out o", "o/report.html: cannot be written", o=report_is_a_folder),
+    case("picture-at-a-pipe", "inspect c.yaml --out p.png", "p.png: the picture cannot", **{"p.png": os.mkfifo}),
+    case(
+        "export-at-a-folder",
+        "export k --out m.safetensors",
+        "m.safetensors is there",
+        k={},
+        **{"m.safetensors": Path.mkdir},
+    ),
+    case("control-characters", ("report", "a\x1b[2Jb"), r"a\x1b[2Jb: no such folder"),
+    case("summary-is-a-pipe", "table p", "it is no regular file", p=summary_is_a_pipe),
+    case(
+        "flipped-bit",
+        "report k",
+        "no finished run there: k: damaged",
+        k={"scenario.json": '{"checksums": {"content": "0"}}'},
+    ),
     case("report-of-nothing", "report .", "no finished run there"),
     case("report-as-csv", "report k --out t.csv", "a report is an .html page", k={}),
     case("table-of-nothing", "table . --format latex", "no finished run there"),

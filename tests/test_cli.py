@@ -250,3 +250,35 @@ def test_the_demo_is_the_documented_config(capsys: Any) -> None:
     assert [row["method"] for row in table] == ["fedavg", "fedsc"]
     written = yaml.safe_load(next(Path("runs/demo").glob("fedsc*/config.yaml")).read_text())
     assert (written["scenario"]["alpha"], written["scenario"]["clients"]) == (0.1, 10)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+@pytest.mark.parametrize("words", [["methods", "--json"], ["models"], ["--version"]])
+def test_an_output_that_takes_no_more_is_one_line(words):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedloom", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert (
+        done.stderr.strip() == "error: the output cannot be written (No space left on device); what was trained is kept"
+    )
+
+
+def test_a_folder_in_the_home_directory_behind_an_option(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    words = ["scenario.clients=2", "scenario.alpha=10", "rounds=1", "local_epochs=1", "engine=serial", "--quiet"]
+    assert call(capsys, "run", "demo", *words, "--out=~/x")[0] == 0
+    assert (tmp_path / "home" / "x" / "summary.json").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+def test_a_name_of_bytes_that_are_no_text(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = os.fsdecode(b"bad\xff")
+    words = ["scenario.clients=2", "scenario.alpha=10", "rounds=1", "local_epochs=1", "engine=serial", "--quiet"]
+    assert call(capsys, "run", "demo", *words, "--out", folder)[0] == 0
+    for command in (["table", folder], ["report", folder], ["run", "demo", *words, "--out", folder, "--json"]):
+        assert call(capsys, *command)[0] == 0
+    assert b"bad\\udcff" in (tmp_path / folder / "report.html").read_bytes()

@@ -25,6 +25,7 @@ ROW: dict[str, Any] = {
     "select": "best_val",
     "degenerate": ["term [ce] is lost"],
     "stopped": [],
+    "diverged": [],
     "figures": {},
     "attack": None,
     "attack_success": None,

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, overload
 from torch import nn
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import expanded
 from fedloom.core.process_settings import own_settings
 from fedloom.data.scenario import Scenario
 from fedloom.data.sources import SOURCES, own_data
@@ -88,7 +89,7 @@ def run(
             model = in_words(model, own.train_set)
     config = parse({**values, "model": _suited(model, own)})
     return run_config(
-        config, scenario=own, out=None if out is None else Path(out), existing=existing, callbacks=callbacks
+        config, scenario=own, out=None if out is None else expanded(out), existing=existing, callbacks=callbacks
     )
 
 
@@ -125,7 +126,7 @@ def compare(
             model = in_words(model, data.train_set)
     values = {**keys, "model": _suited(model, own), "scenario": described}
     configs = variants(values, [methods] if isinstance(methods, str) else methods, seeds)
-    folder = None if out is None else Path(out)
+    folder = None if out is None else expanded(out)
     return Comparison(
         compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=own, callbacks=callbacks)
     )

@@ -1,12 +1,16 @@
 """The command line: words a person types, calls, prints, exit codes. No mathematics.
 
 Exit codes: 0 done; 2 something to correct (one line on stderr says what); 1 a failure inside the work, with its
-traceback. With --json, stdout holds one JSON object and nothing else.
+traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. With --json, stdout holds one JSON object and
+nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -37,6 +41,7 @@ from fedloom.commands.shared import (
     rewound,
     say,
     spoken,
+    with_home,
 )
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.interrupts import one_at_a_time
@@ -158,6 +163,10 @@ def inspect(
     from fedloom.study.config import load, parse
     from fedloom.terminal import holdings
 
+    if out is not None:
+        from fedloom.report import check_picture
+
+        check_picture(out)
     parsed = parse(load(found(config), in_words(overrides, seed=seed)))
     picture = describe_scenario(parsed.scenario.build(parsed.seed))
     if out is not None:
@@ -188,8 +197,10 @@ def main(words: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         spoken(stream)
     try:
-        with one_at_a_time():
-            code = app(args=None if words is None else list(words), prog_name="fedloom", standalone_mode=False)
+        with one_at_a_time() as interrupts:
+            typed = [with_home(word) for word in (sys.argv[1:] if words is None else words)]
+            code = app(args=typed, prog_name="fedloom", standalone_mode=False)
+            _flush()
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "fedloom"
         _fail(f"{error.format_message().rstrip('.')}; `{path} --help` says more", error.exit_code)
@@ -201,15 +212,34 @@ def main(words: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is not None:
+            _fail(f"{error.filename}: {error.strerror}", FedloomError.exit_code)
+        if error.errno not in _UNWRITTEN:
             raise
-        _fail(f"{error.filename}: {error.strerror}", FedloomError.exit_code)
-    if code == 130:  # typer's word for Ctrl-C
-        say("stopped" + _GO_ON.get(next(iter(sys.argv[1:] if words is None else words), ""), ""))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"the output cannot be written ({error.strerror}); what was trained is kept", FedloomError.exit_code)
+    if code == _INTERRUPTED:
+        code = _stopped(interrupts.signal or signal.SIGINT, next(iter(typed), ""))
     sys.exit(code if isinstance(code, int) else 0)
 
 
-# How to go on after Ctrl-C.
+def _stopped(number: int, command: str) -> int:
+    """Say that a signal has ended a command, and how it goes on; the exit code."""
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        say(f"stopped{by}{_GO_ON.get(command, '')}")
+    return 128 + number
+
+
+def _flush() -> None:
+    """Write what is still to be written, where an error can be told."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+_INTERRUPTED = 130  # typer's word for a KeyboardInterrupt
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of an output that takes no more
+# How to go on after a signal.
 _GO_ON = {
     "run": "; --resume goes on from the last checkpoint",
     "reproduce": "; the same command goes on from the last checkpoints",

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedloom.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
-from fedloom.study.formats import ATTACK_NOTE, ATTACKED
+from fedloom.study.formats import ATTACK_NOTE, optional_columns
 from fedloom.study.results import SECONDS, Result
 from fedloom.study.table import figure_names, figure_text
 
@@ -205,8 +205,8 @@ def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     figures = figure_names(rows)
     for column in ("n", "accuracy %", "best val %", "up", "down", "time", *figures):
         table.add_column(column, justify="right", no_wrap=True)
-    attacked = ATTACKED if any(row["attack"] for row in rows) else ()
-    for heading, number, _ in attacked:
+    optional = optional_columns(rows)
+    for heading, number, _ in optional:
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -219,14 +219,14 @@ def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
             bytes_text(row["bytes_down"]),
             seconds_text(row["seconds"]),
             *(figure_text(row, name) for name in figures),
-            *(_plain(console, text(row)) for _, _, text in attacked),
+            *(_plain(console, text(row)) for _, _, text in optional),
         )
     _show(console, table)
     named = sorted({(row["protocol"], row["select"]) for row in rows})
     protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
     console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
-    if attacked:
+    if any(row["attack"] for row in rows):
         console.print(f"  {ATTACK_NOTE}", soft_wrap=True)
     for row in rows:
         for told in row["stopped"]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core import files
+from fedloom.core.errors import ConfigError
 from fedloom.core.files import cache_dir, json_text, parse_json, write_atomic
 
 
@@ -92,3 +93,54 @@ def test_json_that_nests_too_deep_is_a_value_error_like_any_other():
     for text in ("{", 100_000 * "[", b"\xff"):
         with pytest.raises(ValueError):
             parse_json(text)
+
+
+def test_expanded_puts_the_home_directory_in(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/of/somebody")
+    assert files.expanded("~/x") == Path("/home/of/somebody/x")
+    assert files.expanded("x/~") == Path("x/~")
+    with pytest.raises(ConfigError, match="no home directory is known for ~nobody-of-this-name"):
+        files.expanded("~nobody-of-this-name/x")
+
+
+def test_no_home_directory_is_one_line(monkeypatch):
+    for name in ("FEDLOOM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", lambda self: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(ConfigError, match="or set FEDLOOM_CACHE to a folder of your own"):
+        files.cache_dir()
+
+
+def test_a_place_that_cannot_be_written_is_refused_before(tmp_path):
+    (tmp_path / "file").write_text("x")
+    os.mkfifo(tmp_path / "pipe")
+    files.refuse_unwritable(tmp_path / "new" / "file")
+    files.refuse_unwritable(tmp_path / "file")
+    for place in (tmp_path, tmp_path / "file" / "below", tmp_path / "pipe", Path("/dev/full")):
+        with pytest.raises(OSError, match=r"regular|irectory"):
+            files.refuse_unwritable(place)
+        with pytest.raises(OSError, match=r"regular|irectory|exists"):
+            files.write_atomic(place, "x")
+
+
+def test_nothing_is_appended_or_read_through_what_is_no_regular_file(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="symbolic"):
+        files.open_to_append(tmp_path / "link")
+    with pytest.raises(OSError, match=r"regular|No such device"):
+        files.open_to_append(tmp_path / "pipe")
+    with pytest.raises(OSError, match="regular"):
+        files.read_file(tmp_path / "pipe")
+    with files.open_to_append(tmp_path / "file") as stream:
+        stream.write(b"y")
+    assert files.read_file(tmp_path / "file") == b"xy"
+
+
+def test_write_atomic_replaces_a_link_and_leaves_its_target(tmp_path):
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "link").symlink_to("target")
+    files.write_atomic(tmp_path / "link", "new")
+    assert (tmp_path / "target").read_text() == "precious"
+    assert not (tmp_path / "link").is_symlink()

@@ -1,4 +1,4 @@
-"""Ctrl-C and what becomes of processes: one line, exit code 130, nobody is left."""
+"""Ctrl-C, SIGTERM and SIGHUP, and what becomes of processes: one line, their exit code, nobody is left."""
 
 from __future__ import annotations
 
@@ -64,6 +64,25 @@ def test_ctrl_c_is_one_line_and_ends_everything(tmp_path: Path, words: list[str]
     assert process.returncode == 130
     assert err.strip().startswith(f"stopped; {says}")
     assert err.strip().count("\n") == 0
+    wait_for(lambda: not group(process.pid), 5.0)
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_end_is_one_line_and_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    out, words = tmp_path / "out", [*RUN[:2], "rounds=60", "checkpoint.seconds=0", RUN[-1]]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedloom", *words, "--out", str(out), "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: bool([*out.rglob("meta.json")]))
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert err.strip() == f"stopped by {number.name}; --resume goes on from the last checkpoint"
     wait_for(lambda: not group(process.pid), 5.0)
 
 

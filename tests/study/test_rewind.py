@@ -82,3 +82,12 @@ def test_a_served_run_keeps_history(tmp_path):
     rewind(tmp_path / "run", 8)
     again = run_in_process(config, out=tmp_path / "run", states=tmp_path / "states")
     assert again.numbers["checkpoint_sha256"] == first.numbers["checkpoint_sha256"]
+
+
+def test_checkpoints_behind_a_link_stay(finished):
+    elsewhere = finished.with_name("elsewhere")
+    (finished / "checkpoint").rename(elsewhere)
+    (finished / "checkpoint").symlink_to(elsewhere)
+    with pytest.raises(RunFolderError, match="a link"):
+        rewind(finished, 3)
+    assert len(list(elsewhere.iterdir())) == 4

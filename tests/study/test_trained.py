@@ -149,6 +149,7 @@ def test_weights_of_workers_outlive_them(digits: Any) -> None:
 def test_clients_beyond_those_described_are_looked_up_in_the_data(tmp_path: Path) -> None:
     result = run(config("local", model="mlp", evaluation=LOCAL, rounds=1, participation=0.25), out=tmp_path)
     told = json.loads((tmp_path / "scenario.json").read_text())
+    del told["checksums"]  # as in folders of earlier versions
     (tmp_path / "scenario.json").write_text(json.dumps(told | {"class_counts": told["class_counts"][:1]}))
     for client in range(4):
         found, expected = fl.load(tmp_path, client=client).state_dict(), result.model(client).state_dict()

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fedloom.report import result_table, verdict
+from fedloom.study.formats import formatted
+from fedloom.study.paired import all_paired
 from fedloom.study.verdict import verdicts
 
 
@@ -142,3 +144,49 @@ def test_other_settings_that_differ_are_told(make_result):
 
 def test_nothing_to_say_about_nothing():
     assert verdict([]) == ""
+
+
+def _diverging(result):
+    return replace(result, numbers=result.numbers | {"test_loss": None})
+
+
+def test_a_run_that_diverged_is_named_and_not_ranked(make_result):
+    runs = [make_result("fedavg", 0, (0.1, 0.1)), _diverging(make_result("fedsc", 0, (0.1, 0.1)))]
+    assert verdict(result_table(runs)) == (
+        "fedavg reaches 10.0 % accuracy (one seed, so its spread is unknown); fedsc diverged, and is not ranked."
+    )
+
+
+def test_a_baseline_that_diverged_leaves_the_others_to_be_ranked(make_result):
+    runs = [_diverging(make_result("fedavg", 0, (0.1, 0.1)))]
+    runs += [make_result(name, 0, (0.1, accuracy)) for name, accuracy in (("fedsc", 0.9), ("fedprox", 0.8))]
+    said = verdict(result_table(runs))
+    assert said.startswith("fedsc is 10.0 points above fedprox")
+    assert said.endswith("; fedavg diverged, and is not ranked.")
+
+
+def test_all_that_diverged_do_not_tie(make_result):
+    runs = [_diverging(make_result(name, seed, (0.1, 0.1))) for name in ("fedavg", "fedsc") for seed in (0, 1)]
+    said = verdict(result_table(runs))
+    assert said == ("fedavg diverged with 2 of 2 seeds and fedsc diverged with 2 of 2 seeds, and are not ranked.")
+
+
+@pytest.mark.parametrize(
+    "note", ["diverged: in round 2 the losses of 1 of 4 participants are not finite", "a.diverged"]
+)
+def test_the_finding_marks_a_run_whose_last_loss_is_finite(make_result, note):
+    run = make_result("fedsc", 1, (0.1, 0.1))
+    marked = replace(run, numbers=run.numbers | {"degenerate": [note]})
+    rows = result_table([make_result("fedavg", 1, (0.1, 0.1)), marked])
+    assert [row["diverged"] for row in rows] == [[], [1]]
+    assert "ties" not in verdict(rows)
+    assert all_paired(rows, "fedavg") == []
+
+
+def test_tables_have_a_column_of_what_diverged(make_result):
+    runs = [make_result("fedavg", 0, (0.1, 0.1)), _diverging(make_result("fedsc", 0, (0.1, 0.1)))]
+    markdown, csv = formatted(runs, "markdown"), formatted(runs, "csv")
+    assert markdown.splitlines()[0].rstrip("| ").endswith("diverged")
+    assert markdown.splitlines()[-1].rstrip("| ").endswith("seed 0")
+    assert csv.splitlines()[0].endswith(",diverged")
+    assert "diverged" not in formatted(runs[:1], "markdown")

@@ -34,6 +34,9 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's trained model: a plain state dict, and what it is."""
+    from fedloom.study.card import check_place
+
+    check_place(out)
     trained = _trained(run, client, at)
     card = trained.save(out)
     if as_json:

@@ -81,11 +81,12 @@ def side_by_side(
 ) -> None:
     """Run all configs, show their table and write the report beside them."""
     from fedloom.commands.progress import Live
-    from fedloom.report import write_report
+    from fedloom.report import check_place, write_report
     from fedloom.study.compare import compare as compare_runs
     from fedloom.study.comparison import Comparison
 
     with in_folder(out), Live(configs, quiet=quiet or as_json) as live:
+        check_place(out / "report.html")
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
     page = write_report(done.results, out / "report.html")
     if as_json:
@@ -112,11 +113,13 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """One self-contained report.html from finished runs."""
-    from fedloom.report import write_report
+    from fedloom.report import check_place, write_report
     from fedloom.study.collect import collect
     from fedloom.study.comparison import Comparison
     from fedloom.study.text import counted
 
+    if out is not None:
+        check_place(out)
     taken = collect(runs, allow_mixed)
     done = Comparison(taken.results)
     parts = parts_of(_studies(runs, taken.results, allow_mixed))

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 from rich.console import Console
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import json_text
+from fedloom.core.files import expanded, json_text
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders with run folders somewhere below.")]
@@ -31,13 +32,18 @@ FromRound = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
 
+_HOME = re.compile(r"~[\w.-]*(/|$)")
 _WIDE = 10_000  # columns of what is no terminal: a file or a pipe has no edge
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 
 def say(line: str) -> None:
-    """One line for a person, on stderr."""
-    print(line, file=sys.stderr)
+    """One line for a person, on stderr. Names of other people's files may hold codes that a terminal obeys: escaped."""
+    print("".join(sign if sign.isprintable() else _escaped(sign) for sign in line), file=sys.stderr)
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape").decode("ascii")
 
 
 def print_json(value: Any) -> None:
@@ -54,8 +60,11 @@ def console_of(as_json: bool) -> Console:
 
 
 def spoken(stream: Any) -> None:
-    """Let a stream that knows no Unicode print our signs in ASCII, and other people's as escapes."""
-    if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf"):
+    """Let a stream that knows no Unicode print our signs in ASCII, and other people's as escapes; and any stream the
+    names of files that are no text."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    if stream.errors == "strict" or not codecs.lookup(stream.encoding).name.startswith("utf"):
         codecs.register_error("fedloom.ascii", _in_ascii)
         stream.reconfigure(errors="fedloom.ascii")
 
@@ -87,6 +96,15 @@ def in_words(overrides: Sequence[str] | None, **options: int | None) -> list[str
             raise ConfigError(f"--{key} {value} and {twice}: give one of them")
         words.append(f"{key}={value}")
     return words
+
+
+def with_home(word: str) -> str:
+    """A word of a command line with the home directory in the place of ~, also behind --option=, where shells leave it.
+
+    Raises `ConfigError` for a user without one.
+    """
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return option + equals + str(expanded(value)) if _HOME.match(value) else word
 
 
 def found(config: Path) -> Path:

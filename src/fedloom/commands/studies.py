@@ -78,7 +78,7 @@ def carry_out(
     different versions of fedloom, before any runs, unless `allow_mixed`.
     """
     from fedloom.commands.progress import Live
-    from fedloom.report import write_report
+    from fedloom.report import check_place, write_report
     from fedloom.study.comparison import Comparison
     from fedloom.study.studies.place import Place, read
     from fedloom.study.studies.work import jobs_of, outcome, run_study
@@ -92,6 +92,7 @@ def carry_out(
         return
     try:
         with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
+            check_place(out / "report.html")
             ended = run_study(
                 study, place, cells, workers=workers, on=on, listener=live, one_core=one_core, allow_mixed=allow_mixed
             )

@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from fedloom.core.errors import ConfigError
 
 
 def cache_dir() -> Path:
-    """What can be made again is kept here: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache)."""
+    """What can be made again is kept here: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache).
+
+    Raises `ConfigError` where there is neither, nor a home directory.
+    """
     if own := os.environ.get("FEDLOOM_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedloom"
+        return expanded(own)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        return expanded(base) / "fedloom"
+    except ConfigError as error:
+        raise ConfigError(f"no folder for the cache: {error}; or set FEDLOOM_CACHE to a folder of your own") from None
+
+
+def expanded(path: Path | str) -> Path:
+    """A path as a person writes it, with the home directory in the place of ~ or ~user at its beginning.
+
+    Raises `ConfigError` where there is no such directory.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{path}: no home directory is known for {Path(path).parts[0]}; write the path in full"
+        ) from None
+
+
+def in_full(value: Any) -> Any:
+    """A value of a config as it is; a path `expanded`."""
+    return expanded(value) if isinstance(value, Path) else value
 
 
 def json_text(value: Any, **how: Any) -> str:
@@ -39,13 +68,56 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
+def read_file(path: Path) -> bytes:
+    """The content of a regular file. Raises `OSError`, also for a pipe or a device, which might never end."""
+    with os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK), "rb") as stream:
+        _refuse_irregular(path, os.fstat(stream.fileno()))
+        return stream.read()
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """A regular file, made if it is not there, to be written at its end. Raises `OSError`, also for a link: what it
+    points to may be somebody else's."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
+    stream = os.fdopen(os.open(path, flags, 0o666), "ab")
+    try:
+        _refuse_irregular(path, os.fstat(stream.fileno()))
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+
+
+def _refuse_irregular(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raises `OSError` if `write_atomic` could not write to `path`, before there is anything to write."""
+    if path.exists() and not path.is_symlink():
+        _refuse_irregular(path, path.stat())
+    folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write `data` to `path` whole or not at all: a temporary file beside it, flushed, then renamed.
 
-    Raises `OSError` (a full disk, no permission) and then leaves `path` as it was.
+    A link at `path` is replaced, and what it points to stays as it is. Raises `OSError` (a full disk, no permission, a
+    folder, a pipe or a device at `path`) and then leaves `path` as it was.
     """
-    raw = data.encode() if isinstance(data, str) else data
+    raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # a name may hold bytes of no text
     path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_unwritable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

@@ -1,4 +1,7 @@
-"""Ctrl-C reaches every process that a terminal shows: only the first one listens, and ends the others."""
+"""Signals that end a command: Ctrl-C, the request to terminate, and the loss of the terminal.
+
+Ctrl-C reaches every process that a terminal shows: only the first one listens, and ends the others.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _AT_ONCE = 3.0  # seconds in which further ones are taken for the same
 
 
@@ -24,21 +28,35 @@ def no_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class Interrupts:
+    """Which signal came first, if any has come."""
+
+    signal: int | None = None
+
+
 @contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Within it, Ctrl-C that is pressed several times raises one `KeyboardInterrupt`, and what follows it is not
-    interrupted: processes end, files are closed. For the main thread."""
-    last = -_AT_ONCE
+def one_at_a_time() -> Iterator[Interrupts]:
+    """Within it, Ctrl-C, SIGTERM and SIGHUP raise a `KeyboardInterrupt`. Of several that come at once only the first
+    does, so that what follows it is not interrupted: processes end, files are closed. For the main thread.
+
+    A signal that is ignored on entry, as `nohup` does with SIGHUP, stays ignored.
+    """
+    last, interrupts = -_AT_ONCE, Interrupts()
 
     def handle(number: int, frame: Any) -> None:
         nonlocal last
         first, last = time.monotonic() - last > _AT_ONCE, time.monotonic()
         if first:
+            interrupts.signal = number
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {}
+    for number in _SIGNALS:
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, handle)
     try:
-        yield
+        yield interrupts
     finally:
         ending = time.monotonic() - last <= _AT_ONCE
-        signal.signal(signal.SIGINT, signal.SIG_IGN if ending else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if ending else handler)

@@ -16,6 +16,7 @@ from fedloom.core.streams import Streams
 from fedloom.data.attacks.attack import Attack
 from fedloom.data.client_splits import hold_out, matched_tests, split_three
 from fedloom.data.dataset import Dataset
+from fedloom.data.digest import sets_digest
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
 from fedloom.data.scenario import Scenario, TestRows
 from fedloom.data.skews.skew import Skew, streams_of
@@ -106,7 +107,7 @@ def make_scenario(
     if public:
         shared = train.only(torch.from_numpy(np.sort(held))) if isinstance(public, float) else public
         scenario = replace(scenario, public=shared)
-    scenario = replace(scenario, notes=splits.notes)
+    scenario = replace(scenario, notes=splits.notes, source_digest=sets_digest([train, test]))
     return _standardised(scenario, splits.measured) if splits.measured else scenario
 
 

@@ -11,6 +11,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
+from fedloom.data.digest import DIGITS, add_array, add_facts, add_samples
 from fedloom.data.views import Indices, Views
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Scenario:
     public: samples that the server holds, and no client; None without any. attack: how the clients `bad` (ids,
     ascending) misbehave; their data are changed already. None: nobody does. remote: clients keep their samples where
     nobody else reads them; `train_set` stands in for these, and views say how many each client has, not which. notes:
-    what the source left out, or found unlike what is usual, one sentence each (`Splits.notes`).
+    what the source left out, or found unlike what is usual, one sentence each (`Splits.notes`). source_digest: of the
+    source's samples before they were dealt (`fedloom.data.digest`); empty where these are not known.
     Raises `ConfigError` if public samples have another shape than the clients'.
     """
 
@@ -52,6 +54,7 @@ class Scenario:
     bad: tuple[int, ...] = ()
     remote: bool = False
     notes: tuple[str, ...] = ()
+    source_digest: str = ""
 
     def __post_init__(self) -> None:
         public, data = self.public, self.train_set
@@ -96,18 +99,43 @@ class Scenario:
         Where the server holds samples, they are part of it.
         """
         digest = hashlib.sha256()
-        for data in (self.train_set, self.test_set, *([] if self.public is None else [self.public])):
-            digest.update(str((data.x.dtype, tuple(data.x.shape), data.classes)).encode())
-            digest.update(data.x.contiguous().numpy().data)
-            digest.update(data.y.contiguous().numpy().data)
+        for data in self._sets():
+            add_samples(digest, data)
             if data.x.dim() == 2 and data.mean is not None:  # for images it is no part: run folders know them without
                 digest.update(str(data.normalisation).encode())
+        self._add_views(digest)
+        return digest.hexdigest()[:DIGITS]
+
+    def dealt_digest(self) -> str:
+        """Hash (16 hex digits) of what was dealt, by which a run folder knows its data again: as `digest`, with all
+        names, domains and tested rows.
+
+        Of a known source (`source_digest`), samples are not hashed a second time: skews change them as the config says,
+        but need not round alike on every processor.
+        """
+        digest = hashlib.sha256(self.source_digest.encode())
+        for data in self._sets():
+            if self.source_digest and data is not self.public:
+                add_array(digest, data.y)
+                continue
+            add_samples(digest, data)
+            add_facts(digest, data)
+        self._add_views(digest)
+        if self.test_rows is not None:
+            digest.update(np.ascontiguousarray(self.test_rows).data)
+        return digest.hexdigest()[:DIGITS]
+
+    def _add_views(self, digest: hashlib._Hash) -> None:
+        """Add who holds what, and how clients misbehave."""
         for views in (self.train, self.val, self.test):
             digest.update(np.ascontiguousarray(views.order).data)
             digest.update(np.ascontiguousarray(views.offsets).data)
         if self.attack is not None:
             digest.update(str((self.attack.kind, self.attack.model_dump(), self.bad)).encode())
-        return digest.hexdigest()[:16]
+
+    def _sets(self) -> list[Dataset]:
+        """All samples: the clients', the test samples, and the server's if it has any."""
+        return [self.train_set, self.test_set, *([] if self.public is None else [self.public])]
 
     def class_counts(self, first: int | None = None) -> Indices:
         """Training samples per client and class [N, C]; of the `first` clients alone if given."""

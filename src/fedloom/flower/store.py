@@ -11,7 +11,7 @@ import os
 import secrets
 from pathlib import Path
 
-from fedloom.core.files import write_atomic
+from fedloom.core.files import expanded, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.study.checkpoint import spaced
 
@@ -21,8 +21,8 @@ _KEPT = 3  # states of a client; a server that starts again goes back by one rou
 def state_dir() -> Path:
     """Where nodes keep states unless told otherwise: $FEDLOOM_STATE, else `fedloom` in the platform's state folder."""
     if own := os.environ.get("FEDLOOM_STATE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "fedloom"
+        return expanded(own)
+    return expanded(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "fedloom"
 
 
 class Store:

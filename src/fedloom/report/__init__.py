@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import expanded, read_file, refuse_unwritable, write_atomic
 from fedloom.study.parts import Part
 from fedloom.study.results import Result
 from fedloom.study.table import ResultRow, result_table
@@ -20,6 +20,8 @@ from fedloom.study.verdict import verdict
 __all__ = [
     "ResultRow",
     "bytes_text",
+    "check_picture",
+    "check_place",
     "percent",
     "plus_minus",
     "result_table",
@@ -30,11 +32,25 @@ __all__ = [
 ]
 
 
+_PICTURES = (".png", ".svg", ".pdf")
 _MARK = b'<p class="eyebrow">fedloom report</p>'  # every page has it
 
 
+def check_picture(path: Path) -> None:
+    """Raises `ConfigError` if `save_holdings` cannot write to `path`, for use before the data are read."""
+    if path.suffix.lower() not in _PICTURES:
+        raise ConfigError(f"{path}: pictures end in one of {', '.join(_PICTURES)}")
+    try:
+        refuse_unwritable(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: the picture cannot be written there ({error.strerror})") from None
+
+
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
-    """Draw who holds what to a picture file; see `fedloom.report.picture.save_holdings`."""
+    """Draw who holds what to a picture file, as `fedloom.report.picture.save_holdings`. Raises `ConfigError` for
+    another ending, or if the file cannot be written."""
+    path = expanded(path)
+    check_picture(path)
     from fedloom.report import picture  # brings matplotlib
 
     return picture.save_holdings(scenario, path)
@@ -49,19 +65,24 @@ def write_report(results: Sequence[Result], path: Path, title: str | None = None
     """
     if not results:
         raise ConfigError("a report needs at least one finished run, got none")
-    _refuse_place(path)
+    path = expanded(path)
+    check_place(path)
     from fedloom.report.page import page  # brings matplotlib
 
     write_atomic(path, page(results, title, parts))
     return path
 
 
-def _refuse_place(path: Path) -> None:
-    """Nothing but a report is written over, and nothing but a page is called a report."""
+def check_place(path: Path) -> None:
+    """Raises `ConfigError` if a report cannot be written to `path`, for use before hours of training.
+
+    Nothing but a report is written over, and nothing but a page is called a report.
+    """
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"{path}: a report is an .html page; `fedloom table RUNS --format csv` prints tables")
     try:
-        written = path.read_bytes() if path.exists() else _MARK
+        refuse_unwritable(path)
+        written = read_file(path) if path.exists() else _MARK
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with --out") from None
     if _MARK not in written:

@@ -12,16 +12,12 @@ from fedloom.core.files import write_atomic
 from fedloom.report.holdings import draw_holdings, owners
 from fedloom.report.svg import in_light_theme
 
-_FORMATS = (".png", ".svg", ".pdf")
-
 
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     """Draw who holds what (`scenario` is what scenario.json holds) to a .png, .svg or .pdf; returns `path`.
 
-    Raises `ConfigError` for another ending, or if the file cannot be written.
+    Raises `ConfigError` if the file cannot be written.
     """
-    if path.suffix.lower() not in _FORMATS:
-        raise ConfigError(f"{path}: pictures end in one of {', '.join(_FORMATS)}")
     stream = io.BytesIO()
     with in_light_theme() as page:
         figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))

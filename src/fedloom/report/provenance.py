@@ -59,6 +59,8 @@ def _plain(result: Result) -> dict[str, Any]:
     """What is known of one run, as CSV has it."""
     keys = ("seed", "accuracy", "peak_memory_mb", "engine", "checkpoint_sha256")
     folder = str(result.folder) if result.folder is not None else result.numbers["run_dir"]
+    if folder is not None:  # a name may hold bytes that are no text
+        folder = folder.encode(errors="backslashreplace").decode()
     return {key: result.numbers[key] for key in keys} | {"folder": folder}
 
 

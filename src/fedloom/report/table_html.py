@@ -7,7 +7,7 @@ from html import escape
 
 from fedloom.report.markup import swatch, table
 from fedloom.report.measures import tone_name, tones
-from fedloom.study.formats import ATTACK_NOTE, ATTACKED
+from fedloom.study.formats import ATTACK_NOTE, optional_columns
 from fedloom.study.parts import Cell
 from fedloom.study.table import ResultRow, figure_names, figure_text
 from fedloom.study.text import bytes_text, percent, seconds_text
@@ -20,7 +20,7 @@ def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> str:
     """One row per group: n, mean ± sample std, protocol, select, bytes and seconds per run. `saved`: as `table`'s."""
     up, down = max(row["bytes_up"] for row in rows), max(row["bytes_down"] for row in rows)
     time, figures = max(row["seconds"] for row in rows), figure_names(rows)
-    attacked = ATTACKED if any(row["attack"] for row in rows) else ()
+    optional = optional_columns(rows)
     body: list[list[Cell]] = [
         [
             f'{swatch(tone_name(tone))}<span class="name">{escape(row["label"])}</span>',
@@ -36,17 +36,17 @@ def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> str:
             escape(row["select"]),
             *(
                 ((escape(text(row)), row["attack_success"]) if number else escape(text(row)))
-                for _, number, text in attacked
+                for _, number, text in optional
             ),
         ]
         for row, tone in zip(rows, tones(rows), strict=True)
     ]
     caption = "Test accuracy in percent, mean ± sample standard deviation over n seeds; bytes and time per run."
     columns = ("Method", *_NUMBERS, *(name.capitalize() for name in figures), *_WORDS)
-    columns += tuple(name.capitalize() for name, _, _ in attacked)
+    columns += tuple(name.capitalize() for name, _, _ in optional)
     numbers = {*_NUMBERS, *(name.capitalize() for name in figures)}
-    numbers |= {name.capitalize() for name, number, _ in attacked if number}
-    if attacked:
+    numbers |= {name.capitalize() for name, number, _ in optional if number}
+    if any(row["attack"] for row in rows):
         caption += f" {ATTACK_NOTE[0].upper()}{ATTACK_NOTE[1:]}."
     return table("results-note", caption, columns, numbers, body, saved)
 

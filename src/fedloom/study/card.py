@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import parse_json, write_atomic
+from fedloom.core.files import parse_json, refuse_unwritable, write_atomic
 from fedloom.core.trees import Tree
 from fedloom.study.results import At
 
@@ -80,18 +80,9 @@ class Card(_Part):
 
 
 def write(card: Card, tree: Tree, path: Path) -> Path:
-    """Write `tree` to `path` and the card beside it; the card's path.
-
-    Raises `ConfigError` for another suffix, and for files there that fedloom did not export.
-    """
-    if path.suffix != SUFFIX:
-        raise ConfigError(
-            f"{path}: weights are written as {SUFFIX}; take a name such as {path.stem or 'model'}{SUFFIX}"
-        )
+    """Write `tree` to `path` and the card beside it; the card's path. Raises what `check_place` raises."""
+    check_place(path)
     beside = path.with_suffix(".json")
-    for file in (path, beside):
-        if file.exists() and not _exported(beside, path.name):
-            raise ConfigError(f"{file} is there, and no export of fedloom's; choose another name with --out")
     raw = save({name: value.detach().cpu().clone().contiguous() for name, value in tree.items()}, {"format": "pt"})
     described = card.model_copy(update={"weights": path.name, "sha256": hashlib.sha256(raw).hexdigest()})
     try:
@@ -100,6 +91,23 @@ def write(card: Card, tree: Tree, path: Path) -> Path:
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written ({error.strerror})") from None
     return beside
+
+
+def check_place(path: Path) -> None:
+    """Raises `ConfigError` for a path of another suffix and for files there that fedloom did not export,
+    `RunFolderError` for a place that cannot be written."""
+    if path.suffix != SUFFIX:
+        raise ConfigError(
+            f"{path}: weights are written as {SUFFIX}; take a name such as {path.stem or 'model'}{SUFFIX}"
+        )
+    beside = path.with_suffix(".json")
+    for file in (path, beside):
+        if file.exists() and not _exported(beside, path.name):
+            raise ConfigError(f"{file} is there, and no export of fedloom's; choose another name with --out")
+        try:
+            refuse_unwritable(file)
+        except OSError as error:
+            raise RunFolderError(f"{file}: cannot be written ({error.strerror})") from None
 
 
 def read(path: Path) -> tuple[Card, Tree]:

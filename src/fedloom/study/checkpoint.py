@@ -176,13 +176,18 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
         )
     if meta.pop("meta") != _digest(meta):
         raise ValueError("meta.json does not match its checksum")
+    metrics = Position(**meta["metrics"])
+    if not (type(meta["round"]) is int and meta["round"] >= 0 and type(metrics.size) is int and metrics.size >= 0):
+        raise ValueError("meta.json: need whole numbers for the round and the size of the metrics")
+    if _folder_of(path.parent, meta["round"]) != path:
+        raise ValueError(f"meta.json is of round {meta['round']}")
     for name, digest in ((_SERVER, meta["server"]), (packs.INDEX, meta["index"])):
         if _file_digest(path / name) != digest:
             raise ValueError(f"{name} does not match its checksum")
     states = packs.Stored(path, packs.read_index(path))
     states.verify()
     server = from_bytes((path / _SERVER).read_bytes())
-    return Checkpoint(meta["round"], server, states, Position(**meta["metrics"]), path, meta["sha256"])
+    return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
 
 
 def _meta(path: Path) -> dict[str, Any]:
@@ -206,7 +211,8 @@ def _folder_of(folder: Path, round_: int) -> Path:
 
 
 def _finished(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
+    found = sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
+    return [path for path in found if path.name.removeprefix("round-").isdecimal()]
 
 
 def _round_of(path: Path) -> int:

@@ -7,7 +7,7 @@ import copy
 import os
 import signal
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -19,6 +19,7 @@ from fedloom.data import Scenario
 from fedloom.study import marker
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
+from fedloom.study.dealt import KEY, refuse_mixed_data
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
 from fedloom.study.run import Existing, run
@@ -62,9 +63,9 @@ def compare(
     `RunFolderError` if `out` cannot be used, or if a process was ended from outside.
     """
     names = [folder_name(config) for config in configs]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise ConfigError(f"run {name} is there twice: compare each once")
+    if len(set(names)) < len(names):
+        name, _ = Counter(names).most_common(1)[0]
+        raise ConfigError(f"run {name} is there twice: compare each once")
     workers = min(jobs or os.cpu_count() or 1, len(configs))
     objects = scenario is not None or any(model.maker for config in configs for model in config.models())
     if workers > 1 and (out is None or objects):
@@ -74,6 +75,7 @@ def compare(
     if out is None:
         return _one_by_one(configs, [None] * len(configs), existing, listener, scenario, callbacks)
     folders = [out / name for name in names]
+    marker.refuse_links(folders)
     try:
         marker.check(out, "comparison")
         out.mkdir(parents=True, exist_ok=True)
@@ -82,10 +84,13 @@ def compare(
         raise RunFolderError(f"{out}: cannot be used as the folder of a comparison ({error.strerror})") from None
     try:
         if workers <= 1:
-            return _one_by_one(configs, folders, existing, listener, scenario, callbacks)
-        return _side_by_side(configs, folders, existing, workers, listener, callbacks)
+            results = _one_by_one(configs, folders, existing, listener, scenario, callbacks)
+        else:
+            results = _side_by_side(configs, folders, existing, workers, listener, callbacks)
     finally:
         marker.drop_if_bare(out)
+    refuse_mixed_data((str(result.folder), result.scenario.get(KEY)) for result in results)
+    return results
 
 
 def _one_by_one(

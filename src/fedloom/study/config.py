@@ -24,6 +24,7 @@ from fedloom.data.sources.source import Source, Splits
 from fedloom.engine.choose import EngineChoice
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
+from fedloom.study.bounds import refuse_absurd
 from fedloom.study.explain import elsewhere, explained, named_part
 from fedloom.study.known import places
 from fedloom.study.models import ModelConfig, each_model
@@ -40,6 +41,7 @@ from fedloom.study.sections import (
 _NOT_IN_FINGERPRINT = {"engine", "checkpoint", "flower"}
 # Sections that may be given as a word, their `name`.
 _WORDS = ("engine", "model", "optimizer", "attack")
+_MOST_NODES = 1_000_000
 _MOST = 2**31  # rounds are stored as 32-bit integers; more passes or larger batches are slips of the pen
 
 
@@ -100,6 +102,8 @@ class ScenarioConfig(BaseModel):
         return self
 
     def _leave_nodes_data_alone(self) -> None:
+        if self.source == Nodes.kind and self.clients > _MOST_NODES:
+            raise ConfigError(f"scenario.clients = {self.clients}: need up to {_MOST_NODES:,} nodes")
         changed = {
             "partition": self.partition != "natural",
             "skews": bool(self.skews),
@@ -318,6 +322,7 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     for model in config.models():
         model.check()
     config.build_method()
+    refuse_absurd(config.model_dump(exclude={"model", "options"}) | options)
     for name, section in options.items():
         _check_section(name, section, config.preset)
     return config

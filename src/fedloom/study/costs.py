@@ -32,7 +32,7 @@ def epoch_ms(result: Result) -> float | None:
 
     None where nobody trained. Times of different machines or engines do not compare.
     """
-    epochs = total(result.rows, "participants") * result.config["local_epochs"]
+    epochs = total(result.rows, "participants") * result.config.get("local_epochs", 0)
     return 1000 * total(result.rows, "seconds_train") / epochs if epochs else None
 
 

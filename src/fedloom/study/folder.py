@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,21 @@ import yaml
 from filelock import FileLock, Timeout
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text, parse_json, write_atomic
+from fedloom.core.files import json_text, parse_json, read_file, refuse_unwritable, write_atomic
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.study import marker
 from fedloom.study.log import Log, Row
+from fedloom.study.numbers import completed, wrong_in_config, wrong_in_scenario, wrong_in_summary
 
 __all__ = ["Row", "RunFolder"]
 
-_SUMS = "checksums"
+_SUMS, _CONTENT = "checksums", "content"
+_KINDS = {_CONTENT, "numbers", "metrics", "config"}
+# What a run writes beside its checkpoints. Earlier versions wrote .metrics.parquet.
+_FILES = (
+    *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "report.html"),
+    ".metrics.parquet",
+)
 _LONGEST = 1 << 20  # characters of a resolved config
 # What every summary has, those of earlier versions included.
 _NEEDED = (
@@ -67,6 +76,20 @@ class RunFolder:
         marker.drop_if_bare(self.path)
         self._lock.release()
 
+    def check_files(self) -> None:
+        """Raises `RunFolderError` where a file or folder that the run will write or delete is a link, or is a folder in
+        the place of a file. The run folder itself may be a link."""
+        marker.refuse_links([*(self.path / name for name in _FILES), self.checkpoints, self.states])
+        marker.refuse_links([*self.checkpoints.glob("round-*"), *self.checkpoints.glob(".round-*.partial")])
+        try:
+            for name in _FILES:
+                refuse_unwritable(self.path / name)
+        except OSError as error:
+            raise RunFolderError(
+                f"{error.filename}: in the way of a file of the run ({error.strerror}); choose another folder with "
+                "--out"
+            ) from None
+
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
@@ -79,19 +102,41 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the folder, or None where there is none. Raises `RunFolderError` if it is damaged."""
+        content, _ = self._read_json(name)
+        return content
+
+    def _read_json(self, name: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """The content of a JSON file, and its checksums; none in files of earlier versions."""
         try:
             content = parse_json(self._text(name) or "null")
         except ValueError as error:
-            raise RunFolderError(
-                f"{self.path / name}: damaged ({error}); delete the run folder and run again"
-            ) from None
-        if content is not None and not isinstance(content, dict):
-            raise RunFolderError(f"{self.path / name}: damaged (no object); delete the run folder and run again")
+            raise self._damaged(name, error) from None
+        if content is None:
+            return None, {}
+        sums = content.pop(_SUMS, {}) if isinstance(content, dict) else None
+        if not isinstance(sums, dict):
+            raise self._damaged(name, "no object")
+        if not sums.keys() <= _KINDS or any(_is_sums(value) for value in content.values()):
+            raise self._damaged(name, "its checksums are called otherwise")
+        if _CONTENT in sums and sums[_CONTENT] != _sha256(content):
+            raise self._damaged(name, "it does not match its checksum")
+        return content, sums
+
+    def read_scenario(self) -> dict[str, Any]:
+        """scenario.json, empty where there is none. Raises `RunFolderError` if it is damaged."""
+        content = self.read_json("scenario.json") or {}
+        if why := wrong_in_scenario(content):
+            raise self._damaged("scenario.json", why)
         return content
 
-    def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file of the folder, whole."""
-        write_atomic(self.path / name, json_text(value, indent=1, sort_keys=True) + "\n")
+    def _damaged(self, name: str, why: object) -> RunFolderError:
+        return RunFolderError(f"{self.path / name}: damaged ({why}); delete the run folder and run again")
+
+    def write_json(self, name: str, value: Mapping[str, Any], **sums: str) -> None:
+        """Write a JSON file of the folder, whole, with a checksum of its content, or with other ones."""
+        content = parse_json(json_text(value))  # keys are words then, as they will be read
+        sums = sums or {_CONTENT: _sha256(content)}
+        write_atomic(self.path / name, json_text(content | {_SUMS: sums}, indent=1, sort_keys=True) + "\n")
 
     def write_config(self, resolved: dict[str, Any]) -> None:
         """Write config.yaml."""
@@ -102,44 +147,59 @@ class RunFolder:
         try:
             text = self._text("config.yaml")
             values = None if text is None else parse_yaml(text, _LONGEST)
-        except (UnicodeDecodeError, yaml.YAMLError):
+        except yaml.YAMLError:
             values = text = ""
-        if text is not None and not isinstance(values, dict):
+        if text is None:
+            return None
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
             raise RunFolderError(f"{self.path / 'config.yaml'}: damaged; delete the run folder and run again")
+        if why := wrong_in_config(values):
+            raise self._damaged("config.yaml", why)
         return values
 
     def _text(self, name: str) -> str | None:
         """A file's text, or None where there is none. Raises `RunFolderError` if it cannot be read."""
         try:
-            return (self.path / name).read_text(encoding="utf-8")
+            return read_file(self.path / name).decode()
         except FileNotFoundError:
             return None
+        except UnicodeDecodeError as error:
+            raise self._damaged(name, error) from None
         except OSError as error:
             raise RunFolderError(f"{self.path / name}: cannot be read ({error.strerror})") from None
 
     # -- results ---------------------------------------------------------------------------------------------
     def write_summary(self, numbers: dict[str, Any]) -> None:
-        """Write summary.json, with checksums of the numbers and of the metrics that they come from."""
-        sums = {"numbers": _sha256(numbers), "metrics": self.log.flushed().sha256}
-        self.write_json("summary.json", numbers | {_SUMS: sums})
+        """Write summary.json, with checksums of the numbers, of the metrics that they come from, and of the config."""
+        self.write_json(
+            "summary.json",
+            numbers,
+            numbers=_sha256(numbers),
+            metrics=self.log.flushed().sha256,
+            config=_sha256(self.read_config() or {}),
+        )
 
     def read_summary(self) -> dict[str, Any] | None:
-        """The numbers of summary.json, or None where there is none. Raises `RunFolderError` if they or the metrics are
-        not those that the run wrote."""
-        numbers = self.read_json("summary.json")
+        """The numbers of summary.json, or None where there is none. Raises `RunFolderError` if they, the metrics or the
+        config are not those that the run wrote."""
+        numbers, sums = self._read_json("summary.json")
         if numbers is None:
             return None
-        sums, file = numbers.pop(_SUMS, None), self.path / "summary.json"
+        file, config = self.path / "summary.json", self.read_config()
         missing = [key for key in _NEEDED if key not in numbers]
-        if missing or (sums and sums["numbers"] != _sha256(numbers)):
+        if missing or sums.get("numbers", _sha256(numbers)) != _sha256(numbers):
             why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
             raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
-        if sums and sums["metrics"] != self.log.position().sha256:
+        if wrong := wrong_in_summary(numbers):
+            raise RunFolderError(f"{file}: damaged ({wrong}); delete this file and run again")
+        if sums and sums.get("metrics") != self.log.position().sha256:
             raise RunFolderError(
                 f"{self.log.path}: damaged (rows were lost or changed after the run); put the file back, or delete the "
                 "run folder and run again"
             )
-        return numbers
+        if config is not None and sums.get("config", _sha256(config)) != _sha256(config):
+            raise self._damaged("config.yaml", "it is not the config of summary.json")
+        return completed(numbers)
 
     def write_parquet(self, rows: list[Row]) -> None:
         """metrics.parquet from all rows: columns round, client, split, protocol, name, value."""
@@ -156,15 +216,13 @@ class RunFolder:
                 ("value", pa.float64()),
             ]
         )
-        temporary = self.path / ".metrics.parquet"
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), temporary)
-        temporary.replace(self.path / "metrics.parquet")
+        content = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), content)
+        write_atomic(self.path / "metrics.parquet", content.getvalue())
 
     def clear(self) -> None:
         """Delete what fedloom wrote for a run; all else in the folder stays."""
-        for name in ("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet"):
-            (self.path / name).unlink(missing_ok=True)
-        for name in ("summary.json", "report.html", ".metrics.parquet"):
+        for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
         for checkpoint in [*self.checkpoints.glob("round-*"), *self.checkpoints.glob(".round-*.partial")]:
             shutil.rmtree(checkpoint, ignore_errors=True)
@@ -172,5 +230,10 @@ class RunFolder:
             self.checkpoints.rmdir()
 
 
-def _sha256(numbers: dict[str, Any]) -> str:
-    return hashlib.sha256(json_text(numbers, sort_keys=True).encode()).hexdigest()
+def _is_sums(value: Any) -> bool:
+    """Whether a value of a file is its checksums, under a name that was damaged."""
+    return isinstance(value, dict) and bool(value) and value.keys() <= _KINDS
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json_text(content, sort_keys=True, default=str).encode()).hexdigest()

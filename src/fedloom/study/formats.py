@@ -15,7 +15,7 @@ from fedloom.study.costs import costs
 from fedloom.study.results import Result
 from fedloom.study.table import ResultRow, figure_names, figure_text, grouped, result_table
 from fedloom.study.targets import reached_mean
-from fedloom.study.text import bytes_text, percent, plus_minus, seconds_text
+from fedloom.study.text import bytes_text, percent, plus_minus, seconds_text, seeds_text
 
 Format = Literal["markdown", "latex", "csv"]
 
@@ -37,8 +37,11 @@ _BEFORE = ("label", "method", "preset", "protocol", "select")
 _AFTER = ("n", "accuracy", "std", "best_val", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
 
 
-# Those of attacks, where some row has one.
-ATTACKED: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
+# That of runs that diverged, and those of attacks, where some row has them.
+_DIVERGED: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
+    ("diverged", False, lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"),
+)
+_ATTACKED: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
     ("attack", False, lambda row: row["attack"] or "none"),
     ("success %", True, lambda row: "–" if row["attack_success"] is None else percent(row["attack_success"])),
 )
@@ -51,8 +54,13 @@ ATTACK_NOTE = (
 
 def columns_for(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callable[[ResultRow], str]], ...]:
     """The columns that these rows need."""
-    attacked = ATTACKED if any(row["attack"] for row in rows) else ()
-    return (*COLUMNS, *(_figure(name) for name in figure_names(rows)), *attacked)
+    return (*COLUMNS, *(_figure(name) for name in figure_names(rows)), *optional_columns(rows))
+
+
+def optional_columns(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callable[[ResultRow], str]], ...]:
+    """The columns that only some tables have: which runs diverged, and how clients misbehaved."""
+    diverged = _DIVERGED if any(row["diverged"] for row in rows) else ()
+    return (*diverged, *(_ATTACKED if any(row["attack"] for row in rows) else ()))
 
 
 def formatted(results: Sequence[Result], format: str) -> str:
@@ -160,5 +168,6 @@ def _plain(row: ResultRow) -> dict[str, Any]:
     every: dict[str, Any] = dict(row)
     attacked = {key: every[key] for key in ("attack", "attack_success")} if row["attack"] else {}
     seeds = {"seeds": " ".join(map(str, row["seeds"]))}
+    diverged = {"diverged": " ".join(map(str, row["diverged"]))} if row["diverged"] else {}
     numbers = {key: every[key] for key in _AFTER} | row["figures"]
-    return {key: every[key] for key in _BEFORE} | row["setting"] | seeds | numbers | attacked
+    return {key: every[key] for key in _BEFORE} | row["setting"] | seeds | numbers | diverged | attacked

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from fedloom.core.errors import ConfigError
+from fedloom.study.bounds import refuse_many
 from fedloom.study.config import RunConfig, parse
 
 _SEEDS = 3
@@ -54,6 +55,7 @@ def points(
         plain["seed"] = _seeds(plain.get("seed", 0), _SEEDS if seeds is None else seeds)
     axes = _axes(plain)
     order = [key for key in axes if key not in ("method", "seed")] + ["method", "seed"]
+    refuse_many("the listed values, methods and seeds", map(len, axes.values()))
     found: dict[str, Point] = {}
     for chosen in product(*(axes[key] for key in order)):
         for key, value in zip(order, chosen, strict=True):
@@ -69,6 +71,7 @@ def _seeds(first: Any, wanted: int | Sequence[int]) -> list[int]:
         return list(wanted)
     if not isinstance(first, int):
         raise ConfigError(f"seed = {first!r}: need a whole number")
+    refuse_many(f"seeds = {wanted}", [wanted])
     return [first + n for n in range(wanted)]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text, parse_json
+from fedloom.core.files import json_text, open_to_append, parse_json, read_file, write_atomic
 
 
 class Row(TypedDict):
@@ -27,6 +27,7 @@ class Row(TypedDict):
     value: float
 
 
+_LARGEST = 1e300  # of a value: sums of such values are still finite
 _KEYS = Row.__annotations__.keys()
 
 
@@ -47,14 +48,14 @@ class Log:
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows at the end."""
         text = "".join(json_text(row) + "\n" for row in rows).encode()
-        with self.path.open("ab") as stream:
+        with open_to_append(self.path) as stream:
             stream.write(text)
         self._size += len(text)
         self._sha256.update(text)
 
     def flushed(self) -> Position:
         """How far the log has come, once that is on the disk."""
-        with self.path.open("ab") as stream:
+        with open_to_append(self.path) as stream:
             os.fsync(stream.fileno())
         return Position(self._size, self._sha256.hexdigest())
 
@@ -64,7 +65,9 @@ class Log:
 
     def cut(self, position: Position) -> list[Row]:
         """Forget the rows after a position (they will be run again); the rows that stay."""
-        with self.path.open("ab") as stream:
+        if self.path.exists() and self.path.lstat().st_nlink > 1:  # a copy of hard links shares the file
+            write_atomic(self.path, self._bytes())
+        with open_to_append(self.path) as stream:
             stream.truncate(position.size)
         self._size, self._sha256 = position.size, self._until(position)
         return self.rows()
@@ -82,7 +85,7 @@ class Log:
     def _row(self, number: int, line: bytes) -> Row:
         try:
             row: Row = parse_json(line)
-            if row.keys() != _KEYS:
+            if row.keys() != _KEYS or not _is_row(row):
                 raise ValueError
         except (ValueError, AttributeError):
             raise RunFolderError(
@@ -97,11 +100,26 @@ class Log:
 
     def _bytes(self) -> bytes:
         try:
-            return self.path.read_bytes()
+            return read_file(self.path)
         except FileNotFoundError:
             return b""
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot be read ({error.strerror})") from None
+
+
+def _is_row(row: Row) -> bool:
+    """Whether the values of a row with all keys can be some that a run wrote."""
+    client, value = row["client"], row["value"]
+    numbers = [number for number in (row["round"], client, value) if number is not None]
+    words = [word for word in (row["split"], row["name"], row["protocol"]) if word is not None]
+    return (
+        all(type(number) in (int, float) and abs(number) < _LARGEST for number in numbers)
+        and all(isinstance(word, str) for word in words)
+        and None not in (row["split"], row["name"])
+        and type(row["round"]) is int
+        and row["round"] >= 0
+        and (client is None or type(client) is int)
+    )
 
 
 START = Position(0, hashlib.sha256().hexdigest())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -37,12 +40,26 @@ def check(path: Path, kind: Kind) -> None:
         raise RunFolderError(f"{path} is the folder of a {found}, not of a {kind}; choose another one with --out")
 
 
+def refuse_links(paths: Iterable[Path]) -> None:
+    """Raises `RunFolderError` for a path that is a link: writing or deleting through it would reach other files than
+    those of the folder, which may come from somebody else."""
+    for path in paths:
+        if path.is_symlink():
+            raise RunFolderError(
+                f"{path}: a link, through which fedloom neither writes nor deletes; put what it points to here, or "
+                "choose another folder with --out"
+            )
+
+
 def drop_if_bare(path: Path) -> None:
-    """Remove a folder in which nothing was written."""
-    if path.is_dir() and not _names(path) - {MARKER}:
+    """Remove a folder in which nothing was written; a link to it stays. Another process may write there meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        if _names(path) - {MARKER}:
+            return
         for name in (MARKER, LOCK):
             (path / name).unlink(missing_ok=True)
-        path.rmdir()
+        with contextlib.suppress(OSError):  # a link, or no longer empty
+            path.rmdir()
 
 
 def _names(path: Path) -> set[str]:
@@ -50,14 +67,17 @@ def _names(path: Path) -> set[str]:
     return {entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.name.startswith(f".{MARKER}.")}
 
 
-def _kind(path: Path) -> str | None:
+def marked_as(path: Path) -> str | None:
+    """The kind of folder that the marker of `path` names; None without a marker, and for one that cannot be read."""
     try:
-        told = parse_json((path / MARKER).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return _earlier(path)
-    except ValueError:
+        content = parse_json((path / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    return str(told["folder"]) if isinstance(told, dict) and "folder" in told else None
+    return str(content["folder"]) if isinstance(content, dict) and "folder" in content else None
+
+
+def _kind(path: Path) -> str | None:
+    return marked_as(path) if os.path.lexists(path / MARKER) else _earlier(path)
 
 
 def _earlier(path: Path) -> Kind | None:

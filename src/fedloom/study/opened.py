@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.records import RecordError
 from fedloom.data import Scenario
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.jobs import away_since
@@ -23,6 +24,8 @@ from fedloom.nets.groups import group_of
 from fedloom.study.card import Architecture, Card, Input, Training
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
+from fedloom.study.dealt import KEY, record_of, refuse_changed
+from fedloom.study.fits import misfitting
 from fedloom.study.models import GivenModel
 from fedloom.study.rebuilt import module_of, packages_named
 from fedloom.study.results import At
@@ -51,6 +54,7 @@ class Opened:
             self.clients = int(described["clients"])
         except (KeyError, TypeError, ValueError):
             raise RunFolderError("scenario.json: damaged, or of an earlier version; run again with --fresh") from None
+        self._data = described.get(KEY)
         self.counts: list[list[int]] = described.get("class_counts", [])
         self._refuse_other_frozen_weights()
         with packages_named(self.config.model_name()):
@@ -68,17 +72,25 @@ class Opened:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The data, for what cannot be known without."""
-        return self.memory.scenario or self.config.scenario.build(self.config.seed)
+        """The data, for what cannot be known without. Raises `RunFolderError` if they are not those of the run."""
+        scenario = self.memory.scenario or self.config.scenario.build(self.config.seed)
+        if self._data is not None and self.checkpoint.path is not None:
+            refuse_changed(self.checkpoint.path.parents[1], self._data, record_of(self.config, scenario))
+        return scenario
 
     def model(self, client: int | None, at: At) -> tuple[nn.Module, Card, Source | None]:
         """The server's model, or a client's, and its card. Raises `ConfigError` for one that does not exist."""
         if client is not None and not 0 <= client < self.clients:
             raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")
         group = 0 if client is None else group_of(client, self.setup.tasks)
-        predictor = self._predictor(client)
         blueprint, net = self.setup.blueprints[group], self.setup.nets[group]
-        module, forward = module_of(net, predictor, blueprint, self.method)
+        try:
+            predictor = self._predictor(client)
+            module, forward = module_of(net, predictor, blueprint, self.method)
+        except (RecordError, LookupError, RuntimeError) as error:
+            if self.checkpoint.path is None:
+                raise
+            raise misfitting(self.checkpoint, error) from error
         training = Training(
             method=self.config.method,
             preset=self.config.preset,

@@ -27,6 +27,10 @@ def read_index(folder: Path) -> Index:
     index: Index = np.load(folder / INDEX, allow_pickle=False)
     if index.dtype != _ROW:
         raise ValueError(f"{INDEX} is no index")
+    if index.ndim != 1 or not np.all(np.diff(index["client"]) > 0) or np.any(index["client"] < 0):
+        raise ValueError(f"{INDEX}: need each client once, in ascending order")
+    if np.any(index["offset"] < 0) or np.any(index["size"] < 0):
+        raise ValueError(f"{INDEX}: places in packs below 0")
     return index
 
 
@@ -96,6 +100,10 @@ class Stored(Mapping[int, Record]):
 
     def _bytes(self, row: Any) -> bytes:
         with (self._folder / pack_name(int(row["pack"]))).open("rb") as stream:
+            if int(row["offset"]) + int(row["size"]) > os.fstat(stream.fileno()).st_size:
+                raise ValueError(
+                    f"the state of client {row['client']} does not match its checksum: its pack ends before"
+                )
             stream.seek(int(row["offset"]))
             return stream.read(int(row["size"]))
 

@@ -64,7 +64,8 @@ def paired(one: ResultRow, other: ResultRow) -> Paired:
 def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
     """Every row against that of the method `against` under the same settings; others are left out.
 
-    Settings of the optimiser may differ, and what was tuned for both: each method has the rates that suit it. Raises
+    Settings of the optimiser may differ, and what was tuned for both: each method has the rates that suit it. Rows of
+    which a run diverged are left out. Raises
     nothing for rows that cannot be compared.
     """
     made = []
@@ -77,7 +78,9 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
 
 
 def _alike(row: ResultRow, other: ResultRow) -> bool:
-    """Whether two rows answer the same question: one protocol, one selection, one setting."""
+    """Whether two rows answer the same question, one protocol, one selection, one setting, and none diverged."""
+    if row["diverged"] or other["diverged"]:
+        return False
     return same_setting(row, other) and (row["protocol"], row["select"]) == (other["protocol"], other["select"])
 
 

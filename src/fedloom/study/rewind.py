@@ -23,6 +23,7 @@ def rewind(path: Path, round_: int) -> list[int]:
     folder = RunFolder(path)
     folder.open()
     try:
+        folder.check_files()
         checkpoints = rounds_at_hand(folder.checkpoints)
         if round_ not in checkpoints:
             rounds = ", ".join(map(str, checkpoints)) or "none"

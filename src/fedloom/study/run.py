@@ -19,12 +19,15 @@ from fedloom.evaluation import Evaluator
 from fedloom.methods.facts import Finding
 from fedloom.methods.phases import Predictor
 from fedloom.study import checkpoint as checkpoints
+from fedloom.study import dealt
 from fedloom.study.callbacks import Callback
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
+from fedloom.study.dealt import record_of, refuse_other_data
 from fedloom.study.difference import difference
 from fedloom.study.early_stopping import EarlyStopping
 from fedloom.study.environment import describe
+from fedloom.study.fits import explained_misfits, take_over
 from fedloom.study.folder import RunFolder
 from fedloom.study.log import START, Row
 from fedloom.study.opened import Memory
@@ -95,12 +98,14 @@ def _in_folder(
                 f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with "
                 "--fresh"
             )
+    folder.check_files()
     running = _Run(config, scenario, folder, callbacks, elsewhere)
     start = None
     if fresh:
         folder.clear()  # once nothing speaks against the new run
     else:
         start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
+        refuse_other_data(folder, running.data)
     if before is None:
         folder.write_config(resolved)
     folder.write_json("scenario.json", running.described())
@@ -125,6 +130,7 @@ class _Run:
         if config.early_stopping is not None:
             self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
         self.memory = Memory(config, given)
+        self.data = record_of(config, scenario) if folder else None
         data = scenario.train_set
         # the tasks' weights stay where the nets are now
         setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
@@ -154,10 +160,7 @@ class _Run:
     def go(self, start: Checkpoint | None) -> Result:
         """All rounds after `start`, then the summary."""
         if start is not None:
-            federation = self.federation
-            federation.round, federation.server = start.round, start.server
-            federation.states.update(start.states)
-            federation.states.changed.clear()
+            take_over(self.federation, start)
             self.saved, self.digest, self.saved_round = start.path, start.sha256, start.round
         if self.federation.round < self.config.rounds and self.elsewhere is not None:
             self.federation.engine = self.elsewhere(self.federation, self.worker, self.note)
@@ -165,7 +168,8 @@ class _Run:
             chosen = choose(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.warning = chosen.engine, chosen.warning
         try:
-            return self._go(start)
+            with explained_misfits(start):
+                return self._go(start)
         finally:
             self.federation.engine.close()
             self.federation.engine = Serial(self.worker)  # an engine may refer to the federation: nets go with the run
@@ -289,7 +293,8 @@ class _Run:
 
     def described(self) -> dict[str, Any]:
         """What scenario.json holds: who holds what, and how samples must look."""
-        return describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+        described = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+        return described if self.data is None else described | {dealt.KEY: self.data}
 
     def _tell(self, findings: Sequence[Finding]) -> None:
         """Note each finding once."""

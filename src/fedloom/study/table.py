@@ -46,6 +46,7 @@ class ResultRow(TypedDict):
     peak_memory_mb: float  # MiB, the largest of the group
     figures: dict[str, float]  # the method's own, e.g. epsilon, the largest of the group
     degenerate: list[str]  # without the method's name, which the row has
+    diverged: list[int]  # seeds of runs whose loss was not finite: their accuracy is that of no trained model
     stopped: list[str]  # runs that a callback ended early: seed, round, reason
     repeats: int  # runs left out because their seed was already there
     attack: str | None  # how clients misbehaved: "label-flip 0.2"; None where nobody did
@@ -174,12 +175,19 @@ def _group(runs: Sequence[Result], label: str, cell: tuple[str, str] | None, set
         peak_memory_mb=max(n["peak_memory_mb"] for n in numbers),
         figures=_largest([n.get("figures", {}) for n in numbers]),
         degenerate=_distinct(note.removeprefix(f"{n['method']}: ") for n in numbers for note in n["degenerate"]),
+        diverged=[run.numbers["seed"] for run in kept if has_diverged(run.numbers)],
         stopped=[_stopped(run) for run in kept if run.numbers.get("stopped")],
         repeats=len(runs) - len(kept),
         attack=attack_words(numbers[0]),
         attack_success=None if None in successes else fmean(successes),
     )
     return Group(row, kept)
+
+
+def has_diverged(numbers: Mapping[str, Any]) -> bool:
+    """Whether the last test loss of a run is not finite, or a loss in training was not (the finding "diverged")."""
+    noted = any(note.startswith("diverged") or note.endswith(".diverged") for note in numbers["degenerate"])
+    return noted or numbers.get("test_loss", 0.0) is None
 
 
 def attack_words(numbers: dict[str, Any]) -> str | None:
@@ -193,10 +201,11 @@ def _stopped(run: Result) -> str:
     return f"seed {run.numbers['seed']} stopped after round {told['round']} of {rounds}: {told['reason']}"
 
 
-def _largest(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each figure that one of the runs has."""
-    names = dict.fromkeys(name for one in figures for name in one)
-    return {name: max(one[name] for one in figures if name in one) for name in names}
+def _largest(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Of each figure that one of the runs has; one that was not finite is None in its file."""
+    finite = [{name: value for name, value in one.items() if value is not None} for one in figures]
+    names = dict.fromkeys(name for one in finite for name in one)
+    return {name: max(one[name] for one in finite if name in one) for name in names}
 
 
 def figure_names(rows: Sequence[ResultRow]) -> list[str]:

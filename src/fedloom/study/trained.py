@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError
+from fedloom.core.files import expanded
 from fedloom.core.process_settings import own_settings
 from fedloom.core.records import RecordError
 from fedloom.core.trees import Tree
@@ -59,7 +60,7 @@ class Trained:
         tree = self.module.state_dict()
         if self.card.architecture.forward == "method":
             self._refuse_what_a_file_lacks(tree)
-        return cards.write(self.card, tree, Path(path))
+        return cards.write(self.card, tree, expanded(path))
 
     def _refuse_what_a_file_lacks(self, tree: Tree) -> None:
         """A method may predict with the server's state, prototypes say; a file holds only what nets hold."""
@@ -115,7 +116,7 @@ def read(
     note: Note = _warn,
 ) -> Trained:
     """As `load`, with the card beside the module. note: is told that a run is unfinished or a checkpoint damaged."""
-    place = Path(place)
+    place = expanded(place)
     if place.suffix == cards.SUFFIX and not place.is_dir():
         if client is not None or at != "last":
             raise ConfigError(f"{place}: a file holds one model; clients and rounds are for run folders")
@@ -129,7 +130,7 @@ def read(
     memory = Memory(config_of(resolved, model), scenario)
     checkpoint = _in_folder(memory.config, folder, at, note)
     with own_settings():
-        return Trained(*Opened(memory, checkpoint, folder.read_json("scenario.json") or {}).model(client, at))
+        return Trained(*Opened(memory, checkpoint, folder.read_scenario()).model(client, at))
 
 
 def of_result(result: Result, client: int | None = None, at: At = "last") -> Trained:

@@ -21,7 +21,7 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
 
     A difference lies within the seeds' spread when the two mean ± sample std intervals touch. Rows of different
     protocols, ways of selecting a round, scenarios, or other settings that one method has several values of, are never
-    ranked together: each of these gets its sentence.
+    ranked together: each of these gets its sentence. Rows of which a run diverged are named and not ranked.
     """
     contexts: dict[tuple[str, ...], list[ResultRow]] = {}
     axes = _axes(rows)
@@ -33,8 +33,25 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     for name, (key, members) in zip(names, contexts.items(), strict=True):
         words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
         told = name if name and names.count(name) == 1 else f"With {words}" if words else ""
-        sentences.append(f"{told}: {_sentence(members)}." if told else f"{_sentence(members)}.")
+        sentence = "; ".join(filter(None, (_ranked(members), _diverged(members))))
+        sentences.append(f"{told}: {sentence}." if told else f"{sentence}.")
     return sentences
+
+
+def _ranked(rows: Sequence[ResultRow]) -> str:
+    """The sentence about the rows that did not diverge; empty where all did."""
+    trained = [row for row in rows if not row["diverged"]]
+    return _sentence(trained) if trained else ""
+
+
+def _diverged(rows: Sequence[ResultRow]) -> str:
+    """Which rows diverged, with how many of their seeds; empty where none did."""
+    names = []
+    for row in rows:
+        if row["diverged"]:
+            seeds = f" with {len(row['diverged'])} of {counted(row['n'], 'seed')}" if row["n"] > 1 else ""
+            names.append(f"{_name(row, rows)} diverged{seeds}")
+    return f"{listed(names)}, and {'is' if len(names) == 1 else 'are'} not ranked" if names else ""
 
 
 def _setting(rows: Sequence[ResultRow]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError, shown
+from fedloom.study.dealt import KEY, refuse_mixed_data
 from fedloom.study.folder import RunFolder
 from fedloom.study.results import Result
 from fedloom.study.text import counted, listed
@@ -28,9 +29,11 @@ def version_of(run: Path) -> str | None:
 
 
 def refuse_mixed_results(results: Iterable[Result]) -> None:
-    """As `refuse_mixed`, for the folders of finished runs."""
-    folders = [result.folder for result in results if result.folder is not None]
-    refuse_mixed({str(folder): version_of(folder) for folder in folders})
+    """As `refuse_mixed`, for the folders of finished runs. Raises `RunFolderError` if runs of one source had different
+    data."""
+    in_folders = {result.folder: result for result in results if result.folder is not None}
+    refuse_mixed({str(folder): version_of(folder) for folder in in_folders})
+    refuse_mixed_data((str(folder), result.scenario.get(KEY)) for folder, result in in_folders.items())
 
 
 def refuse_mixed(made: Mapping[str, str | None], more: bool = False) -> None:

@@ -94,6 +94,7 @@ def test_other_versions_other_configs_and_unfinished_runs_are_left(
     shutil.copytree(table, other)
     if what == "version":
         told = json.loads((other / name / "env.json").read_text())
+        del told["checksums"]  # as in folders of earlier versions
         told["versions"]["fedloom"] = "0.0.1"
         (other / name / "env.json").write_text(json.dumps(told))
     elif what == "config":

@@ -9,9 +9,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import in_full
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import TestRows
@@ -44,6 +45,8 @@ class Partition(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     takes_thinned: ClassVar[bool] = True
     """Whether it can deal a set that a skew has thinned before."""
+
+    _home = field_validator("*")(in_full)
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         """Deal the samples of `train` and `test` to `clients`.

@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 
 from fedloom.core.errors import DataError
+from fedloom.core.files import in_full
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 
@@ -58,6 +67,8 @@ class Source(BaseModel):
     written, so that these runs keep their fingerprint and resume."""
 
     offline: bool = Field(False, exclude=True)
+
+    _home = field_validator("*")(in_full)
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

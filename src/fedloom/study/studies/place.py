@@ -26,6 +26,8 @@ from fedloom.study.studies.records import TRIALS
 from fedloom.study.versions import version_of
 
 STUDY = "study.yaml"
+LOCKS = ".locks"
+COPIES = ".copies"  # what a killed process left there is none of the study's, and is cleared by the next copy
 State = Literal["done", "failed", "under way", "begun", "left"]
 _ERROR = ".error.txt"
 _LONGEST = 1 << 20  # characters of a study with all its configs
@@ -51,6 +53,7 @@ class Place:
         """Make the folder, and mark it as this study's; one that has all cells of the study there takes it over. Raises
         `RunFolderError` as `check` does."""
         marker.check(self.path, "study")
+        marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with self.locked():
@@ -163,7 +166,7 @@ class Place:
         self._error(folder).unlink(missing_ok=True)
 
     def _lock(self, folder: str) -> Path:
-        return self.path / ".locks" / f"{folder.replace('/', '-')}.lock"
+        return self.path / LOCKS / f"{folder.replace('/', '-')}.lock"
 
     def _error(self, folder: str) -> Path:
         cell = self.cell(folder)

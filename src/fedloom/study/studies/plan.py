@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field
 
 from fedloom.core.errors import ConfigError, nearest, shown
 from fedloom.core.safe_yaml import read_yaml
+from fedloom.study.bounds import MOST_TRIES, refuse_many
 from fedloom.study.compare import folder_name
 from fedloom.study.config import RunConfig, load
 from fedloom.study.explain import explained
@@ -45,7 +46,7 @@ class StudyKeys(Section):
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     seeds: int | tuple[int, ...] | None = None
     tune: Space = Field(default_factory=dict)
-    tries: int | None = Field(None, ge=1)
+    tries: int | None = Field(None, ge=1, le=MOST_TRIES)
     trials: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("settings", mode="before")
@@ -192,7 +193,10 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
         raise explained(error, "", StudyKeys) from None
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
     settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
-    cells = [cell for name, block in settings.items() for cell in _cells(keys, name, block)]
+    cells: list[Cell] = []
+    for name, block in settings.items():
+        cells += _cells(keys, name, block)
+        refuse_many("the settings, methods, listed values and seeds", [len(cells)])
     if not cells:
         left = "no cell is left; need a setting that does not leave out all methods"
         raise ConfigError(f"settings = {shown(list(settings))}: {left}")
@@ -202,7 +206,9 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
     told |= {"tune": plain_space(keys.tune)} if keys.tune else {}
     told |= {"tries": keys.tries} if keys.tries is not None else {}
     told |= {"trials": dict(keys.trials)} if keys.trials else {}
-    return Study(told, cells, tried_in(keys.tune, keys.tries), keys.trials)
+    tried = tried_in(keys.tune, keys.tries)
+    refuse_many("the trials of tuning", [len({cell.group for cell in cells}), len(tried)])
+    return Study(told, cells, tried, keys.trials)
 
 
 def relevant(values: Mapping[str, Any]) -> dict[str, Any]:

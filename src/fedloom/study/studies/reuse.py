@@ -8,23 +8,25 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.study.dealt import record_in, refuse_mixed_data
 from fedloom.study.results import Result
-from fedloom.study.studies.place import STUDY, Place
+from fedloom.study.studies.place import COPIES, STUDY, Place
 from fedloom.study.studies.plan import Cell
 from fedloom.study.versions import version_of
-
-_COPIES = ".copies"  # what a killed process left there is none of the study's, and is cleared by the next copy
 
 
 def reusable(place: Place, cells: Sequence[Cell], other: Path) -> list[Cell]:
     """Those of `cells` that are finished in the study's folder `other` and not begun here, where they would go on.
 
     A cell is there if its config is the same in all keys and this version of fedloom made it. Raises `ConfigError` for
-    a folder without a study, `RunFolderError` for a damaged run.
+    a folder without a study, `RunFolderError` for a damaged run, and for cells on other data than the runs here.
     """
     if not (other / STUDY).exists():
         raise ConfigError(f"{other}: no study in this folder; give the folder of a table, or of a study")
-    return [cell for cell in cells if not place.cell(cell.folder).exists() and _is(cell, other / cell.folder)]
+    chosen = [cell for cell in cells if not place.cell(cell.folder).exists() and _is(cell, other / cell.folder)]
+    there = [path.parent for path in sorted(place.path.glob("*/scenario.json"))]
+    refuse_mixed_data((str(run), record_in(run)) for run in [*there, *(other / cell.folder for cell in chosen)])
+    return chosen
 
 
 def reuse(place: Place, cells: Sequence[Cell], other: Path) -> list[str]:
@@ -34,7 +36,7 @@ def reuse(place: Place, cells: Sequence[Cell], other: Path) -> list[str]:
 
 
 def _take(place: Place, cell: Cell, source: Path) -> bool:
-    target, copy = place.cell(cell.folder), place.path / _COPIES / cell.folder
+    target, copy = place.cell(cell.folder), place.path / COPIES / cell.folder
     with place.taken(cell.folder) as mine:
         if not mine or target.exists():
             return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from pydantic import ValidationError, model_validator
 
 from fedloom.core.errors import ConfigError, shown
+from fedloom.study.bounds import MOST_TRIES, refuse_many
 from fedloom.study.explain import explained
 from fedloom.study.sections import Section
 
@@ -103,6 +104,7 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     if not space:
         return []
     if tries is None:
+        refuse_many("tune", [len(_listed(one)) for one in space.values()], MOST_TRIES)
         return [dict(zip(space, values, strict=True)) for values in product(*(_listed(one) for one in space.values()))]
     try:
         import optuna

@@ -20,9 +20,11 @@ from typing import Literal
 
 from fedloom.core.errors import CheckpointError, RunFolderError
 from fedloom.engine.ray.cluster import connected
+from fedloom.study import marker
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import Event, Forward, Listener, on_one_core
 from fedloom.study.config import RunConfig
+from fedloom.study.dealt import OtherDataError
 from fedloom.study.results import Result
 from fedloom.study.run import run
 from fedloom.study.shortage import of_full_disk, stopped_by_full_disk
@@ -201,7 +203,8 @@ class Shift:
     def work(self, send: Listener, positions: Collection[int] | None = None, waits: Waits = lambda left: None) -> None:
         """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere.
 
-        waits: hears of every pause. Raises `RunFolderError` if the disk is full: no other job would fare better.
+        waits: hears of every pause. Raises `RunFolderError` if the disk is full or the data have changed: no other job
+        would fare better.
         """
         with stopped_by_full_disk(self.place.path):
             self._work(send, range(len(self.jobs)) if positions is None else positions, waits)
@@ -237,9 +240,10 @@ class Shift:
         watching = [Forward(position, send), *copy.deepcopy(self.callbacks)]
         config = config if self.all_cores else on_one_core(config)
         try:
+            marker.refuse_links([self.place.cell(folder)])
             run(config, out=self.place.cell(folder), existing="resume", callbacks=watching)
         except Exception as error:
-            if of_full_disk(error):
+            if of_full_disk(error) or isinstance(error, OtherDataError):
                 raise
             message = " ".join(f"{type(error).__name__}: {error}".split())
             if isinstance(error, CheckpointError):

@@ -1,0 +1,165 @@
+"""What summary.json, scenario.json and config.yaml must look like for the code that reads them: a folder may come from
+somebody else, with checksums that fit damaged values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
+
+from fedloom.core.errors import shown
+
+_LARGEST = 2**63 - 1
+
+_READ = ("model", "engine", "peak_memory_mb", "checkpoint_sha256", "run_dir")  # not in summaries of the first versions
+_LATER = ("notes",)  # not in scenario.json of earlier versions
+
+Count = Annotated[int, Field(ge=0, le=_LARGEST)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0, le=1e30)]
+Word = Annotated[str, Field(max_length=10_000)]
+
+
+class _Plain(BaseModel):
+    """Plain values of exactly these types; keys that only another version knows are left alone."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class _Seconds(_Plain):
+    total: Amount
+    train: Amount = 0.0
+    evaluate: Amount = 0.0
+    aggregate: Amount = 0.0
+    move: Amount = 0.0
+    checkpoint: Amount = 0.0
+
+
+class _Stopped(_Plain):
+    round: Count
+    reason: Word
+
+
+class _Attack(_Plain):
+    name: Word
+    share: Share
+    clients: list[Count]
+    success: Share | None
+    honest_accuracy: Share | None
+
+
+class _Numbers(_Plain):
+    method: Word
+    preset: Word
+    source: Word
+    seed: Count
+    rounds: Count
+    clients: Count
+    protocol: Word
+    select: Word
+    degenerate: list[Word]
+    accuracy: Share
+    last_accuracy: Share
+    best_val_accuracy: Share | None
+    best_test_accuracy: Share
+    bytes_up: Count
+    bytes_down: Count
+    seconds: _Seconds
+    model: Word = ""
+    mean_last_k_accuracy: Share | None = None
+    test_loss: float | None = None
+    samples: Count = 0
+    flops: Amount | None = None
+    samples_per_second: Amount = 0.0
+    peak_memory_mb: Amount = 0.0
+    figures: dict[Word, float | None] = {}
+    attack: _Attack | None = None
+    engine: Word = ""
+    engine_reason: Word | None = None
+    stopped: _Stopped | None = None
+    fingerprint: Word = ""
+    checkpoint_sha256: Word | None = None
+    run_dir: InstanceOf[str] | None = None  # a name of bytes that are no text stays one
+
+
+class _Scenario(_Plain):
+    name: Word = ""
+    clients: Annotated[int, Field(ge=1, le=_LARGEST)] = 1
+    classes: list[Word] = []
+    class_counts: list[list[Count]] = []
+    domains: list[Word] = []
+    domain_counts: list[list[Count]] = []
+    feature_shift: Amount | None = None
+    draws: Count = 1
+    acceptance: Share = 1.0
+    total_variation: Amount = 0.0
+    classes_per_client: Amount = 0.0
+    imbalance: Amount | None = None
+    size_ratio: Amount | None = None
+    empty_clients: Count = 0
+    empty_classes: list[Count] = []
+    train_samples: Count = 0
+    val_samples: Count = 0
+    test_samples: Count = 0
+    notes: list[str] = []
+
+
+class _Evaluation(_Plain):
+    last_k: Annotated[int, Field(ge=1, le=_LARGEST)] = 10
+
+
+class _Config(_Plain):
+    scenario: dict[str, Any] = {}
+    evaluation: _Evaluation = _Evaluation()
+    optimizer: dict[str, Any] = {}
+    engine: dict[str, Any] = {}
+    checkpoint: dict[str, Any] = {}
+    rounds: Count = 0
+    local_epochs: Count = 1
+    batch_size: Count = 1
+
+
+def completed(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary with the keys that tables and reports read, of which the first versions lacked some."""
+    return {key: _Numbers.model_fields[key].default for key in _READ if key not in numbers} | dict(numbers)
+
+
+def wrong_in_summary(content: Mapping[str, Any]) -> str | None:
+    """The first value of a summary that cannot be one; None where all can."""
+    return _wrong(_Numbers, content)
+
+
+def wrong_in_config(content: Mapping[str, Any]) -> str | None:
+    """The first value of a resolved config that cannot be one, among those that tables and reports read."""
+    return _wrong(_Config, content)
+
+
+def wrong_in_scenario(content: Mapping[str, Any]) -> str | None:
+    """The first value of scenario.json that cannot be one, or a table of another shape than its names say."""
+    if why := _wrong(_Scenario, content):
+        return why
+    missing = [key for key in _Scenario.model_fields if key not in content and key not in _LATER]
+    if content.get("class_counts") and missing:
+        return f"it lacks {', '.join(missing)}"
+    tables = (("class_counts", "classes"), ("domain_counts", "domains"))
+    clients = {key: len(content.get(key) or ()) for key, _ in tables}
+    for key, names in tables:
+        width = len(content.get(names) or ())
+        if clients[key] and (not width or any(len(row) != width for row in content.get(key) or ())):
+            return f"{key}: need a number for each of the {width} {names} in every row"
+    if clients["domain_counts"] and clients["domain_counts"] != clients["class_counts"]:
+        return "class_counts and domain_counts are of different numbers of clients"
+    if any(label >= len(content.get("classes") or ()) for label in content.get("empty_classes") or ()):
+        return "empty_classes names a class that is not there"
+    return None
+
+
+def _wrong(model: type[BaseModel], content: Mapping[str, Any]) -> str | None:
+    try:
+        model.model_validate(dict(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        return f"{key} = {shown(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return None
