@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, printable
 from fedloom.data.sources.folder_parts import (
     BARE_PARTS,
     find_parts,
@@ -16,7 +16,6 @@ from fedloom.data.sources.folder_parts import (
     refuse_unclear_parts,
 )
 from fedloom.data.sources.images import is_image
-from fedloom.data.sources.regular_files import printable
 
 Listed = list[tuple[str, int]]
 """File names with their labels."""
@@ -106,7 +105,7 @@ def _classes_below(
     present = sorted(set(folders))
     if not present:
         raise DataError(f"{origin}: no pictures in class folders{f' below {below}/' if below else ''}")
-    unreadable = next((name for name in present if printable(name) != name), None)
+    unreadable = next((name for name in present if any("\udc80" <= sign <= "\udcff" for sign in name)), None)
     if unreadable is not None:
         raise DataError(f"{origin}: the name of class folder '{printable(unreadable)}' is not UTF-8; rename it")
     if classes is not None and set(present) - set(classes):

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, printable
 from fedloom.core.files import cache_dir, expanded
 from fedloom.data.memory import require_memory
-from fedloom.data.sources.regular_files import printable, read_regular, require_regular
+from fedloom.data.sources.regular_files import read_regular, require_regular
 
 _DAMAGE = (
     OSError,

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, printable
 from fedloom.data.sources.cached import Allocate
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.picture_notes import PictureNotes
 from fedloom.data.sources.pixels import SUFFIXES, read_pixels
-from fedloom.data.sources.regular_files import printable
 
 _SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 _RESIZED_AT_ONCE = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, printable
 
 
 def require_regular(path: Path) -> None:
@@ -37,8 +37,3 @@ def read_regular(path: Path) -> bytes:
         raise DataError(f"{printable(str(path))}: no such file") from None
     except OSError as error:
         raise DataError(f"{printable(str(path))}: cannot be read ({error.strerror})") from None
-
-
-def printable(name: str) -> str:
-    """A file name for messages: bytes that are not UTF-8 are written as numbers."""
-    return name.encode("utf-8", "backslashreplace").decode()

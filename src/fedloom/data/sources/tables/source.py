@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from fedloom.core.errors import DataError, nearest
+from fedloom.core.errors import DataError, nearest, printable
 from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.cached import Parsed, Part, validated
 from fedloom.data.sources.python import held_out, owner_ids
@@ -145,8 +145,7 @@ class TableSource(Source):
         try:
             file = self.read(path)
         except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError) as error:
-            why = " ".join(str(error).split())[:300] or type(error).__name__
-            why = why if why.isprintable() else repr(why)[1:-1]
+            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
             raise DataError(f"{path}: cannot be read as {self.kind} ({why})") from None
         if not file.rows:
             raise DataError(f"{path}: holds no rows")
