@@ -117,7 +117,7 @@ def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> No
         console.print(f"  attack {attack['name']}: clients that misbehave: {told}", soft_wrap=True)
     if picture["empty_clients"]:
         console.print(f"  {picture['empty_clients']} clients hold nothing")
-    for note in picture["notes"]:
+    for note in picture.get("notes", ()):
         console.print(f"  [yellow]note:[/] {escape(note)}", soft_wrap=True)
 
 
