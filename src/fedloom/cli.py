@@ -43,7 +43,7 @@ from fedloom.commands.shared import (
     spoken,
     with_home,
 )
-from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.errors import ConfigError, FedloomError, printable
 from fedloom.core.interrupts import one_at_a_time
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ def main(words: Sequence[str] | None = None) -> None:
         _fail(f"{error.format_message().rstrip('.')}; `{path} --help` says more", error.exit_code)
     except FedloomError as error:
         if error.exit_code == 1 and error.__cause__ is not None:  # inside the work: not what a person can correct
-            traceback.print_exception(error.__cause__, file=sys.stderr)
+            told = "".join(traceback.format_exception(error.__cause__))
+            print(printable(told, lines=True), end="", file=sys.stderr)
         _fail(error, error.exit_code)
     except BrokenPipeError:  # the reader has gone, e.g. `fedloom methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.core import files
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import cache_dir, json_text, parse_json, write_atomic
+from fedloom.core.files import cache_dir, json_text, parse_json, private_files, restrict, write_atomic
 
 
 def test_writes_bytes_and_text_and_makes_missing_folders(tmp_path):
@@ -31,6 +31,69 @@ def test_replaces_the_old_file_and_leaves_nothing_beside_it(tmp_path):
 def test_others_may_read_the_file(tmp_path):
     write_atomic(tmp_path / "a", "x")
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o027, 0o640), (0o000, 0o644)])
+def test_the_umask_decides_who_reads_a_file(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_atomic(tmp_path / "a", "x")
+        write_atomic(tmp_path / "private", "x", private=True)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600
+
+
+def modes(folder):
+    return {path.name: stat.S_IMODE(path.lstat().st_mode) for path in folder.rglob("*")}
+
+
+def test_a_private_file_and_the_folders_made_for_it_are_their_owners_alone(tmp_path):
+    write_atomic(tmp_path / "new" / "deep" / "token", "x", private=True)
+    write_atomic(tmp_path / "new" / "deep" / "token", "y", private=True)
+    assert modes(tmp_path) == {"new": 0o700, "deep": 0o700, "token": 0o600}
+
+
+def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "a").symlink_to(victim)
+    write_atomic(tmp_path / "a", "new", private=True)
+    assert (victim.read_text(), (tmp_path / "a").read_text()) == ("mine", "new")
+    assert not (tmp_path / "a").is_symlink()
+
+
+def test_what_others_could_read_is_closed_and_links_are_not_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    (outside / "a").write_text("a")
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True, mode=0o755)
+    (folder / "deep" / "state").write_text("a")
+    (folder / "deep" / "tool").write_text("a")
+    (folder / "deep" / "tool").chmod(0o755)
+    (folder / "link").symlink_to(outside)
+    (folder / "file link").symlink_to(outside / "a")
+    restrict(folder)
+    restrict(tmp_path / "missing")
+    assert modes(folder) | {"link": 0, "file link": 0} == {
+        "deep": 0o700,
+        "state": 0o600,
+        "tool": 0o700,
+        "link": 0,
+        "file link": 0,
+    }
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o755
+    assert stat.S_IMODE((outside / "a").stat().st_mode) == 0o644
+
+
+def test_private_files_closes_what_libraries_write_meanwhile(tmp_path):
+    with private_files():
+        (tmp_path / "a").write_text("a")
+    (tmp_path / "b").write_text("b")
+    assert modes(tmp_path) == {"a": 0o600, "b": 0o644}
 
 
 def full_disk(*_):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from fedloom.commands.shared import echo, say
+
 if TYPE_CHECKING:
     from fedloom.study.results import At
     from fedloom.study.trained import Trained
@@ -42,7 +44,7 @@ def export(
     if as_json:
         typer.echo(json.dumps({"weights": str(out), "card": str(card), **_about(trained)}))
     else:
-        typer.echo(f"{out}, {card.name}: {_sentence(trained)}")
+        echo(f"{out}, {card.name}: {_sentence(trained)}")
 
 
 def predict(
@@ -74,13 +76,13 @@ def predict(
     width = max(map(len, names))
     for name, row in zip(names, rows, strict=True):
         ranked = sorted(zip(row, classes, strict=True), key=lambda pair: -pair[0])[:top]
-        typer.echo(f"{name:{width}}  " + "  ".join(f"{label} {100 * share:.1f} %" for share, label in ranked))
+        echo(f"{name:{width}}  " + "  ".join(f"{label} {100 * share:.1f} %" for share, label in ranked))
 
 
 def _trained(run: Path, client: int | None, at: str) -> Trained:
     from fedloom.study.trained import read
 
-    return read(run, client, cast("At", at), note=lambda text: typer.echo(text, err=True))
+    return read(run, client, cast("At", at), note=say)
 
 
 def _about(trained: Trained) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from fedloom.commands.shared import (
     print_json,
     say,
 )
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from fedloom.study.comparison import Comparison
@@ -160,7 +160,7 @@ def table(
     for part in parts_of(_studies(runs, taken.results, allow_mixed), beside=False):
         for limit in part.limits:
             say(limit)
-    print(text)
+    print(printable(text, lines=True))
     for note in done.tuned():
         say(note)
 

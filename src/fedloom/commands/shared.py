@@ -8,14 +8,15 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError, printable
 from fedloom.core.files import expanded, json_text
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
@@ -38,12 +39,13 @@ _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*
 
 
 def say(line: str) -> None:
-    """One line for a person, on stderr. Names of other people's files may hold codes that a terminal obeys: escaped."""
-    print("".join(sign if sign.isprintable() else _escaped(sign) for sign in line), file=sys.stderr)
+    """One line for a person, on stderr."""
+    print(printable(line), file=sys.stderr)
 
 
-def _escaped(sign: str) -> str:
-    return sign.encode("unicode_escape").decode("ascii")
+def echo(value: object) -> None:
+    """One line on stdout, such as the name of a file."""
+    print(printable(str(value)))
 
 
 def print_json(value: Any) -> None:
@@ -51,9 +53,17 @@ def print_json(value: Any) -> None:
     print(json_text(value, default=str))
 
 
+class _PlainConsole(Console):
+    """A console on which no text acts: control characters in names of classes, files and columns are escaped."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text, lines=True), style, control)
+
+
 def console_of(as_json: bool) -> Console:
     """Where tables and progress go: stderr if stdout is reserved for JSON."""
-    console = Console(stderr=as_json, highlight=False)
+    console = _PlainConsole(stderr=as_json, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _WIDE
     return console

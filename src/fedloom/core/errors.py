@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
+_SPACES = "\u00a0\u2007\u2009\u202f\u3000"  # spaces of typography: no control
+_JOINERS = "\u200c\u200d"  # Persian and Indic words need them, and some emoji
 _LONGEST = 100  # characters of a name that are compared with known ones
 _LISTED = 30  # known names in a message
 
@@ -96,6 +98,28 @@ def shown(value: object, most: int = 80) -> str:
     """A value as messages show it: its `repr`, cut in the middle where it is long."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Text of others as terminals, logs and pages may show it: signs that act instead of showing are escaped.
+
+    These are control characters (a terminal obeys them), signs that turn the direction of writing, invisible signs and
+    line breaks (they forge lines of a log). lines: keep line breaks and tabs, for a traceback.
+    """
+    if text.isprintable():
+        return text
+    if lines:
+        return "\n".join(map(_escaped, text.split("\n")))
+    return "".join(sign if _shows(sign) else ascii(sign)[1:-1] for sign in text)
+
+
+def _escaped(line: str) -> str:
+    """A line with its tabs."""
+    return "\t".join(map(printable, line.split("\t")))
+
+
+def _shows(sign: str) -> bool:
+    return sign.isprintable() or sign in _SPACES or sign in _JOINERS
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

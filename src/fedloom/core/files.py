@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
 import os
+import secrets
 import stat
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedloom.core.errors import ConfigError
+
+_SHARED_FILE, _PRIVATE_FILE, _PRIVATE_FOLDER = 0o644, 0o600, 0o700
 
 
 def cache_dir() -> Path:
@@ -109,24 +112,62 @@ def refuse_unwritable(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
+def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
     """Write `data` to `path` whole or not at all: a temporary file beside it, flushed, then renamed.
 
-    A link at `path` is replaced, and what it points to stays as it is. Raises `OSError` (a full disk, no permission, a
-    folder, a pipe or a device at `path`) and then leaves `path` as it was.
+    A link at `path` is replaced, and what it points to stays as it is. private: the file can be read by its owner alone
+    (0600), and folders made for it are 0700; otherwise the process' umask decides, as for any new file. Raises `OSError`
+    (a full disk, no permission, a folder, a pipe or a device at `path`) and then leaves `path` as it was.
     """
     raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # a name may hold bytes of no text
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if private:
+        private_folder(path.parent)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
     refuse_unwritable(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE if private else _SHARED_FILE)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(raw)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that its owner alone can enter (0700), with those above it that are missing.
+
+    Raises `OSError` if it cannot be made.
+    """
+    for path in (*reversed(folder.parents), folder):
+        if not path.is_dir():
+            path.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+
+
+def restrict(folder: Path) -> None:
+    """Take the rights of group and others from a folder and all below it that this user owns; links are not followed.
+
+    A folder that is missing is no error. Nothing happens where files have no owner, as on Windows.
+    """
+    if not hasattr(os, "getuid"):
+        return
+    for parent, folders, files in os.walk(folder, followlinks=False):
+        for path in (Path(parent), *(Path(parent, name) for name in (*folders, *files))):
+            with contextlib.suppress(FileNotFoundError):  # a file that another process has just renamed
+                status = path.lstat()
+                if not stat.S_ISLNK(status.st_mode) and status.st_uid == os.getuid() and status.st_mode & 0o077:
+                    path.chmod(stat.S_IMODE(status.st_mode) & 0o700)
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Whatever this process writes meanwhile can be read by its owner alone: a umask of 077, also for libraries."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedloom.core.errors import printable
 from fedloom.core.files import json_text
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
@@ -23,7 +24,7 @@ _TOLD = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # measures of a
 
 
 class Said(str):
-    """A sentence for a person, with what it is about for machines.
+    """A sentence for a person, with what it is about for machines. Signs that would act on a terminal are escaped.
 
     event: one word, e.g. "refused". round, client: None where it is about none.
     """
@@ -33,7 +34,7 @@ class Said(str):
     client: int | None
 
     def __new__(cls, text: str, event: str, *, round: int | None = None, client: int | None = None) -> Said:
-        made = super().__new__(cls, text)
+        made = super().__new__(cls, printable(text))
         made.event, made.round, made.client = event, round, client
         return made
 

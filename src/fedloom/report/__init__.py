@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, printable
 from fedloom.core.files import expanded, read_file, refuse_unwritable, write_atomic
 from fedloom.study.parts import Part
 from fedloom.study.results import Result
@@ -69,7 +69,7 @@ def write_report(results: Sequence[Result], path: Path, title: str | None = None
     check_place(path)
     from fedloom.report.page import page  # brings matplotlib
 
-    write_atomic(path, page(results, title, parts))
+    write_atomic(path, printable(page(results, title, parts), lines=True))  # words of data and of nodes stand in it
     return path
 
 
