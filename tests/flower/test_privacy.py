@@ -3,14 +3,17 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from fedloom.flower.letters import Joined, Scored, Trained
 from fedloom.flower.own_data import agreed
-from fedloom.flower.privacy import TOLD, privacy_of, table, told_table
+from fedloom.flower.privacy import BODY, INDIRECTLY, TOLD, privacy_of, table, told_table
 from fedloom.methods import METHODS
 from fedloom.study.config import parse
+from fedloom.study.run import _Run
+from flower_world import DEALT, config_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
 
@@ -45,3 +48,26 @@ def test_known_methods_are_told_rightly(method, sums, labels):
     """FedSC relates the prototypes of single clients to each other (Eq. 5-9): a sum hides what it needs."""
     found = privacy_of(method)
     assert (found.secure_sums, found.labels) == (sums, labels)
+
+
+def test_methods_without_class_tables_tell_of_labels_indirectly_or_say_nothing():
+    """No row promises that labels stay hidden: that is not measured for any method."""
+    assert not any(row.split(" | ")[2] == "no" for row in table().splitlines()[2:])
+    told = {name: privacy_of(name).tells for name in METHODS.names()}
+    assert told["local"] == "nothing is sent"
+    assert told["fedavg"] == told["lgfedavg"] == INDIRECTLY
+    assert told["fedper"] == told["fedbabu"] == BODY
+    assert told["fedsc"] == f"directly: prototypes, class_counts; {INDIRECTLY}"
+    assert told["fedproto"] == "directly: prototypes, class_counts"
+
+
+def test_the_change_of_the_last_layer_follows_the_class_counts():
+    """As the page says: what FedAvg's clients send after one round, beside how often they have each class."""
+    running = _Run(config_of("fedavg", scenario={**DEALT, "alpha": 0.5, "clients": 10}), None, None, ())
+    correlations = []
+    for client in range(10):
+        job = running.federation.job(client, 1)
+        sent = running.worker.run(job).payload["model"]["head.bias"] - job.payload["model"]["head.bias"]
+        correlations.append(float(np.corrcoef(sent.double(), job.ctx.class_counts.double())[0, 1]))
+    assert min(correlations) > 0.5
+    assert sorted(correlations)[5] > 0.8

@@ -29,16 +29,29 @@ TOLD = {
     },
 }
 
+INDIRECTLY = "indirectly: the last layer"
+BODY = "perhaps: the body's weights"
+_WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic (`methods/about.py`) that hold a classifier's weights
+
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """One method. sends: names of what leaves a client in a round; labels: those that tell of its label mix; each:
+    """One method. sends: names of what leaves a client in a round; labels: those that tell of its label mix directly;
+    head: whether trained weights with a classifier head are among them, whose changes follow the class counts; each:
     those of which the server needs every client's own, so that no secure sum can stand in."""
 
     method: str
     sends: tuple[str, ...]
     labels: tuple[str, ...]
+    head: bool
     each: tuple[str, ...]
+
+    @property
+    def tells(self) -> str:
+        """How what leaves a client tells of its labels, in words."""
+        ways = [f"directly: {', '.join(self.labels)}"] if self.labels else []
+        ways += [INDIRECTLY] if self.head else []
+        return "; ".join(ways) or (BODY if self.sends else "nothing is sent")
 
     @property
     def secure_sums(self) -> bool:
@@ -48,11 +61,13 @@ class Privacy:
 
 def privacy_of(method: str) -> Privacy:
     """What leaves a client of `method` with its default options. Raises `ConfigError` for an unknown method."""
-    sends = METHODS.get(method).configured("sound", {}).spec.sends
+    kind = METHODS.get(method)
+    sends = kind.configured("sound", {}).spec.sends
     return Privacy(
         method,
         tuple(sends),
         tuple(name for name, sent in sends.items() if sent.labels),
+        bool(sends) if kind.about is None else bool(kind.about.up.keys() & _WITH_HEAD),
         tuple(name for name, sent in sends.items() if sent.each),
     )
 
@@ -70,6 +85,6 @@ def table() -> str:
     for name in METHODS.names():
         found = privacy_of(name)
         sums = "yes" if found.secure_sums else f"no: {', '.join(found.each)}" if found.each else "nothing is sent"
-        cells = [name, ", ".join(found.sends) or "nothing", ", ".join(found.labels) or "no", sums]
+        cells = [name, ", ".join(found.sends) or "nothing", found.tells, sums]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"

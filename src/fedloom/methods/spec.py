@@ -14,7 +14,8 @@ class Sent:
     """How the server uses what clients send under one name.
 
     each: it needs every client's own; otherwise only their mean (`Method.mean`), which a wrapper may replace and secure
-    aggregation may compute. labels: whether it depends on the labels, and so tells of a client's label mix.
+    aggregation may compute. labels: whether it is counted or averaged by class, and so tells of a client's label mix
+    directly; trained weights tell of it indirectly.
     form: how a tree is written: "whole", with the entries that came down under its name; as a "change", to be added to
     something; or in a form of the method's "own", which no wrapper can read.
     spread: how far the uploads of honest clients lie apart under this name, beside what is usual (1). A federation's
