@@ -70,6 +70,8 @@ class Notes(Callback):
 class Faulty(Here):
     """A link on which some answers change or do not come: `fault(order, answer)` gives what comes, None for nothing."""
 
+    local = False  # as over a network: anybody with a key may join
+
     def __init__(self, nodes, fault) -> None:
         super().__init__(nodes)
         self._fault = fault

@@ -26,6 +26,29 @@ def test_what_is_made_passes_and_private_keys_are_their_owner_s_alone(folder):
     assert (folder / "node-000000.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
 
 
+def test_keys_that_others_could_read_are_closed_and_links_stay(folder, tmp_path_factory):
+    victim = tmp_path_factory.mktemp("outside") / "tool"
+    victim.write_text("mine")
+    victim.chmod(0o755)
+    for name in ("ca.key", "server.key", "node-000000"):
+        (folder / name).chmod(0o644)
+    (folder / "other.key").symlink_to(victim)
+    certificates.make(folder, ["127.0.0.1"], 2)
+    assert [oct((folder / name).stat().st_mode & 0o777) for name in ("ca.key", "server.key", "node-000000")] == [
+        "0o600"
+    ] * 3
+    assert oct(victim.stat().st_mode & 0o777) == "0o755"
+
+
+def test_a_key_is_not_written_through_a_link(tmp_path):
+    victim, keys = tmp_path / "victim", tmp_path / "keys"
+    keys.mkdir()
+    (keys / "node-000000").symlink_to(victim)  # a link to nowhere is no key yet
+    certificates.make(keys, ["127.0.0.1"], 1)
+    assert not victim.exists()
+    assert not (keys / "node-000000").is_symlink()
+
+
 def test_what_is_there_stays(folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     certificates.make(folder, ["127.0.0.1"], 2)

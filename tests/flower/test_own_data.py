@@ -233,36 +233,69 @@ def test_data_that_cannot_be_used_are_one_line(bad, written, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def served(own, folder, callbacks=()):
+    """As over a network: a node that cannot join does not end the run. Every letter meets a new process."""
+
+    class Fresh(Faulty):
+        def take(self, names):
+            clients = range(own.scenario.clients)
+            self._nodes = {k: Node(own, k, folder / "states", data=node_file(folder, k)) for k in clients}
+            return super().take(names)
+
+    link = Fresh(dict.fromkeys(range(own.scenario.clients)), lambda order, answer: answer)
+    return serve(own, link, tests=server_file(folder), callbacks=callbacks)
+
+
 def test_a_node_whose_data_cannot_be_used_is_named_on_the_server_and_the_others_go_on(tmp_path):
     wait = {"join_timeout": 0.1, "min_clients": 2}
     _, own = digits_of_nodes("fedavg", tmp_path, rounds=1, participation=1.0, flower=wait)
     (tmp_path / "node-000001.npz").unlink()
     notes = Notes()
-    result = run_in_process(own, data=tmp_path, callbacks=[notes])
-    (line,) = [text for text in notes.texts if "left out" in text]
+    result = served(own, tmp_path, [notes])
+    (line,) = [text for text in notes.texts if text.startswith("node ")]
     assert line.startswith(f"node 1 is left out: client 1: {tmp_path / 'node-000001.npz'}: no such file")
     assert "goes on without clients 1: not there after 0.1 s" in notes.texts
     assert result.numbers["rounds"] == 1
+    (told,) = result.numbers["degenerate"]
+    assert "client 1 never took part: node 1 is left out: client 1: " in told
+    assert "no such file" in told
+
+
+def test_in_one_process_data_that_cannot_be_used_end_the_run_at_once(capsys, tmp_path, monkeypatch):
+    """Nobody can mend them while this process waits for its join_timeout of five minutes."""
+    monkeypatch.chdir(tmp_path)
+    _, own = patients_of_nodes(tmp_path / "data", rounds=1)
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(own.resolved()))
+    (tmp_path / "data" / "own-1.csv").unlink()
+    words = ("flower", "up", "own.yaml", "--in-process", "--data", "data", "--out", "run", "--json")
+    code, out, err = call(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: client 1: ")
+    assert "own-1.csv: no such file" in err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_node_joins_once_its_data_are_mended(tmp_path, monkeypatch):
     """It is asked again, and what is wrong is told once."""
-    monkeypatch.setattr("fedloom.flower.roster._AGAIN", 0.0)
+    monkeypatch.setattr("fedloom.flower.absences._AGAIN", 0.0)
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.3})
     file = node_file(tmp_path, 1)
     moved = file.rename(file.with_suffix(".moved"))
     notes, mends = Notes(), Notes(lambda round_: moved.exists() and moved.rename(file))
-    result = run_in_process(own, data=tmp_path, callbacks=[notes, mends])
+    result = served(own, tmp_path, [notes, mends])
     trained = [row["value"] for row in result.rows if row["name"] == "participants"]
     assert trained == [3, 4, 4]
     assert len([text for text in notes.texts if "left out" in text]) == 1
+    assert result.numbers["degenerate"] == []
 
 
 def test_fewer_nodes_with_data_than_min_clients_end_the_run(tmp_path):
     _, own = digits_of_nodes("fedavg", tmp_path, flower={"join_timeout": 0.1, "min_clients": 4})
     node_file(tmp_path, 3).unlink()
-    with pytest.raises(FederationError, match=r"3 of 4 clients are there .* clients 3 are missing"):
-        run_in_process(own, data=tmp_path)
+    with pytest.raises(
+        FederationError, match=r"3 of 4 clients are there .* clients 3 are missing; node 3 is left out: client 3"
+    ):
+        served(own, tmp_path)
 
 
 def test_data_that_vanish_in_mid_run_are_named_and_the_round_goes_on(tmp_path):
@@ -290,7 +323,7 @@ def test_a_table_without_an_agreed_column_is_named(tmp_path):
     file = tmp_path / "own-2.csv"
     file.write_text(file.read_text().replace("pressure", "presure", 1))
     notes = Notes()
-    run_in_process(own, data=tmp_path, callbacks=[notes])
+    served(own, tmp_path, [notes])
     assert any("client 2" in text and "presure" in text for text in notes.texts)
 
 

@@ -66,6 +66,22 @@ def metrics(
         end()
 
 
+def admit(
+    run: Run,
+    client: Annotated[int, typer.Option(min=0, help="The client whose key or disk has changed.")],
+    key: Annotated[
+        str | None,
+        typer.Option(help="The only key that may take its seat: SHA256:..., or the file of the public key."),
+    ] = None,
+) -> None:
+    """Let another key or another disk take a client's seat, also while the run goes on."""
+    from fedloom.flower.seats import admit as admit_client
+
+    admit_client(run, client, key)
+    whom = f"the node with the key {key}" if key else "the next node that joins as this client"
+    say(f"client {client} of {run}: bound to {whom}, from any disk")
+
+
 def _page(console: Console, now: Status, certificates: list[str]) -> None:
     from fedloom.flower.roster import listed
     from fedloom.report import bytes_text
@@ -92,6 +108,8 @@ def _page(console: Console, now: Status, certificates: list[str]) -> None:
             for seat in now.nodes
         ]
         grid(console, ("client", "node is", "samples", "last round", "node"), rows)
+    for absence in now.absent:
+        line(f"  node {absence.node} is left out: {absence.reason}")
 
 
 def _alive(now: Status) -> str:

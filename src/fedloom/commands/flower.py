@@ -1,4 +1,4 @@
-"""Commands for real federations: `fedloom flower export`, `up`, `keys`, `status` and `metrics`."""
+"""Commands for real federations: `fedloom flower export`, `up`, `keys`, `status`, `metrics` and `admit`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedloom.commands.shared import (
     Overrides,
     Quiet,
     console_of,
+    echo,
     found,
     in_words,
     print_json,
@@ -40,7 +41,7 @@ def export(
     from fedloom.flower.export import export as write
 
     for path in write(_parsed(config, overrides, clients), folder):
-        typer.echo(path)
+        echo(path)
 
 
 @group.command()
@@ -55,7 +56,7 @@ def keys(
     make(folder, host, clients)
     check(folder, host[0], say)
     for path in sorted(folder.iterdir()):
-        typer.echo(path)
+        echo(path)
 
 
 @group.command()
@@ -65,7 +66,7 @@ def rewind(
 ) -> None:
     """Take a run back to an earlier checkpoint, e.g. to one from before a node spoiled it. The server must be stopped;
     it goes on from there when it starts again."""
-    typer.echo(rewound(run, from_round))
+    echo(rewound(run, from_round))
 
 
 @group.command()
@@ -110,11 +111,12 @@ def up(
         print_json(result.numbers)
     else:
         outcome(console_of(as_json), result, brief=quiet)
-        typer.echo(f"  report: {out / 'report.html'}")
+        echo(f"  report: {out / 'report.html'}")
 
 
 group.command()(federation.status)
 group.command()(federation.metrics)
+group.command()(federation.admit)
 
 
 def _parsed(config: Path, overrides: list[str] | None, clients: int | None) -> RunConfig:

@@ -9,8 +9,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.errors import ClientError, ConfigError, FedloomError
-from fedloom.core.files import json_text, write_atomic
+from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
+from fedloom.core.files import json_text, private_files, write_atomic
 from fedloom.flower.grid import GridLink, from_content, require_flower, to_content
 from fedloom.flower.letters import Failed, Letter, LetterError, read
 from fedloom.flower.logs import to_stdout
@@ -35,12 +35,14 @@ def client_app(config: Path) -> Any:
 
     def answer(message: Any, context: Any) -> Any:
         to_stdout()  # here: Ray sends the app to other processes
-        letter = _answered(message, context)
+        with private_files():
+            letter = _answered(message, context)
         with contextlib.suppress(LetterError):
-            print(read(letter, Failed).error, file=sys.stderr, flush=True)
+            print(printable(read(letter, Failed).error), file=sys.stderr, flush=True)
         return Message(to_content(letter), reply_to=message)
 
     def _answered(message: Any, context: Any) -> Letter:
+        client = -1
         try:
             client, state, data = (context.node_config.get(key) for key in ("partition-id", "state", "data"))
             if not isinstance(client, int):
@@ -49,7 +51,8 @@ def client_app(config: Path) -> Any:
             there = _node(config, client, folder, Path(str(data)) if data else None)
             return there.answer(from_content(message.content))
         except (FedloomError, LetterError) as error:
-            return Failed(run="", error=str(error)).letter_with()
+            named = client if isinstance(client, int) else -1
+            return Failed(run="", client=named, error=str(error)).letter_with()
 
     app = ClientApp()
     for kind in (app.query, app.train, app.evaluate):
@@ -67,8 +70,9 @@ def server_app(config: Path) -> Any:
     """A `ServerApp` that runs the file `config`; the run's folder is the app's key `out`, and the file that names the
     server's own test data its key `test`.
 
-    A report of it is written there at its end. What ends the run before is kept there as well: Flower's own commands do
-    not tell it.
+    The app's key `keys` names a folder with the public keys of clients, or is "none" where the SuperLink checks no
+    keys. A report is written into the run's folder at its end. What ends the run earlier is kept there, too: Flower's
+    own commands do not say it.
     """
     require_flower()
     to_stdout()
@@ -78,13 +82,16 @@ def server_app(config: Path) -> Any:
 
     def main(grid: Any, context: Any) -> None:
         out = Path(str(context.run_config.get("out") or "runs/flower"))
-        test = context.run_config.get("test")
+        test, keys = context.run_config.get("test"), str(context.run_config.get("keys", ""))
         (out / FAILED).unlink(missing_ok=True)
         try:
             tests = Path(str(test)) if test else None
-            write_report([serve(parse(load(config)), GridLink(grid), tests=tests, out=out)], out / "report.html")
+            link, folder = GridLink(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
+            with private_files():
+                result = serve(parse(load(config)), link, tests=tests, out=out, keys=folder)
+                write_report([result], out / "report.html")
         except Exception as error:
-            write_atomic(out / FAILED, json_text(_ended(error)))
+            write_atomic(out / FAILED, json_text(_ended(error)), private=True)
             raise
 
     app.main()(main)

@@ -7,13 +7,13 @@ A federation with a certificate authority of its own uses that, and this only to
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import private_folder, write_atomic
 
 _DAYS = 365
 _SOON = timedelta(days=30)
@@ -24,9 +24,13 @@ _ANEW = "delete the folder's .crt files, and `fedloom flower keys` makes new one
 def make(folder: Path, hosts: list[str], nodes: int) -> None:
     """Write what is missing: an authority, a certificate for `hosts` (names or addresses), and keys of `nodes` nodes.
 
-    Private keys can be read by their owner alone. Raises `ConfigError` if the folder has another server's certificate.
+    Private keys can be read by their owner alone, also those that were there. Raises `ConfigError` if the folder has
+    another server's certificate.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
+    for key in (*folder.glob("*.key"), *(file.with_suffix("") for file in folder.glob("node-*.pub"))):
+        if key.is_file() and not key.is_symlink():
+            key.chmod(0o600)
     if not (folder / "server.crt").exists():
         _make_certificates(folder, hosts)
     for node in range(nodes):
@@ -129,11 +133,11 @@ def _make_certificates(folder: Path, hosts: list[str]) -> None:
         (x509.SubjectKeyIdentifier.from_public_key(server.public_key()), False),
     )  # fmt: skip
     for name, key in (("ca.key", authority), ("server.key", server)):
-        _write_private(folder / name, _private(key, "PKCS8"))
+        write_atomic(folder / name, _private(key, "PKCS8"), private=True)
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    (folder / "ca.crt").write_bytes(root.public_bytes(Encoding.PEM))
-    (folder / "server.crt").write_bytes(leaf.public_bytes(Encoding.PEM))
+    write_atomic(folder / "ca.crt", root.public_bytes(Encoding.PEM))
+    write_atomic(folder / "server.crt", leaf.public_bytes(Encoding.PEM))
 
 
 def _make_node_key(file: Path) -> None:
@@ -143,8 +147,8 @@ def _make_node_key(file: Path) -> None:
 
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    file.with_name(file.name + ".pub").write_bytes(public + b"\n")
-    _write_private(file, _private(key, "OpenSSH"))
+    write_atomic(file.with_name(file.name + ".pub"), public + b"\n")
+    write_atomic(file, _private(key, "OpenSSH"), private=True)
 
 
 def _private(key: Any, form: str) -> bytes:
@@ -152,13 +156,6 @@ def _private(key: Any, form: str) -> bytes:
 
     made: bytes = key.private_bytes(Encoding.PEM, getattr(PrivateFormat, form), NoEncryption())
     return made
-
-
-def _write_private(file: Path, data: bytes) -> None:
-    file.unlink(missing_ok=True)  # of a certificate that was deleted
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(data)
 
 
 def _host(host: str) -> Any:

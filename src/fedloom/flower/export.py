@@ -36,6 +36,7 @@ clientapp = "{package}.client:app"
 
 [tool.flwr.app.config]
 out = ""  # the run's folder on the server; empty: runs/flower
+keys = ""  # a folder on the server with the clients' public keys; none: the SuperLink checks no keys of nodes
 test = ""  # where nodes have data of their own: a file on the server that names its test data
 """
 _MODULE = '''\

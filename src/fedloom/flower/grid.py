@@ -6,13 +6,16 @@ reader. Its serialisation type is not NumPy's, so that nobody reads it as an arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, printable
+from fedloom.flower.fingerprints import fingerprint_of
 from fedloom.flower.letters import Failed, Letter, LetterError, Order, read
+from fedloom.flower.links import SHORT
+from fedloom.flower.replies import Bound, TooLarge
 
 _STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"
 _TYPES = {"join": "query", "train": "train", "test": "evaluate"}
@@ -51,20 +54,37 @@ def from_content(content: Any) -> Letter:
             raise LetterError("a message with other records than a letter's")
         text, array = facts[_FACTS], body[_BODY]
     except (KeyError, TypeError, ValueError) as error:
-        raise LetterError(f"no letter: {type(error).__name__}: {str(error)[:200]}") from None
+        raise LetterError(f"no letter: {type(error).__name__}: {printable(str(error)[:200])}") from None
     if not isinstance(text, str) or array.stype != _STYPE or not isinstance(array.data, bytes):
         raise LetterError("a letter whose parts have other types")
     return Letter(text, array.data)
 
 
 class GridLink:
-    """Letters over a Flower `Grid`. pause: seconds between two looks for answers."""
+    """Letters over a Flower `Grid`.
 
-    def __init__(self, grid: Any, pause: float = 0.2) -> None:
-        self._grid, self.pause = grid, pause
+    pause: seconds between two looks for answers. keys: whether the SuperLink checks the keys of nodes; without, nodes
+    are known by their disks alone.
+    """
+
+    local = False
+
+    def __init__(self, grid: Any, pause: float = 0.2, keys: bool = True) -> None:
+        self._grid, self.pause, self._keys = grid, pause, keys
+        self.limit = SHORT
+        self._bound = Bound(grid)
+        self._key_of: dict[int, str] = {}
 
     def nodes(self) -> set[int]:
-        return set(self._grid.get_node_ids())
+        if not hasattr(self._grid, "get_nodes"):
+            return set(self._grid.get_node_ids())
+        nodes = list(self._grid.get_nodes())
+        new = [node for node in nodes if self._keys and node.node_id not in self._key_of]
+        self._key_of |= {node.node_id: fingerprint_of(node.public_key) for node in new}
+        return {node.node_id for node in nodes}
+
+    def key_of(self, node: int) -> str:
+        return self._key_of.get(node, "")
 
     def send(self, node: int, letter: Letter, seconds: float) -> str:
         from flwr.app import Message
@@ -73,17 +93,43 @@ class GridLink:
         (name,) = self._grid.push_messages([Message(to_content(letter), node, _TYPES[do], ttl=seconds)])
         return str(name)
 
-    def take(self, names: Collection[str]) -> list[tuple[str, Letter | str]]:
-        return [(reply.metadata.reply_to_message_id, _read(reply)) for reply in self._grid.pull_messages(list(names))]
+    def take(self, names: Collection[str]) -> Iterator[tuple[str, Letter | str]]:
+        """One reply at a time: a node's message cannot say whose it is, and a bad one spoils no other."""
+        for name in list(names):
+            answer = self._read(name)
+            if answer is not None:
+                yield name, answer
+            del answer  # large
+
+    def _read(self, name: str) -> Letter | str | None:
+        from httpx import HTTPError
+
+        self._bound.begin(self.limit)
+        try:
+            replies = list(self._grid.pull_messages([name]))
+            return _letter_of(replies[0], self.limit) if replies else None
+        except HTTPError:  # of the connection to the SuperLink, not of the reply
+            raise
+        except TooLarge as error:
+            self._bound.drop()
+            return _unreadable(str(error))
+        except Exception as error:  # Flower reads what the node wrote, and says of it what it likes
+            return _unreadable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
 
 
-def _read(reply: Any) -> Letter | str:
+def _unreadable(why: str) -> Letter:
+    return Failed(run="", error=f"an answer that cannot be used: {why}").letter_with()
+
+
+def _letter_of(reply: Any, limit: int) -> Letter | str:
     if reply.has_error():
-        return f"Flower: {' '.join(str(reply.error.reason).split())[:300]}"
+        return f"Flower: {printable(' '.join(str(reply.error.reason)[:1000].split()))[:300]}"
     try:
-        return from_content(reply.content)
+        letter = from_content(reply.content)
     except LetterError as error:
         return Failed(run="", error=str(error)).letter_with()
+    length = len(letter.facts) + len(letter.body)
+    return _unreadable(f"{length:,} bytes; {limit:,} at most") if length > limit else letter
 
 
 def local_grid(answer: Callable[[Any, Any], Any], nodes: Iterable[int]) -> Any:

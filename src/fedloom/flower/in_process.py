@@ -28,7 +28,8 @@ def run_in_process(
     """Run `config` with one node for each client, without a network and without Flower; the bits are the simulation's.
 
     states: where nodes keep private states; None takes a temporary folder. data: a folder with the file of each node's
-    own data (`own_data.py`), for `source: nodes`. Raises what `serve` raises.
+    own data (`own_data.py`), for `source: nodes`. Raises what `serve` raises, and before it begins `ConfigError` and
+    `DataError` of a node whose data cannot be used: nobody can mend them while this process waits.
     """
     if data is None:
         scenario = scenario or config.scenario.build(config.seed)
@@ -41,5 +42,8 @@ def run_in_process(
             client: Node(config, client, Path(folder), scenario, node_file(data, client), like)
             for client in range(1, clients)
         }
+        if data is not None:
+            for node in (first, *others.values()):
+                node.require_data()
         tests, here = server_file(data), Here({0: first, **others})
         return serve(config, here, scenario=scenario, tests=tests, out=out, callbacks=callbacks)

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from fedloom.flower.letters import Letter
+from fedloom.flower.letters import MOST_FACTS, Letter
 from fedloom.flower.node import Node
+
+SHORT = 8 * MOST_FACTS  # bytes of an answer without a body: four for each character of its facts, and room for Flower's
 
 
 class Link(Protocol):
-    """Carries letters. `pause`: seconds between two looks for answers."""
+    """Carries letters.
+
+    pause: seconds between two looks for answers. limit: bytes that an answer may have; a longer one is not read.
+    local: nodes are of this process, so that nobody else can join, and one that cannot join ends the run.
+    """
 
     pause: float
+    limit: int
+    local: bool
 
     def nodes(self) -> set[int]:
         """Numbers of the nodes that are there now."""
+        ...
+
+    def key_of(self, node: int) -> str:
+        """The fingerprint of the key that a node has proved to have; empty where there are no keys."""
         ...
 
     def send(self, node: int, letter: Letter, seconds: float) -> str:
         """Hand a letter to the network, where it is worth `seconds`; the name under which its answer is asked for."""
         ...
 
-    def take(self, names: Collection[str]) -> list[tuple[str, Letter | str]]:
+    def take(self, names: Collection[str]) -> Iterable[tuple[str, Letter | str]]:
         """Answers that have come; a word in place of a letter says why there will be none."""
         ...
 
@@ -31,7 +43,7 @@ class Link(Protocol):
 class Here:
     """Nodes of this process, each asked when its answer is taken."""
 
-    pause = 0.0
+    pause, limit, local = 0.0, SHORT, True
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self._nodes = nodes
@@ -40,6 +52,9 @@ class Here:
 
     def nodes(self) -> set[int]:
         return set(self._nodes)
+
+    def key_of(self, node: int) -> str:
+        return ""
 
     def send(self, node: int, letter: Letter, seconds: float) -> str:
         name = next(self._names)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fedloom._version import __version__
-from fedloom.core.errors import ClientError, ConfigError, FedloomError, shown
+from fedloom.core.errors import ClientError, ConfigError, DataError, FedloomError, shown
 from fedloom.core.process_settings import own_settings
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.data import Scenario
@@ -69,6 +69,13 @@ class Node:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")
         self.fingerprint = config.fingerprint()
         self._worker = functools.lru_cache(maxsize=1)(self._made)
+
+    def require_data(self) -> None:
+        """Read the client's samples now. Raises `ConfigError` and `DataError`, in one line that names the client."""
+        try:
+            _ = self.scenario
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"client {self.client}: {error}") from None
 
     @functools.cached_property
     def scenario(self) -> Scenario:

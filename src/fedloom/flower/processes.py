@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, printable
+from fedloom.core.files import private_folder
 
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _POLITE = 5.0  # seconds to end by themselves
 
 
@@ -46,18 +48,29 @@ def require_free(port: int, host: str = "127.0.0.1") -> None:
             raise ConfigError(f"port {port} cannot be used ({error.strerror}); name another with --port") from None
 
 
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which nothing asks a proxy for the loopback, whatever HTTP_PROXY and its kin say."""
+    changed = dict(environment)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        known = [host for key in (name, name.upper()) for host in environment.get(key, "").split(",") if host.strip()]
+        hosts = ",".join(dict.fromkeys([*map(str.strip, known), *_LOOPBACK]))
+        changed |= {name: hosts, name.upper(): hosts}
+    return changed
+
+
 class Processes:
-    """Started processes by name; each writes into a log file of its own."""
+    """Started processes by name; each writes into a log file of its own. What they write, nobody else can read."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
-        self._logs, self._environment = logs, {**os.environ, **environment}
+        self._logs, self._environment = logs, without_proxy({**os.environ, **environment})
         self._started: dict[str, subprocess.Popen[bytes]] = {}  # the last of each name
         self._all: list[subprocess.Popen[bytes]] = []
-        logs.mkdir(parents=True, exist_ok=True)
+        private_folder(logs)
 
     def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a command in a session of its own: Ctrl-C on a terminal does not reach it."""
-        with self.log(name).open("ab") as log:
+        handle = os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "ab") as log:
             made = subprocess.Popen(
                 list(words),
                 stdin=subprocess.DEVNULL,
@@ -65,6 +78,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 start_new_session=True,
+                umask=0o077,
             )
         self._started[name] = made
         self._all.append(made)
@@ -82,7 +96,7 @@ class Processes:
         """The last words of a process, in one line."""
         with contextlib.suppress(OSError):
             text = self.log(name).read_text(encoding="utf-8", errors="replace")
-            return " | ".join(" ".join(line.split()) for line in text.splitlines()[-lines:])
+            return printable(" | ".join(" ".join(line.split()) for line in text.splitlines()[-lines:]))
         return ""
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedloom.core.errors import ClientError
-from fedloom.core.records import Record, to_bytes
+from fedloom.core.errors import ClientError, printable
+from fedloom.core.records import Record
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Done, Job, Test, TestDone, away, away_since
 from fedloom.engine.serial import Jobs
@@ -26,10 +26,13 @@ from fedloom.flower.bounds import FEWEST, Item, Ratios, items_of
 from fedloom.flower.checks import check_scored, shares_too_large
 from fedloom.flower.guard import References, StateGuard
 from fedloom.flower.letters import Failed, Letter, LetterError, Scored, Trained, read_answer
-from fedloom.flower.links import Link
+from fedloom.flower.links import SHORT, Link
 from fedloom.flower.logs import Said
 from fedloom.flower.own_data import stand_in_views
+from fedloom.flower.pauses import Pauses
+from fedloom.flower.payloads import Payloads
 from fedloom.flower.roster import FederationError, Roster, RunName, listed
+from fedloom.flower.seats import Seats
 from fedloom.flower.status import Board
 from fedloom.flower.uploads import Refused, UploadReader
 from fedloom.methods.facts import Finding
@@ -37,7 +40,7 @@ from fedloom.methods.method import Uploads
 from fedloom.study.sections import FlowerConfig
 
 _EVERY = 10.0  # seconds between two words on whom a round waits for
-
+_GRACE = 30.0  # seconds that an order outlives its round
 
 A = TypeVar("A", Trained, Scored)
 
@@ -54,8 +57,9 @@ class Remote:
     """Runs clients on the nodes of a link.
 
     worker: the server's own, which rehearses what clients send. board: keeps the status. note: is told who is missing,
-    refused or late. roster: of clients that were waited for before. out: the run's folder, where it keeps what is usual
-    in this run. Raises `FederationError` if too few clients join.
+    refused or late. roster: of clients that were waited for before; seats: for a new roster, which key and disk each
+    client is bound to. out: the run's folder, where it keeps what is usual in this run. Raises `FederationError` if too
+    few clients join.
     """
 
     name = "flower"
@@ -73,8 +77,10 @@ class Remote:
         note: Callable[[str], None],
         roster: Roster | None = None,
         out: Path | None = None,
+        seats: Seats | None = None,
     ) -> None:
         self._link, self._run, self._config, self._board, self._note = link, run, config, board, note
+        self._pauses, self._is_last = Pauses(), False
         self._uploads = UploadReader(federation, worker, config.max_norm)
         self._worker, self._out, self._references = worker, out, References.read(out)
         self._guard = StateGuard(self._references)
@@ -85,8 +91,10 @@ class Remote:
         self._refusals: list[str] = []  # of the present round, in words
         scenario = federation.scenario
         sizes = None if scenario.remote else scenario.train.sizes.tolist()
-        self._roster = roster or Roster(link, run, scenario.clients, scenario.class_names, board, note, sizes=sizes)
-        self._sent: tuple[Record, bytes] = ({}, b"")
+        self._roster = roster or Roster(
+            link, run, scenario.clients, scenario.class_names, board, note, sizes=sizes, seats=seats
+        )
+        self._payloads = Payloads()
         everyone = [client for client in range(scenario.clients) if len(scenario.train[client])]
         self._federation = federation
         if roster is None:
@@ -160,56 +168,88 @@ class Remote:
         return record
 
     def notes(self) -> list[Finding]:
-        return []
+        """In the last round: clients that never took part, and why."""
+        absent = self._roster.never_joined() if self._is_last else {}
+        return [
+            Finding(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
+            for client, reason in absent.items()
+        ]
 
     def close(self) -> None:
         pass
 
     # -- letters out and in --------------------------------------------------------------------------------------
     def _answers(self, each: Mapping[int, Job | Test]) -> Iterator[tuple[int, Letter | str]]:
-        """Answers by client as they come, until all are there that can be, or the time is over."""
+        """Answers by client as they come, until all are there that can be, or the time is over.
+
+        Clients that lately did not answer in time are not asked, unless too few would be left without them.
+        """
         if not each:
             return
         seconds, least = self._config.round_timeout, min(self._config.min_clients, len(each))
         first = next(iter(each.values()))
-        what = f"{'uploads' if isinstance(first, Job) else 'tests'} of round {first.ctx.round}"
-        about = functools.partial(Said, round=first.ctx.round)
-        began = told = time.monotonic()
+        now = first.ctx.round
+        what = f"{'uploads' if isinstance(first, Job) else 'tests'} of round {now}"
+        about = functools.partial(Said, round=now)
+        self._is_last = now >= first.ctx.task.rounds
+        self._link.limit = SHORT + max(self._uploads.limit(job) if isinstance(job, Job) else 0 for job in each.values())
         unasked, out, again = dict(each), dict[str, int](), set[int]()
+        paused = self._pauses.paused(each, now, spare=len(each) - least)
+        for client in paused:
+            del unasked[client]
+        if paused:
+            text = f"{what}: clients {listed(paused)} are not asked, for they did not answer in time before"
+            self._note(about(text, "paused"))
+        began, answered = time.monotonic(), 0
+        told = began
         while True:
             self._roster.look()
             self._learn_sizes()
+            if paused and answered + len(out) + len(self._there(unasked)) < least:
+                unasked |= {client: each[client] for client in paused}  # without them the run would end
+                paused = []
             for client in self._there(unasked):
-                out[self._send(client, unasked.pop(client))] = client
+                rest = max(seconds - (time.monotonic() - began), 0.0)
+                out[self._send(client, unasked.pop(client), rest)] = client
             self._board.waits(what, [*unasked, *out.values()], seconds - (time.monotonic() - began))
             for name, answer in self._link.take(out):
+                if name not in out:
+                    continue  # one that comes twice counts once
                 client = out.pop(name)
                 if isinstance(answer, str) and client not in again:
                     again.add(client)
                     unasked[client] = each[client]
-                    said = f"what client {client} was asked is lost, and it is asked once more: {answer}"
+                    said = f"what client {client} was asked is lost, and it is asked once more: {printable(answer)}"
                     self._note(about(said, "lost", client=client))
                 else:
+                    if isinstance(answer, Letter):
+                        self._pauses.answered(client)
+                    answered += 1
                     yield client, answer
                 del answer  # large: let go before others are waited for
-            now = time.monotonic()
-            complete = not out and not self._there(unasked) and (not unasked or len(each) - len(unasked) >= least)
-            if complete or now - began >= seconds:
+            clock = time.monotonic()
+            asked = len(each) - len(paused) - len(unasked)
+            complete = not out and not self._there(unasked) and (not unasked or asked >= least)
+            if complete or clock - began >= seconds:
                 break
-            if now - told >= _EVERY:
-                told = now
+            if clock - told >= _EVERY:
+                told = clock
                 waiting = sorted([*unasked, *out.values()])
-                left = seconds - (now - began)
+                left = seconds - (clock - began)
                 self._note(about(f"waiting for clients {listed(waiting)}, {left:.0f} s more", "waiting"))
             time.sleep(self._link.pause)
-        self._sent = {}, b""
+        self._payloads.forget()
         self._board.waited()
-        if out:
-            late = listed(sorted(out.values()))
-            self._note(about(f"goes on without clients {late}: no answer within {seconds:g} s", "late"))
-        if unasked:
-            lost = listed(sorted(unasked))
-            self._note(about(f"goes on without clients {lost}: their nodes are not there", "lost"))
+        late = sorted([*out.values(), *self._there(unasked)])
+        if late:
+            self._note(about(self._pauses.late_sentence(late, seconds, now), "late"))
+        absent = self._roster.never_joined()
+        for why, missing in (
+            ("they have not joined", sorted(unasked.keys() & absent.keys())),
+            ("their nodes are not there", sorted(unasked.keys() - absent.keys() - {*late})),
+        ):
+            if missing:
+                self._note(about(f"goes on without clients {listed(missing)}: {why}", "lost"))
 
     def _there(self, clients: Iterable[int]) -> list[int]:
         """Those of some clients whose nodes are there."""
@@ -224,25 +264,18 @@ class Remote:
             views = stand_in_views(known)
             self._federation.scenario = dataclasses.replace(scenario, train=views)
 
-    def _send(self, client: int, asked: Job | Test) -> str:
-        """Send what a client is asked for; the name under which its answer will come."""
+    def _send(self, client: int, asked: Job | Test, seconds: float) -> str:
+        """Send what a client is asked for, which is worth `seconds`; the name under which its answer will come."""
         facts = {"client": client, "round": asked.ctx.round, "kept": away_since(asked.state)}
         if isinstance(asked, Job):
             order = self._run.order("train", measured=asked.measured, closing=asked.closing, **facts)
         else:
             order = self._run.order("test", split=asked.split, **facts)
-        body = self._bytes(asked.payload if isinstance(asked, Job) else asked.server)
+        body = self._payloads.bytes_of(asked.payload if isinstance(asked, Job) else asked.server)
         node = self._roster.node_of(client)
         assert node is not None, "only clients that are there are asked"
-        return self._link.send(node, order.letter_with(body), self._config.round_timeout)
-
-    def _bytes(self, payload: Record) -> bytes:
-        """A payload's bytes; what several clients get is written once."""
-        known, body = self._sent
-        if payload.keys() != known.keys() or any(payload[name] is not known[name] for name in known):
-            body = to_bytes(payload)
-            self._sent = payload, body
-        return body if payload else to_bytes({})
+        # worth a little longer than the round: an order that ends just before it would look lost, and be sent again
+        return self._link.send(node, order.letter_with(body), seconds + _GRACE)
 
     def _read(self, answer: Letter | str, asked: Job | Test, kind: type[A]) -> A:
         """An answer that belongs to what was asked. Raises `LetterError`, and `ClientError` for an exception there."""
@@ -253,8 +286,8 @@ class Remote:
         if isinstance(told, Failed):
             if not told.raised:
                 raise LetterError(told.error)
-            cause = RemoteError(told.error)
-            cause.add_note(told.raised)
+            cause = RemoteError(printable(told.error))
+            cause.add_note(printable(told.raised, lines=True))
             raise ClientError(client, now, "on its node", cause)
         if (told.run, told.client, told.round) != (self._run.name, client, now):
             raise LetterError(
@@ -285,7 +318,7 @@ class Remote:
         self._uploads.check(trained, job, samples)
         payload = self._uploads.read(answer.body, job, samples)
         state = away(job.ctx.round) if trained.kept else {}
-        notes = [Finding(note.code, note.message, note.figure) for note in trained.notes]
+        notes = [Finding(printable(note.code), printable(note.message), note.figure) for note in trained.notes]
         counts = trained.terms, trained.steps, trained.samples, trained.seconds, trained.norms, notes
         return Done(job.ctx.client, payload, state, *counts)
 

@@ -8,20 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedloom._version import __version__
-from fedloom.core.errors import FedloomError, shown
+from fedloom.core.errors import FedloomError, printable, shown
+from fedloom.flower.absences import Absences
 from fedloom.flower.letters import Failed, Joined, Letter, LetterError, Order, read_answer
 from fedloom.flower.links import Link
 from fedloom.flower.logs import Said
 from fedloom.flower.moments import Scale, Told
+from fedloom.flower.seats import Seats, WrongSeat
 from fedloom.flower.status import Board, Seat
 
 _EVERY = 10.0  # seconds between two words on whom is waited for
 _JOIN = 60.0  # seconds that a question to a new node is worth
-_AGAIN = 30.0  # seconds after which a node that was left out is asked again
+_AT_A_TIME = 100  # nodes that are asked at one look: rounds go on while thousands come
 
 
 class FederationError(FedloomError):
-    """A federation that cannot go on: too few clients, or two nodes that are the same one."""
+    """A federation that cannot go on: too few clients, or a node of this process that cannot join."""
 
     exit_code = 1
 
@@ -40,10 +42,19 @@ class RunName:
         return order.model_copy(update=facts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What a node was asked: whether it joins. asked: when (monotonic seconds); patience: seconds that it has."""
+
+    node: int
+    asked: float
+    patience: float
+
+
 class Roster:
     """The clients that have joined. clients: how many the run has; classes: the names that all must have; measured: of
-    how many features they must tell the moments; sizes: training samples of each client, where the server knows them.
-    """
+    how many features they must tell the moments; sizes: training samples of each client, where the server knows them;
+    seats: which key and which disk each client is bound to."""
 
     def __init__(
         self,
@@ -55,45 +66,78 @@ class Roster:
         note: Callable[[str], None],
         measured: int = 0,
         sizes: Sequence[int] | None = None,
+        seats: Seats | None = None,
     ) -> None:
         self._link, self._run, self._board, self._note = link, run, board, note
         self._clients, self._classes, self._measured, self._sizes = clients, tuple(classes), measured, sizes
         self._refused: dict[int, str] = {}  # clients that are refused for the rest of the run, and why
-        self._asked: dict[str, int] = {}  # names of letters, by node
+        self._seats = seats or Seats(None)
+        self._asked: dict[str, _Question] = {}  # by the names of letters
         self._seen: set[int] = set()
         self._node: dict[int, int] = {}
         self._joined: dict[int, Joined] = {}
-        self._since: dict[int, float] = {}  # when a node was asked last
-        self._left_out: dict[int, str] = {}  # nodes that do not fit, and why
+        self._absences = Absences()
         self._online: set[int] = set()
+        self._members: set[int] = set()  # nodes that have joined and were there ever since
 
     def look(self) -> None:
         """Take in who has joined; ask nodes that are new, and those that may have mended their data. Never waits.
 
-        Raises `FederationError` if two nodes are one client.
+        Raises `FederationError` if a node of this process cannot join.
         """
         self._online = self._link.nodes()
-        self._seen &= self._online  # one that comes back may have another client
-        now, waiting = time.monotonic(), set(self._asked.values())
-        self._seen -= {node for node in self._left_out.keys() - waiting if now - self._since[node] >= _AGAIN}
-        for node in sorted(self._online - self._seen):
+        self._seen &= self._online  # one that comes back may have another client, or another disk
+        self._members &= self._online
+        self._take_answers()
+        self._give_up(time.monotonic())
+        self._ask(time.monotonic())
+        self._take_answers()
+        self._seats.keep()
+        seats = [
+            Seat(client=client, node=str(node), there=node in self._members, samples=self.samples(client))
+            for client, node in sorted(self._node.items())
+        ]
+        self._board.seats(seats, self._absences.listed())
+
+    def _ask(self, now: float) -> None:
+        """Ask some of those who have not been asked, the nodes of clients that were there before first."""
+        admitted = self._seats.refresh()
+        waiting = {question.node for question in self._asked.values()}
+        again = self._absences.due(now, admitted, self._refused)
+        before = set(self._node.values())
+        new = (self._online - self._seen) | (again & self._online - waiting)
+        for node in sorted(new, key=lambda node: (node not in before, node in again, node))[:_AT_A_TIME]:
             self._seen.add(node)
-            self._since[node] = now
-            self._asked[self._link.send(node, self._run.order("join").letter_with(), _JOIN)] = node
-        while self._asked and (found := self._link.take(self._asked)):
-            for name, answer in found:
-                self._take(self._asked.pop(name), answer)
-        self._board.seats(
-            [
-                Seat(client=client, node=str(node), there=node in self._online, samples=self.samples(client))
-                for client, node in sorted(self._node.items())
-            ]
-        )
+            patience = self._absences.patience(node, _JOIN)
+            name = self._link.send(node, self._run.order("join").letter_with(), patience)
+            self._asked[name] = _Question(node, now, patience)
+
+    def _take_answers(self) -> None:
+        while self._asked and (answers := list(self._link.take(self._asked))):
+            for name, answer in answers:
+                if name in self._asked:  # one that comes twice counts once
+                    self._take(self._asked.pop(name), answer)
+
+    def _give_up(self, now: float) -> None:
+        """Forget questions to nodes that are gone, and name those that have not answered in time."""
+        for name, question in [*self._asked.items()]:
+            there = question.node in self._online
+            if not there or now - question.asked >= question.patience:
+                del self._asked[name]
+                if there:
+                    reason = f"it did not answer within {question.patience:g} s when it was asked to join"
+                    self._leave_out(question, reason)
+
+    def never_joined(self) -> dict[int, str]:
+        """Clients that have not taken part, and why, as far as it is known."""
+        reasons = self._absences.by_client()
+        missing = [client for client in range(self._clients) if client not in self._joined]
+        return {client: reasons.get(client, "no node joined as this client") for client in missing}
 
     def node_of(self, client: int) -> int | None:
         """The node of a client, if it is there."""
         node = self._node.get(client)
-        return node if node in self._online else None
+        return node if node in self._members else None
 
     def has(self, client: int) -> bool:
         """Whether a client has ever joined."""
@@ -116,7 +160,9 @@ class Roster:
         """Leave a client out for as long as this server runs."""
         self._refused[client] = why
         self._note(Said(f"client {client} is left out: {why}", "left_out", client=client))
-        self._left_out[self._node.pop(client)] = why
+        node = self._node.pop(client)
+        self._members.discard(node)
+        self._absences.add(node, printable(why), time.monotonic(), client)
         del self._joined[client]
 
     def settle(self, scale: Scale) -> None:
@@ -146,7 +192,7 @@ class Roster:
                 if there < min(least, len(clients)):
                     raise FederationError(
                         f"{there} of {len(clients)} clients are there after flower.{key} = {seconds:g} s, and "
-                        f"flower.min_clients = {least}: clients {listed(away)} are missing; start their nodes"
+                        f"flower.min_clients = {least}: clients {listed(away)} are missing; {self._why(away)}"
                     )
                 self._board.waited()
                 said = f"goes on without clients {listed(away)}: not there after {seconds:g} s"
@@ -158,30 +204,52 @@ class Roster:
                 self._note(Said(said, "waiting"))
             time.sleep(self._link.pause)
 
-    def _take(self, node: int, answer: Letter | str) -> None:
+    def _why(self, clients: Sequence[int]) -> str:
+        """What is known of clients that are missing, in a few words, or what to do."""
+        reasons = self.never_joined()
+        known = [reasons[client] for client in clients if reasons.get(client, "").startswith("node ")]
+        return "; ".join([*known, *self._absences.nameless()][:3]) or "start their nodes"
+
+    def _take(self, question: _Question, answer: Letter | str) -> None:
+        """Take in an answer to the question whether a node joins. Raises `FederationError` if one of this process says
+        that it cannot: nobody will mend it while the run waits."""
+        client, node = None, question.node
         try:
             if isinstance(answer, str):
                 raise LetterError(answer)
             told = read_answer(answer, Joined)
+            client = told.client if 0 <= told.client < self._clients else None
             if isinstance(told, Failed):
                 named = f"client {told.client}"
-                raise LetterError(told.error if told.client < 0 or named in told.error else f"{named}: {told.error}")
+                reason = told.error if told.client < 0 or named in told.error else f"{named}: {told.error}"
+                if self._link.local:
+                    raise FederationError(printable(reason))
+                raise LetterError(reason)
+            seat = told.client, self._link.key_of(node), told.token
+            if client is not None and not self._link.local:
+                self._seats.check(*seat)
             self._check(told)
+            if not self._link.local:
+                self._seats.claim(*seat)
         except LetterError as error:
-            if self._left_out.get(node) != str(error):
-                self._note(Said(f"node {node} is left out: {error}", "left_out"))
-            self._left_out[node] = str(error)
+            self._leave_out(question, str(error), error.client if isinstance(error, WrongSeat) else client)
             return
-        self._left_out.pop(node, None)
-        before, old = self._joined.get(told.client), self._node.get(told.client)
-        if before is not None and before.token != told.token and old in self._online:
-            raise FederationError(
-                f"two nodes are client {told.client} (nodes {old} and {node}); give each a partition-id of its own"
-            )
+        self._absences.end(node)
+        self._members.add(node)
+        before = self._joined.get(told.client)
         if before is not None and before.samples != told.samples:
             said = f"client {told.client} comes back with {told.samples} samples; it had {before.samples}"
             self._note(Said(said, "changed", client=told.client))
+        for client in [client for client, other in self._node.items() if other == node]:
+            del self._node[client]  # a node that was another client before
         self._node[told.client], self._joined[told.client] = node, told
+
+    def _leave_out(self, question: _Question, reason: str, client: int | None = None) -> None:
+        """Name a node that does not take part, once for each reason."""
+        reason, node = printable(reason), question.node
+        self._members.discard(node)
+        if self._absences.add(node, reason, question.asked, client):
+            self._note(Said(f"node {node} is left out: {reason}", "left_out", client=client))
 
     def _check(self, told: Joined) -> None:
         if told.run != self._run.name:

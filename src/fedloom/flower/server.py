@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import restrict, write_atomic
 from fedloom.data import Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
@@ -20,6 +20,7 @@ from fedloom.flower.moments import Scale, keep_scale, outliers, pooled, read_sca
 from fedloom.flower.own_data import agreed, server_data, without_samples
 from fedloom.flower.remote import Remote
 from fedloom.flower.roster import Roster, RunName
+from fedloom.flower.seats import Seats
 from fedloom.flower.status import Board
 from fedloom.study.callbacks import Callback
 from fedloom.study.config import RunConfig
@@ -37,17 +38,19 @@ def serve(
     scenario: Scenario | None = None,
     tests: Path | None = None,
     out: Path | None = None,
+    keys: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Run `config` over the nodes of a link; a run that was begun in `out` goes on after its last whole round.
 
-    tests: the file that names the server's own test data, where nodes have data of their own. What happens is logged
-    (`logs.py`), and how it is now stands in the run's folder (`status.py`). Raises what `fedloom.study.run.run` raises,
-    and `FederationError` if too few clients are there.
+    tests: the file that names the server's own test data, where nodes have data of their own. keys: a folder with the
+    public keys of clients (`seats.py`); without it each client is bound to the key that it first joins with. What
+    happens is logged (`logs.py`), and how it is now stands in the run's folder (`status.py`). Raises what
+    `fedloom.study.run.run` raises, and `FederationError` if too few clients are there.
     """
     kept = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))  # each round is kept
     config = config.model_copy(update={"checkpoint": kept})
-    name, nodes = RunName(_name(out), config.fingerprint()), agreed(config)
+    name, nodes, seats = RunName(_name(out), config.fingerprint()), agreed(config), Seats(out, keys)
 
     board = Board(config, out)
     watching = [Logged(lambda: board.status.run), board, *callbacks]
@@ -61,7 +64,8 @@ def serve(
         scenario = without_samples(config, None if tests is None else server_data(config, tests))
         name = replace(name, scale=read_scale(out))
         if nodes.measured and name.scale is None:
-            roster = Roster(link, name, scenario.clients, nodes.classes, board, say, measured=len(nodes.measured))
+            measured = len(nodes.measured)
+            roster = Roster(link, name, scenario.clients, nodes.classes, board, say, measured, seats=seats)
             name = replace(name, scale=_pooled(roster, config, nodes, say))
         scenario = scenario if name.scale is None else name.scale.on_all(scenario, nodes)
     elif tests is not None:
@@ -69,11 +73,13 @@ def serve(
 
     def engine(federation: Federation, worker: Worker, note: Callable[[str], None]) -> Engine:
         if out is not None:
-            write_atomic(out / _NAME, name.name)
+            restrict(out)  # its checkpoints and its list of clients are the server's alone
+            write_atomic(out / _NAME, name.name, private=True)
         if out is not None and name.scale is not None:
             keep_scale(out, name.scale)
         board.begin(name.name, federation.round)
-        remote = Remote(link, name, federation, worker, config.flower, board, note, roster, out)
+        seats.begin()
+        remote = Remote(link, name, federation, worker, config.flower, board, note, roster, out, seats)
         federation.guard = remote.guard
         return remote
 

@@ -40,6 +40,14 @@ class Seat(_Facts):
     round: int = 0
 
 
+class Absence(_Facts):
+    """A node that does not take part, and why. client: which one it is, if that is known."""
+
+    node: str
+    client: int | None = None
+    reason: str
+
+
 class Wait(_Facts):
     """For whom the server waits. since, until: seconds since 1970."""
 
@@ -61,7 +69,8 @@ class Trouble(_Facts):
 
 class Status(_Facts):
     """What the file holds. started, written: seconds since 1970. round: the last whole one. bytes_up, bytes_down: of
-    payloads, over all whole rounds. refused: uploads and tests. failures: exceptions of clients."""
+    payloads, over all whole rounds. absent: nodes that are left out, the first fifty. refused: uploads and tests.
+    failures: exceptions of clients."""
 
     version: Literal[1] = 1
     run: str
@@ -72,6 +81,7 @@ class Status(_Facts):
     round: int = 0
     rounds: int
     nodes: list[Seat] = []
+    absent: list[Absence] = []
     wait: Wait | None = None
     bytes_up: int = 0
     bytes_down: int = 0
@@ -109,12 +119,12 @@ class Board(Callback):
         self._begun, self.status.run, self.status.round = True, name, round_
         self._write()
 
-    def seats(self, seats: Sequence[Seat]) -> None:
-        """Who is there now."""
+    def seats(self, seats: Sequence[Seat], absent: Sequence[Absence] = ()) -> None:
+        """Who is there now, and which nodes do not take part."""
         rounds = {seat.client: seat.round for seat in self.status.nodes}
         now = [seat.model_copy(update={"round": rounds.get(seat.client, 0)}) for seat in seats]
-        if now != self.status.nodes:
-            self.status.nodes = now
+        if (now, [*absent]) != (self.status.nodes, self.status.absent):
+            self.status.nodes, self.status.absent = now, [*absent]
             self._write()
 
     def waits(self, what: str, clients: Sequence[int], seconds: float) -> None:
@@ -154,7 +164,7 @@ class Board(Callback):
         self._write()
 
     def on_note(self, config: RunConfig, note: str) -> None:
-        if isinstance(note, Said) and note.event != "waiting":
+        if isinstance(note, Said) and note.event not in ("waiting", "paused"):
             self.status.refused += note.event == "refused"
             self.status.failures += note.event == "failed"
             self._error(note.event, str(note), note.round, note.client)
@@ -174,4 +184,4 @@ class Board(Callback):
     def _write(self) -> None:
         self.status.written = self._clock()
         if self._out is not None and self._begun:
-            write_atomic(self._out / FILE, self.status.model_dump_json(indent=1) + "\n")
+            write_atomic(self._out / FILE, self.status.model_dump_json(indent=1) + "\n", private=True)

@@ -11,11 +11,14 @@ import os
 import secrets
 from pathlib import Path
 
-from fedloom.core.files import expanded, write_atomic
+from fedloom.core.errors import DataError
+from fedloom.core.files import expanded, restrict, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.study.checkpoint import spaced
 
 _KEPT = 3  # states of a client; a server that starts again goes back by one round, or two if its last file is damaged
+
+_TOKEN = 16  # hexadecimal digits
 
 
 def state_dir() -> Path:
@@ -33,18 +36,31 @@ class Store:
         self.path = folder / run / f"client-{client:06d}"
 
     def token(self) -> str:
-        """A word that tells this disk from others, drawn once."""
+        """A word that tells this disk from others, drawn once; what earlier versions let others read is closed.
+
+        Raises `DataError` if the file holds no token, or a folder is a link.
+        """
+        self._check_links()
+        restrict(self.path.parent)
         file = self.path / "token"
         if not file.exists():
-            write_atomic(file, secrets.token_hex(8))
-        return file.read_text(encoding="utf-8")
+            write_atomic(file, secrets.token_hex(8), private=True)
+        with file.open("rb") as stream:
+            token = stream.read(_TOKEN + 1).decode("ascii", "replace")
+        if len(token) != _TOKEN or set(token) - set("0123456789abcdef"):
+            raise DataError(
+                f"{file}: damaged, for a token is {_TOKEN} hexadecimal digits; delete the file, and let the server's "
+                "administrator admit this client"
+            )
+        return token
 
     def save(self, round_: int, state: Record, spare: int = 0) -> None:
         """Keep the state after a round, that of the round `spare`, and older ones as `spaced` says.
 
-        Raises `OSError` and then leaves the others as they were.
+        Raises `OSError` and then leaves the others as they were; `DataError` if a folder is a link.
         """
-        write_atomic(self._file(round_), to_bytes(state))
+        self._check_links()
+        write_atomic(self._file(round_), to_bytes(state), private=True)
         for old in sorted(self.path.glob("round-*.safetensors"))[:-_KEPT]:
             if old != self._file(spare) and not spaced(int(old.stem.removeprefix("round-")), round_):
                 old.unlink(missing_ok=True)
@@ -55,6 +71,12 @@ class Store:
             return from_bytes(self._file(round_).read_bytes())
         except (FileNotFoundError, RecordError):
             return None
+
+    def _check_links(self) -> None:
+        """A link in place of a folder would have this node write, and delete, elsewhere."""
+        for folder in (self.path.parent, self.path):
+            if folder.is_symlink():
+                raise DataError(f"{folder}: it is a link, and private states are not written through links; remove it")
 
     def _file(self, round_: int) -> Path:
         return self.path / f"round-{round_:06d}.safetensors"

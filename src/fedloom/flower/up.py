@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.errors import FedloomError
-from fedloom.core.files import parse_json, write_atomic
+from fedloom.core.errors import FedloomError, printable
+from fedloom.core.files import parse_json, restrict, write_atomic
 from fedloom.flower import certificates
 from fedloom.flower.apps import FAILED
 from fedloom.flower.export import export
@@ -56,6 +56,7 @@ class Federation:
             require_free(port)
         first, *others = free_ports(self.clients + 1)
         self.port, self._node_ports = port or first, others
+        restrict(self.folder)  # of an earlier version, which let everybody read it
         home = self.folder / "home"
         path = os.pathsep.join(
             [str(Path(executable("flwr")).parent), os.environ.get("PATH", "")]
@@ -70,7 +71,7 @@ class Federation:
             certificates.make(self._keys, [HOST, "localhost"], self.clients)
             certificates.check(self._keys, HOST, say)
             address += f'root-certificates = "{self._keys / "ca.crt"}"\n'
-        write_atomic(home / "config.toml", address)
+        write_atomic(home / "config.toml", address, private=True)
         export(config, self.folder / "app")
 
     def __enter__(self) -> Federation:
@@ -125,7 +126,8 @@ class Federation:
         words = [executable("flwr"), "run", str(self.folder / "app"), NAME, "--stream"]
         tests = server_file(self._data)
         own = f' test="{tests}"' if tests else ""
-        return self.processes.start("run", [*words, "-c", f'out="{out.resolve()}"{own}'])
+        keys = "none" if self.insecure else self._keys
+        return self.processes.start("run", [*words, "-c", f'out="{out.resolve()}" keys="{keys}"{own}'])
 
     def _key(self, client: int) -> Path:
         return self._keys / f"node-{client:06d}"
@@ -187,11 +189,11 @@ def collected(out: Path, processes: Processes) -> Result:
 
 
 def _failure(told: dict[str, Any]) -> FedloomError:
-    error = FederationError(str(told["error"]))
+    error = FederationError(printable(str(told["error"])))
     error.exit_code = int(told["exit_code"])
     if told["traceback"]:
         error.__cause__ = RemoteError("where it happened:")
-        error.__cause__.add_note(str(told["traceback"]))
+        error.__cause__.add_note(printable(str(told["traceback"]), lines=True))
     return error
 
 

@@ -60,8 +60,7 @@ class UploadReader:
 
     def read(self, body: bytes, job: Job, samples: int) -> Record:
         """The record that a client with `samples` training samples sends after `job`. Raises `Refused`."""
-        expected = self._rehearsed(job).payload
-        most = 2 * wire_size(expected) + _SPARE
+        expected, most = self._rehearsed(job).payload, self.limit(job)
         if len(body) > most:
             raise Refused(f"{len(body):,} bytes; {most:,} at most")
         sends = self.method_of(job).spec.sends
@@ -81,6 +80,10 @@ class UploadReader:
             weights = [name for name, sent in sends.items() if sent.form == "whole"]
             _check_distance(record, job.payload, weights, self._max_norm)
         return record
+
+    def limit(self, job: Job) -> int:
+        """Bytes that an upload after `job` may have."""
+        return 2 * wire_size(self._rehearsed(job).payload) + _SPARE
 
     def check(self, trained: Trained, job: Job, samples: int) -> None:
         """Check the facts beside the upload of a client with `samples` training samples. Raises `LetterError`.

@@ -1,0 +1,209 @@
+"""Who may take the seat of a client: its key and its disk are bound when it first joins, and kept in the run's folder.
+
+The key is that of the node, as the SuperLink has checked it; the disk is known by a random token, of which only a
+digest is kept. A node with another key or another disk is refused until the administrator admits it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedloom.core.errors import ConfigError, RunFolderError, shown
+from fedloom.core.files import write_atomic
+from fedloom.flower.fingerprints import public_keys, read_fingerprint
+from fedloom.flower.letters import LetterError
+
+FILE = "flower-seats.json"
+_LOCK_SECONDS = 10.0
+_TOKEN = re.compile(r"[0-9a-f]{16}")
+
+
+class WrongSeat(LetterError):
+    """A node that joins as another client than its key is bound to. client: the one that it is bound to."""
+
+    def __init__(self, client: int, text: str) -> None:
+        self.client = client
+        super().__init__(text)
+
+
+class Binding(BaseModel):
+    """What a client is bound to. key: fingerprint of its node's key, empty where nodes have none that is checked.
+    token: digest of its disk's token, empty for one that the administrator admits whatever its disk."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    key: str
+    token: str
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    version: int = Field(1, ge=1, le=1)
+    clients: dict[str, Binding] = {}
+
+
+class Seats:
+    """The bindings of one run. out: its folder; None keeps them in this process. keys: a folder with public keys of
+    clients (`node-000000.pub` ...), to which they are bound from the start; a new key there admits its owner.
+
+    Nothing is written before `begin`: a server that cannot begin leaves the folder as it was. Afterwards the file is
+    what counts, so that the administrator's word acts on a server that runs. Raises `RunFolderError` if it is damaged,
+    and `ConfigError` for a folder of keys without any.
+    """
+
+    def __init__(self, out: Path | None, keys: Path | None = None) -> None:
+        self._out, self._begun = out, False
+        self._pending: dict[
+            int, tuple[Binding | None, Binding]
+        ] = {}  # not written yet: what the file has, and shall have
+        self._bindings = {} if out is None else read_bindings(out)
+        self._stamp = self._file_stamp()
+        for client, key in ({} if keys is None else public_keys(keys)).items():
+            bound = self._bindings.get(client)
+            if bound is None or bound.key != key:
+                self._bind(client, Binding(key=key, token="" if bound is None or bound.key else bound.token))
+
+    def begin(self) -> None:
+        """The run is this server's: from now on bindings are written."""
+        self._begun = True
+        if self._out is not None and self._stamp is None:
+            _write(self._out, {})  # so that the administrator can admit clients before they join
+            self._stamp = self._file_stamp()
+        self.keep()
+
+    def check(self, client: int, key: str, token: str) -> None:
+        """Check that a client that joins with a key's fingerprint and a disk's token is the one bound, if any.
+
+        key: empty where keys are not checked. Raises `LetterError` for another key or disk, and says what admits it.
+        """
+        if not _TOKEN.fullmatch(token):
+            raise LetterError(f"client {client} joins with the token {shown(token)}; a token is 16 hexadecimal digits")
+        bound = self._bindings.get(client)
+        holder = next((other for other, binding in self._bindings.items() if key and binding.key == key), client)
+        if holder != client:
+            raise WrongSeat(
+                holder,
+                f"its key {key} is that of client {holder}, and it joins as client {client}; start it with "
+                f"partition-id={holder}, or make a key for each client",
+            )
+        if bound is not None and key and bound.key not in ("", key):
+            raise LetterError(
+                f"it joins as client {client} with the key {key}, and client {client} is bound to {bound.key}; if the "
+                f"change is meant, run {self._command(client, key)}"
+            )
+        if bound is not None and bound.token not in ("", _digest(token)):
+            raise LetterError(
+                f"it joins as client {client} from another disk than the one that client {client} is bound to; if its "
+                f"disk was lost or moved, run {self._command(client, key)}"
+            )
+
+    def claim(self, client: int, key: str, token: str) -> None:
+        """Check the same, and bind the client."""
+        self.check(client, key, token)
+        bound = self._bindings.get(client)
+        binding = Binding(key=key or (bound.key if bound else ""), token=_digest(token))
+        if binding != bound:
+            self._bind(client, binding)
+
+    def _bind(self, client: int, binding: Binding) -> None:
+        before, _ = self._pending.get(client, (self._bindings.get(client), binding))
+        self._bindings[client], self._pending[client] = binding, (before, binding)
+
+    def keep(self) -> None:
+        """Write the bindings that are new, unless the administrator has changed them meanwhile."""
+        if not self._pending or not self._begun or self._out is None:
+            return
+        with _locked(self._out):
+            current = read_bindings(self._out)
+            new = self._pending.items()
+            self._bindings = current | {
+                client: binding for client, (before, binding) in new if current.get(client) == before
+            }
+            _write(self._out, self._bindings)
+            self._stamp = self._file_stamp()
+        self._pending = {}
+
+    def _command(self, client: int, key: str) -> str:
+        folder = "RUN" if self._out is None else self._out
+        return f"`fedloom flower admit {folder} --client {client}{f' --key {key}' if key else ''}`"
+
+    def refresh(self) -> bool:
+        """Read the file again where the administrator has changed it; whether that was so."""
+        if not self._begun or self._out is None or self._file_stamp() == self._stamp:
+            return False
+        self._stamp = self._file_stamp()
+        self._bindings = read_bindings(self._out) | {client: new for client, (_, new) in self._pending.items()}
+        return True
+
+    def _file_stamp(self) -> tuple[int, int] | None:
+        try:
+            status = (self._out / FILE).stat() if self._out is not None else None
+        except FileNotFoundError:
+            return None
+        return None if status is None else (status.st_ino, status.st_mtime_ns)
+
+
+def read_bindings(out: Path) -> dict[int, Binding]:
+    """The bindings in a run's folder, by client; none if there is no file. Raises `RunFolderError` if it is damaged."""
+    try:
+        content = _File.model_validate_json((out / FILE).read_bytes())
+        return {int(client): binding for client, binding in content.clients.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValidationError, ValueError):
+        raise RunFolderError(
+            f"{out / FILE}: cannot be read, or damaged; put it back, or delete it, and all clients are bound anew"
+        ) from None
+
+
+def admit(out: Path, client: int, key: str | None = None) -> None:
+    """Let another key or another disk take the seat of `client` in the run in `out`, also while its server runs.
+
+    key: the fingerprint of the only key that may take it, as `ssh-keygen -lf` prints it, or the file of the public key;
+    None for the next node that joins as this client. Raises `ConfigError` for a key that is none, or is bound to
+    another client, and `RunFolderError` for a folder without a federation.
+    """
+    if not (out / FILE).is_file():
+        raise RunFolderError(f"{out}: it has no {FILE}; name the folder of a run over Flower, on its server")
+    fingerprint = None if key is None else read_fingerprint(key)
+    with _locked(out):
+        bindings = read_bindings(out)
+        holders = [other for other, binding in bindings.items() if binding.key == fingerprint and other != client]
+        if fingerprint and holders:
+            raise ConfigError(
+                f"the key {fingerprint} is that of client {holders[0]}; each client needs a key of its own"
+            )
+        bindings.pop(client, None)
+        if fingerprint is not None:
+            bindings[client] = Binding(key=fingerprint, token="")
+        _write(out, bindings)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _write(out: Path, bindings: dict[int, Binding]) -> None:
+    content = _File(clients={str(client): bindings[client] for client in sorted(bindings)})
+    write_atomic(out / FILE, content.model_dump_json(indent=1) + "\n", private=True)
+
+
+@contextlib.contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    lock = FileLock(out / f".{FILE}.lock", timeout=_LOCK_SECONDS, mode=0o600)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunFolderError(f"{out / FILE} is locked by another process; try again") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,200 @@
+"""Replies as Flower's own grid fetches them over HTTP, good and hostile ones. Needs the extra `flower`."""
+
+import json
+import os
+import tracemalloc
+
+import pytest
+
+from fedloom.flower.letters import MOST_FACTS, Failed, Letter, read
+
+flwr = pytest.importorskip("flwr", reason="needs the extra flower")
+pytestmark = pytest.mark.filterwarnings("default")
+LIMIT = 8 * MOST_FACTS
+
+
+class Superlink:
+    """Answers a grid's requests, in this process. replies: by the name that they answer, the reply's message id and its
+    objects; an object is bytes by its id."""
+
+    def __init__(self):
+        self.replies, self.confirmed = {}, []
+
+    def __call__(self, request):
+        import httpx
+        from flwr.proto import message_pb2, runtime_pb2
+
+        name = request.url.path.rpartition("/")[2]
+        content = request.read()
+        if name == "pull-messages":
+            (asked,) = runtime_pb2.PullAppMessagesRequest.FromString(content).message_ids
+            answer = runtime_pb2.PullAppMessagesResponse()
+            if asked in self.replies:
+                tree, objects, reason = self.replies[asked]
+                proto = answer.messages_list.add()
+                proto.metadata.message_id = tree.object_id
+                proto.metadata.reply_to_message_id = asked
+                proto.error.reason = reason
+                answer.message_object_trees.append(tree)
+                self.objects = objects
+        elif name == "pull-object":
+            asked = message_pb2.PullObjectRequest.FromString(content).object_id
+            there = asked in self.objects
+            body = self.objects.get(asked, b"")
+            answer = message_pb2.PullObjectResponse(object_found=there, object_available=there, object_content=body)
+        else:
+            asked = message_pb2.ConfirmMessageReceivedRequest.FromString(content)
+            self.confirmed.append(asked.message_object_id)
+            answer = message_pb2.ConfirmMessageReceivedResponse()
+        body = answer.SerializeToString()
+        return httpx.Response(200, content=body, headers={"content-length": str(len(body))})
+
+    def add(self, name, content, change=lambda objects: objects, reason=""):
+        """A node's reply with a content (a `RecordDict`); `change` what the node uploads."""
+        from flwr.app import Message
+        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+        from flwr.supercore.task_identity import TaskIdentity
+
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+        message = Message(content, 2, "train")
+        message.metadata.__dict__["_message_id"] = ""
+        tree = get_object_tree(message)
+        objects = {key: item.deflate() for key, item in get_all_nested_objects(message).items()}
+        self.replies[name] = tree, change(objects), reason
+        return tree.object_id
+
+
+@pytest.fixture
+def superlink():
+    return Superlink()
+
+
+@pytest.fixture
+def link(superlink):
+    import httpx
+    from flwr.superlink.grid import HttpGrid
+
+    from fedloom.flower.grid import GridLink
+
+    grid = HttpGrid("127.0.0.1:1", insecure=True, token="t")
+    grid._connect()
+    grid._client._client = httpx.Client(transport=httpx.MockTransport(superlink))
+    grid._run = type("Run", (), {"run_id": 1})()
+    type(grid).run = property(lambda self: self._run)
+    return GridLink(grid)
+
+
+def content_of(letter):
+    from fedloom.flower.grid import to_content
+
+    return to_content(letter)
+
+
+def taken(link, *names):
+    return dict(link.take(names))
+
+
+def error_of(letter):
+    return read(letter, Failed).error
+
+
+def test_an_honest_reply_is_read_as_it_is(link, superlink):
+    letter = Letter('{"a": 1}', os.urandom(7_000_000))
+    name = superlink.add("order", content_of(letter))
+    assert taken(link, "other", "order") == {"order": letter}
+    assert superlink.confirmed == [name]
+
+
+def test_a_reply_of_many_equal_chunks_is_read_as_it_is(link, superlink):
+    """Weights that are all zero: one chunk on the wire, named often."""
+    link.limit = 40_000_000
+    letter = Letter("{}", bytes(30_000_000))
+    superlink.add("order", content_of(letter))
+    assert taken(link, "order") == {"order": letter}
+
+
+def test_a_reply_that_is_too_long_is_not_read_and_is_deleted(link, superlink):
+    name = superlink.add("order", content_of(Letter("{}", os.urandom(100_000_000))))
+    superlink.add("good", content_of(Letter("{}")))
+    tracemalloc.start()
+    answers = taken(link, "order", "good")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert error_of(answers["order"]).endswith(f"more than {LIMIT:,} bytes, or in too many parts; it was not read")
+    assert answers["good"] == Letter("{}")
+    assert name in superlink.confirmed
+    assert peak < 60_000_000  # two objects at a time, in this test's SuperLink and in the grid
+
+
+def test_one_chunk_that_is_named_a_million_times_is_not_joined(link, superlink):
+    """A few kilobytes that would become terabytes."""
+
+    def bomb(objects):
+        for key, content in objects.items():
+            if content.startswith(b"Array "):
+                head, _, body = content.partition(b"\0")
+                facts = json.loads(body) | {"arraychunk_ids": [0] * 1_000_000}
+                body = json.dumps(facts).encode()
+                head = head.rpartition(b" ")[0] + b" %d" % len(body)
+                objects[key] = head + b"\0" + body
+        return objects
+
+    name = superlink.add("order", content_of(Letter("{}", os.urandom(5_000_000))), bomb)
+    error = error_of(taken(link, "order")["order"])
+    assert error.endswith(f"its arrays have 5,000,000,000,000 bytes; {LIMIT:,} at most")
+    assert name in superlink.confirmed
+
+
+def test_a_short_body_with_endless_facts_is_not_read(link, superlink):
+    superlink.add("order", content_of(Letter("x" * (LIMIT + 1))))
+    assert "it was not read" in error_of(taken(link, "order")["order"])
+
+
+def test_an_endless_excuse_is_not_read(link, superlink):
+    superlink.add("order", content_of(Letter("{}")), reason="x" * (LIMIT + 1))
+    superlink.add("good", content_of(Letter("{}")))
+    answers = taken(link, "order", "good")
+    assert "it was not read" in error_of(answers["order"])
+    assert answers["good"] == Letter("{}")
+
+
+BROKEN = {
+    "a part is missing": lambda objects: dict([*objects.items()][1:]),
+    "no objects": lambda objects: {},
+    "nothing in them": lambda objects: dict.fromkeys(objects, b""),
+    "no head": lambda objects: dict.fromkeys(objects, b"nonsense"),
+    "an unknown class": lambda objects: dict.fromkeys(objects, b"Evil  0\x00"),
+    "another class": lambda objects: dict.fromkeys(objects, b"MetricRecord  2\x00{}"),
+    "no JSON": lambda objects: {
+        key: value.partition(b"\0")[0] + b"\0" + b"\xff" * len(value.partition(b"\0")[2])
+        for key, value in objects.items()
+    },
+    "no numbers": lambda objects: {
+        key: value.replace(b'"arraychunk_ids": [0', b'"arraychunk_ids": ["') for key, value in objects.items()
+    },
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_reply_spoils_no_other(case, link, superlink, monkeypatch):
+    monkeypatch.setattr("flwr.supercore.inflatable.inflatable_utils.PULL_MAX_TIME", 0.1)
+    superlink.add("first", content_of(Letter("{}")))
+    superlink.add("order", content_of(Letter("{}", b"xyz")), BROKEN[case])
+    superlink.add("last", content_of(Letter("{}")))
+    answers = taken(link, "first", "order", "last")
+    assert answers["first"] == answers["last"] == Letter("{}")
+    answer = answers["order"]
+    assert answer.startswith("Flower: ") if isinstance(answer, str) else "cannot be used" in error_of(answer)
+    assert (answer if isinstance(answer, str) else error_of(answer)).isprintable()
+
+
+def test_a_superlink_that_is_not_there_is_no_fault_of_a_node(link):
+    import httpx
+
+    def gone(request):
+        raise httpx.ConnectError("refused")
+
+    link._grid._client._retry_invoker.max_tries = 1
+    link._grid._client._client = httpx.Client(transport=httpx.MockTransport(gone))
+    with pytest.raises(httpx.ConnectError):
+        taken(link, "order")

@@ -1,0 +1,287 @@
+"""A client's seat belongs to one key and one disk; a change needs the administrator's word."""
+
+import json
+import re
+import shutil
+import stat
+
+import pytest
+
+from command_line import call
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.flower.certificates import _make_node_key
+from fedloom.flower.fingerprints import fingerprint_of, public_keys
+from fedloom.flower.letters import Joined, LetterError, read
+from fedloom.flower.seats import FILE, Seats, admit, read_bindings
+from fedloom.flower.server import serve
+from fedloom.flower.status import read_status
+from fedloom.study.run import run
+from flower_world import Faulty, Notes, config_of
+
+KEYS = ["SHA256:" + letter * 43 for letter in "abcd"]
+TOKENS = [digit * 16 for digit in "0123"]
+
+
+class Keyed(Faulty):
+    """Nodes with keys. keys: fingerprints by node; without a word of `fault`, answers come as they are."""
+
+    def __init__(self, nodes, keys, fault=lambda order, answer: answer):
+        super().__init__(nodes, fault)
+        self._keys = keys
+
+    def key_of(self, node):
+        return self._keys[node]
+
+
+def begun(out):
+    seats = Seats(out)
+    seats.begin()
+    return seats
+
+
+def test_a_seat_is_bound_at_the_first_join_and_kept(tmp_path):
+    seats = begun(tmp_path)
+    seats.claim(1, KEYS[1], TOKENS[1])
+    seats.keep()
+    seats.claim(1, KEYS[1], TOKENS[1])
+    for other in (seats, begun(tmp_path)):  # also after a restart
+        with pytest.raises(LetterError, match=f"with the key {KEYS[2]}, and client 1 is bound to {KEYS[1]}") as caught:
+            other.claim(1, KEYS[2], TOKENS[1])
+        assert f"`fedloom flower admit {tmp_path} --client 1 --key {KEYS[2]}`" in str(caught.value)
+        with pytest.raises(LetterError, match="from another disk"):
+            other.claim(1, KEYS[1], TOKENS[2])
+        with pytest.raises(LetterError, match=f"its key {KEYS[1]} is that of client 1, and it joins as client 2"):
+            other.claim(2, KEYS[1], TOKENS[2])
+    assert TOKENS[1] not in (tmp_path / FILE).read_text()
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "token", ["", "0" * 15, "0" * 17, "g" * 16, "A" * 16, "\x1b[2J" * 4, "0" * 15 + "\n", "../" * 5 + "a"]
+)
+def test_a_token_that_is_none_is_refused(tmp_path, token):
+    with pytest.raises(LetterError, match="a token is 16 hexadecimal digits") as caught:
+        begun(tmp_path).claim(1, KEYS[1], token)
+    assert str(caught.value).isprintable()
+    assert read_bindings(tmp_path) == {}
+
+
+def test_without_keys_the_disk_alone_is_bound(tmp_path):
+    seats = begun(tmp_path)
+    seats.claim(1, "", TOKENS[1])
+    seats.claim(2, "", TOKENS[2])
+    with pytest.raises(LetterError, match=rf"run `fedloom flower admit {tmp_path} --client 1`"):
+        seats.claim(1, "", TOKENS[2])
+    seats.claim(1, KEYS[1], TOKENS[1])  # a federation that got keys
+    with pytest.raises(LetterError, match="is bound to"):
+        seats.claim(1, KEYS[2], TOKENS[1])
+
+
+def test_the_administrator_admits_another_key_or_disk_while_the_server_runs(tmp_path):
+    seats = begun(tmp_path)
+    seats.claim(1, KEYS[1], TOKENS[1])
+    seats.keep()
+    assert not seats.refresh()
+    admit(tmp_path, 1, KEYS[2])
+    assert seats.refresh()
+    with pytest.raises(LetterError, match="is bound to"):
+        seats.claim(1, KEYS[1], TOKENS[1])
+    seats.claim(1, KEYS[2], TOKENS[2])
+    seats.keep()
+    with pytest.raises(LetterError, match="from another disk"):
+        seats.claim(1, KEYS[2], TOKENS[3])
+    admit(tmp_path, 1)
+    assert seats.refresh()
+    seats.claim(1, KEYS[3], TOKENS[3])
+
+
+def test_the_administrators_word_wins_over_a_join_at_the_same_time(tmp_path):
+    seats = begun(tmp_path)
+    seats.claim(1, KEYS[1], TOKENS[1])
+    admit(tmp_path, 1, KEYS[2])
+    seats.keep()
+    assert read_bindings(tmp_path)[1].key == KEYS[2]
+
+
+def test_nothing_is_written_before_the_run_is_this_servers(tmp_path):
+    seats = Seats(tmp_path)
+    seats.claim(1, KEYS[1], TOKENS[1])
+    seats.keep()
+    assert not (tmp_path / FILE).exists()
+    seats.begin()
+    assert read_bindings(tmp_path)[1].key == KEYS[1]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 2}', '{"clients": {"x": {"key": "", "token": ""}}}'])
+def test_a_damaged_file_is_named(tmp_path, content):
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(RunFolderError, match=f"{FILE}: cannot be read, or damaged"):
+        Seats(tmp_path)
+
+
+# -- keys that the server knows from the start -------------------------------------------------------------------------
+def test_clients_are_bound_to_the_keys_in_a_folder(tmp_path):
+    for client in (0, 1, 2):
+        _make_node_key(tmp_path / f"node-{client:06d}")
+    keys = public_keys(tmp_path)
+    assert len(set(keys.values())) == 3
+    seats = Seats(None, tmp_path)
+    with pytest.raises(LetterError, match=re.escape(f"its key {keys[2]} is that of client 2")):
+        seats.claim(1, keys[2], TOKENS[2])  # though client 1 never joined
+    with pytest.raises(LetterError, match="is bound to"):
+        seats.claim(0, KEYS[0], TOKENS[0])
+    seats.claim(1, keys[1], TOKENS[1])
+    seats.claim(7, KEYS[0], TOKENS[0])
+
+
+def test_a_new_key_in_the_folder_admits_its_owner(tmp_path):
+    keys, out = tmp_path / "keys", tmp_path / "run"
+    keys.mkdir()
+    _make_node_key(keys / "node-000001")
+    before = public_keys(keys)[1]
+    seats = Seats(out, keys)
+    seats.begin()
+    seats.claim(1, before, TOKENS[1])
+    seats.keep()
+    Seats(out, keys).claim(1, before, TOKENS[1])
+    _make_node_key(keys / "node-000001")
+    seats = Seats(out, keys)
+    with pytest.raises(LetterError, match="is bound to"):
+        seats.claim(1, before, TOKENS[1])
+    seats.claim(1, public_keys(keys)[1], TOKENS[2])
+
+
+def test_a_folder_without_keys_and_a_file_that_is_none_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"it has no node-000000\.pub"):
+        public_keys(tmp_path)
+    (tmp_path / "node-000000.pub").write_text("ssh-rsa nonsense")
+    with pytest.raises(ConfigError, match=r"node-000000.pub: no public key"):
+        public_keys(tmp_path)
+
+
+def test_a_fingerprint_is_that_of_ssh(tmp_path):
+    """A key and its fingerprint as OpenSSH 9.2 printed them, and the same key as PEM, as Flower has it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    line = (
+        b"ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7opKgwFB9nkt5"
+        b"YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg= github.com"
+    )
+    assert fingerprint_of(line) == "SHA256:p2QAMXNIC1TJYWeIOttrVc98/R1BUFWu3/LiyKgUfQM"
+    key = load_ssh_public_key(line)
+    assert fingerprint_of(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)) == fingerprint_of(line)
+    for bad in (b"", b"\x00" * 32, b"ssh-ed25519 AAAA", b"-----BEGIN PUBLIC KEY-----\n"):
+        assert fingerprint_of(bad) == ""
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+def test_a_seat_whose_node_is_away_cannot_be_taken(nodes_of, tmp_path):
+    """Node 2's key is started with partition-id=1 while node 1 is away: the fault of the issue."""
+    config = config_of(rounds=3)
+    nodes, keys = nodes_of(config), dict(enumerate(KEYS))
+    thief = nodes_of(config, tmp_path / "thief")[1]
+    link = Keyed({**nodes, 9: thief}, {**keys, 9: KEYS[2]})
+    link.gone = {9}
+    notes = Notes(lambda round_: link.gone.update({1, 2} - {9}) or link.gone.discard(9))
+    result = serve(config, link, out=tmp_path / "run", callbacks=[notes])
+    (line,) = [text for text in notes.texts if text.startswith("node 9")]
+    assert f"its key {KEYS[2]} is that of client 2, and it joins as client 1" in line
+    assert {order.client for order in link.orders if order.do == "train" and order.round > 1} == {0, 3}
+    assert result.numbers["rounds"] == 3
+    status = read_status(tmp_path / "run")
+    assert [(absence.node, absence.client) for absence in status.absent] == [("9", 2)]
+
+
+def test_a_wiped_disk_comes_back_once_it_is_admitted(nodes_of, tmp_path, capsys):
+    """Another token with the same key: the state is lost, and the administrator knows."""
+    config, out = config_of("scaffold", rounds=4, evaluation={"every": 4}), tmp_path / "run"
+    nodes, states = nodes_of(config), tmp_path / "states"
+    link = Keyed(nodes, dict(enumerate(KEYS)))
+
+    def after(round_):
+        if round_ == 1:
+            link.gone = {1}
+            shutil.rmtree(next(states.glob("*/client-000001")))
+        if round_ == 2:
+            link.gone = set()
+        if round_ == 3:
+            code, _, err = call(capsys, "flower", "admit", str(out), "--client", "1", "--key", KEYS[1])
+            assert (code, err) == (0, f"client 1 of {out}: bound to the node with the key {KEYS[1]}, from any disk\n")
+
+    notes = Notes(after)
+    result = serve(config, link, out=out, callbacks=[notes])
+    (line,) = [text for text in notes.texts if "left out" in text]
+    assert line.startswith("node 1 is left out: it joins as client 1 from another disk")
+    assert line.endswith(f"run `fedloom flower admit {out} --client 1 --key {KEYS[1]}`")
+    assert [order.round for order in link.orders if (order.do, order.client) == ("train", 1)] == [1, 4]
+    assert any("private state of client 1 after round 1 is not on its disk" in t for t in result.numbers["degenerate"])
+
+
+def test_a_server_that_starts_again_knows_its_clients(nodes_of, tmp_path):
+    config, out = config_of(), tmp_path / "run"
+
+    class Killed(BaseException):
+        pass
+
+    def dies(round_):
+        raise Killed
+
+    with pytest.raises(Killed):
+        serve(config, Keyed(nodes_of(config), dict(enumerate(KEYS))), out=out, callbacks=[Notes(dies)])
+    nodes = nodes_of(config)
+    notes, swapped = Notes(), [KEYS[0], KEYS[2], KEYS[1], KEYS[3]]
+    config_ = config.model_copy(update={"flower": config.flower.model_copy(update={"join_timeout": 0.2})})
+    serve(config_, Keyed(nodes, dict(enumerate(swapped))), out=out, callbacks=[notes])
+    told = [text.split(":")[0] for text in notes.texts if text.startswith("node ")]
+    assert told == ["node 1 is left out", "node 2 is left out"]
+
+
+def test_an_honest_run_with_keys_is_that_of_the_simulation(nodes_of, tmp_path):
+    config = config_of()
+    result = serve(config, Keyed(nodes_of(config), dict(enumerate(KEYS))), out=tmp_path / "run")
+    run(config, out=tmp_path / "simulated")
+    last = "checkpoint/round-000003/server.safetensors"
+    assert (tmp_path / "run" / last).read_bytes() == (tmp_path / "simulated" / last).read_bytes()
+    assert result.numbers["rounds"] == 3
+    bindings = read_bindings(tmp_path / "run")
+    assert [binding.key for _, binding in sorted(bindings.items())] == KEYS
+
+
+def test_a_token_of_another_client_takes_no_seat(nodes_of, tmp_path):
+    """A node that answers with a token of the right form that is not its client's."""
+    config = config_of()
+
+    def forged(order, answer):
+        if order.do != "join" or read(answer, Joined).client != 1:
+            return answer
+        samples = len(config.scenario.build(config.seed).train[0])
+        return read(answer, Joined).model_copy(update={"client": 0, "samples": samples}).letter_with()
+
+    notes = Notes()
+    config = config_of(flower={"join_timeout": 0.3})
+    serve(config, Faulty(nodes_of(config), forged), out=tmp_path / "run", callbacks=[notes])
+    (line,) = [text for text in notes.texts if text.startswith("node 1 ")]
+    assert "it joins as client 0 from another disk" in line
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+def test_admit_names_what_is_wrong(tmp_path, capsys):
+    code, _, err = call(capsys, "flower", "admit", str(tmp_path), "--client", "1")
+    assert (code, err) == (
+        2, f"error: {tmp_path}: it has no {FILE}; name the folder of a run over Flower, on its server\n",
+    )  # fmt: skip
+    begun(tmp_path)
+    code, _, err = call(capsys, "flower", "admit", str(tmp_path), "--client", "1", "--key", "secret")
+    assert code == 2
+    assert "need SHA256:... as `ssh-keygen -lf` prints it, or a public key's file" in err
+    admit(tmp_path, 2, KEYS[2])
+    with pytest.raises(ConfigError, match="is that of client 2; each client needs a key of its own"):
+        admit(tmp_path, 1, KEYS[2])
+
+
+def test_admit_takes_the_file_of_a_public_key(tmp_path):
+    begun(tmp_path)
+    _make_node_key(tmp_path / "key")
+    admit(tmp_path, 1, str(tmp_path / "key.pub"))
+    key = fingerprint_of((tmp_path / "key.pub").read_bytes())
+    assert json.loads((tmp_path / FILE).read_text())["clients"] == {"1": {"key": key, "token": ""}}
