@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-FLOWER := .flower
+FLWR ?= 1.42
+FLOWER := .flower/$(FLWR)
 PIP := -m pip install --quiet --disable-pip-version-check
 SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
 PACKAGES = $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
@@ -28,17 +29,19 @@ test: $(READY)
 
 # Tests over Flower and over Ray, in an environment of their own: Flower pins other versions of packages that this one
 # has, and Ray is large. It also sees this one's packages. The bits of every method over Flower's Grid, and three real
-# nodes with TLS and node keys, what their sockets carry, and the commands of the example units; the bits of every
-# method and of a study on Ray, with workers that are killed.
+# nodes with TLS and node keys, two hostile ones among three, what their sockets carry, and the commands of the example
+# units; the bits of every method and of a study on Ray, with workers that are killed. FLWR=1.41 takes the other version
+# of Flower that the package allows, in an environment of its own.
 test-flower: $(FLOWER)/.ready
-	FEDLOOM_REAL=1 $(FLOWER)/bin/python -m pytest tests/flower/test_grid.py tests/flower/test_up.py \
-		tests/docs/test_deployment_examples.py -k "test_grid or three_nodes and fedsc or sockets or flowers_commands"
+	FEDLOOM_REAL=1 $(FLOWER)/bin/python -m pytest tests/flower/test_grid.py tests/flower/test_replies.py \
+		tests/flower/test_up.py tests/docs/test_deployment_examples.py \
+		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or flowers_commands"
 	$(FLOWER)/bin/python -m pytest tests/engine/ray tests/study/studies/test_on_ray.py
 
 $(FLOWER)/.ready: pyproject.toml | $(READY)
 	$(PYTHON) -m venv $(FLOWER)
 	echo '*' > $(FLOWER)/.gitignore
-	$(FLOWER)/bin/python $(PIP) 'flwr==1.41.*' 'ray==2.55.*' 'click<8.4'
+	$(FLOWER)/bin/python $(PIP) 'flwr==$(FLWR).*' 'ray==2.55.*' 'click<8.4'
 	$(FLOWER)/bin/python -c '$(SEE)' $(PACKAGES)
 	touch $@
 
@@ -97,4 +100,4 @@ bench: $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready $(BLAZEFL)/.ready
 		--fedjax $(FEDJAX)/bin/python --blazefl $(BLAZEFL)/bin/python $(ONLY)
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(PEERS) $(FLUKE) $(FEDJAX) $(BLAZEFL) build dist site
+	rm -rf $(VENV) .flower $(PEERS) $(FLUKE) $(FEDJAX) $(BLAZEFL) build dist site

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from fedloom.flower.certificates import _make_node_key
+from fedloom.flower.letters import Letter
+from fedloom.flower.node import Node
 from fedloom.flower.processes import family
 from fedloom.flower.roster import FederationError
+from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
 from fedloom.flower.up import Federation, collected, up
 from fedloom.study.run import run
-from flower_world import config_of
+from flower_world import Faulty, config_of
+from hostile_node import hostile
 from relay import Relay
 
 pytest.importorskip("flwr", reason="needs the extra flower")
@@ -113,6 +117,63 @@ def test_bytes_on_the_sockets_are_those_reported_and_the_overhead_that_the_page_
     assert least <= up <= 1.05 * least + more
     least = result.numbers["bytes_down"]
     assert least <= down <= 1.05 * least + more
+
+
+class WithHostileNodes(Federation):
+    """Client 1 sends NaN, then 100 MB; client 2 joins as client 0. peak: memory of the server's app, in kB."""
+
+    hostile: Path
+    peak = 0
+
+    def start_node(self, client, key=None, name=None):
+        start = self.processes.start
+        words = {1: hostile(self.hostile, "upload"), 2: hostile(self.hostile, "thief")}.get(client, [])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.processes, "start", lambda name, command: start(name, [*words, *command]))
+            return super().start_node(client, key, name)
+
+    def watch(self, process):
+        while process.poll() is None:
+            for pid in family(self.processes.pid_of("superlink")):
+                with contextlib.suppress(OSError):
+                    if _is_server(pid):
+                        status = Path(f"/proc/{pid}/status").read_text()
+                        self.peak = max(self.peak, int(status.partition("VmHWM:")[2].split()[0]))
+            time.sleep(0.5)
+
+
+def test_hostile_nodes_cost_themselves_their_rounds_and_not_the_run(tmp_path, monkeypatch):
+    """(i) an upload with NaN, (ii) an oversized one, (iii) another client's id; beside them a proxy that is dead."""
+    monkeypatch.setattr(WithHostileNodes, "hostile", tmp_path / "hostile", raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    wait = {"join_timeout": 20.0, "round_timeout": 60.0}
+    config = config_of("fedavg", scenario=DEALT, rounds=2, evaluation={"every": 2}, flower=wait)
+    out, began = tmp_path / "real", time.monotonic()
+    with WithHostileNodes(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
+        there.watch(there.run(out))
+        result = collected(out, there.processes)
+        log = there.processes.log("run").read_text()
+    print(f"{time.monotonic() - began:.0f} s; the server's app had at most {there.peak // 1024} MB")
+    status = read_status(out)
+    assert (result.numbers["rounds"], status.refused) == (2, 2)
+    assert "round 1: the upload of client 1 is refused: model/" in log
+    assert "not all numbers are finite" in log
+    assert "round 2: the upload of client 1 is refused: an answer that cannot be used: more than" in log
+    assert [seat.round for seat in status.nodes] == [2, 0]
+    (absence,) = status.absent
+    assert absence.client == 2
+    assert "is that of client 2, and it joins as client 0" in absence.reason
+    (told,) = result.numbers["degenerate"]
+    assert told.startswith("client 2 never took part: node ")
+    assert "it joins as client 0" in told
+
+    config_ = config.model_copy(update={"flower": config.flower.model_copy(update={"join_timeout": 0.1})})
+    nodes = {client: Node(config, client, tmp_path / "states", config.scenario.build(config.seed)) for client in (0, 1)}
+    refused = Faulty(nodes, lambda order, a: Letter(a.facts) if (order.do, order.client) == ("train", 1) else a)
+    serve(config_, refused, out=tmp_path / "expected")
+    assert final(out, 2) == final(tmp_path / "expected", 2)
 
 
 def _is_server(pid):
