@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from command_line import call
@@ -17,19 +18,19 @@ def shows(text):
 
 
 @pytest.fixture
-def table(tmp_path, monkeypatch):
-    """A table whose file, columns, words and classes hold control characters, and a config that reads it."""
+def config(tmp_path, monkeypatch):
+    """A config of arrays whose file and classes hold control characters."""
     monkeypatch.chdir(tmp_path)
-    file = tmp_path / f"rows{ACTS}.csv"
-    names = [f"a{ACTS}", f"b\u2028{ACTS}", f"state{ACTS}"]
-    rows = [f"{k % 7},{'x' if k % 3 else ACTS},{'ill' if k % 2 else 'well' + ACTS}" for k in range(60)]
-    file.write_text("\n".join([",".join(names), *rows]) + "\n", encoding="utf-8")
-    scenario = {"source": "csv", "path": str(file), "label": names[2], "partition": "iid", "clients": 2}
+    file = tmp_path / f"arrays{ACTS}.npz"
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    np.savez(file, x_train=x, y_train=y, x_test=x, y_test=y, classes=np.array(["ill", "well" + ACTS]))
+    scenario = {"source": "npz", "path": str(file), "partition": "iid", "clients": 2}
     (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "scenario": scenario}))
     return tmp_path / "config.yaml"
 
 
-def test_a_table_with_control_characters_is_shown_and_not_obeyed(table, capsys):
+def test_data_with_control_characters_are_shown_and_not_obeyed(config, capsys):
     for words in (
         ["inspect", "config.yaml"],
         ["inspect", "config.yaml", "--json"],
@@ -42,7 +43,7 @@ def test_a_table_with_control_characters_is_shown_and_not_obeyed(table, capsys):
         assert shows(out + err), words
         if words[0] in ("inspect", "run", "table", "report"):
             assert code == 0, err
-    for page in (table.parent / "run" / "report.html", table.parent / "page.html"):
+    for page in (config.parent / "run" / "report.html", config.parent / "page.html"):
         assert not page.exists() or shows(page.read_text(encoding="utf-8"))
 
 
@@ -50,13 +51,13 @@ MISTAKES = {
     "a method": ["method=" + ACTS],
     "a key": [f"{ACTS}=1"],
     "a value": ["rounds=" + ACTS],
-    "a column": ["scenario.label=" + ACTS],
-    "a file": ["scenario.path=" + ACTS + ".csv"],
+    "a source": ["scenario.source=" + ACTS],
+    "a file": ["scenario.path=" + ACTS + ".npz"],
 }
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_mistakes_with_control_characters_are_one_line_that_is_not_obeyed(case, table, capsys):
+def test_mistakes_with_control_characters_are_one_line_that_is_not_obeyed(case, config, capsys):
     code, out, err = call(capsys, "run", "config.yaml", *MISTAKES[case])
     assert code == 2
     assert shows(out + err)
