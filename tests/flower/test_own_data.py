@@ -114,7 +114,7 @@ def test_the_run_folder_holds_no_counts_and_the_model_can_be_taken(tmp_path):
     _, own = patients_of_nodes(tmp_path / "data")
     result = run_in_process(own, data=tmp_path / "data", out=tmp_path / "run")
     told = json.loads((tmp_path / "run" / "scenario.json").read_text())
-    assert told.keys() == {"name", "clients", "classes", "input"}
+    assert told.keys() == {"name", "clients", "classes", "input", "checksums"}
     assert told["input"]["features"] == ["age", "pressure", "sex=f", "sex=m"]
     assert result.model()(torch.zeros(2, 4)).shape == (2, 2)
 
