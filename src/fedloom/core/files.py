@@ -15,11 +15,7 @@ from typing import Any, BinaryIO
 
 from fedloom.core.errors import ConfigError
 
-<<<<<<< HEAD
-_SHARED_FILE, _PRIVATE_FILE, _PRIVATE_FOLDER = 0o666, 0o600, 0o700
-=======
 _SHARED_FILE, _PRIVATE_FILE, _PRIVATE_FOLDER = 0o644, 0o600, 0o700
->>>>>>> nodes
 
 
 def cache_dir() -> Path:
@@ -120,13 +116,8 @@ def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> Non
     """Write `data` to `path` whole or not at all: a temporary file beside it, flushed, then renamed.
 
     A link at `path` is replaced, and what it points to stays as it is. private: the file can be read by its owner alone
-<<<<<<< HEAD
     (0600), and folders made for it are 0700; otherwise the process' umask decides, as for any new file. Raises
     `OSError` (a full disk, no permission, a folder, a pipe or a device at `path`) and then leaves `path` as it was.
-=======
-    (0600), and folders made for it are 0700; otherwise the process' umask decides, as for any new file. Raises `OSError`
-    (a full disk, no permission, a folder, a pipe or a device at `path`) and then leaves `path` as it was.
->>>>>>> nodes
     """
     raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # a name may hold bytes of no text
     if private:
