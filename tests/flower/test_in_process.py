@@ -1,5 +1,6 @@
 """Over letters the bits are those of the simulation, for every method; and faults of a network, one by one."""
 
+import dataclasses
 import math
 import re
 
@@ -8,13 +9,14 @@ import torch
 
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import from_bytes, to_bytes
+from fedloom.evaluation import metrics
 from fedloom.flower.in_process import run_in_process
-from fedloom.flower.letters import Failed, Letter, Trained, read
+from fedloom.flower.letters import Failed, Letter, Result, Trained, read
 from fedloom.flower.roster import FederationError
 from fedloom.flower.server import serve
 from fedloom.methods import METHODS
 from fedloom.study.run import run
-from flower_world import Faulty, Notes, config_of, settings_of
+from flower_world import DEALT, Faulty, Notes, config_of, settings_of
 from support import same_bits
 
 WRAPPED = [
@@ -40,6 +42,19 @@ def test_every_method_has_the_bits_of_the_simulation(method, tmp_path):
     private = here.memory.weights[3].states
     kept = {client: max(tmp_path.glob(f"*/client-{client:06d}/round-*")).read_bytes() for client in private}
     assert all(same_bits(private[client], from_bytes(data)) for client, data in kept.items())
+
+
+def test_the_success_of_an_attack_is_that_of_the_simulation():
+    """Personal models are tested on the nodes, and what they say must be all that the simulation knows."""
+    attacked = {**DEALT, "attack": {"name": "label-flip", "share": 0.5}}
+    config = config_of("ditto", scenario=attacked, evaluation={"every": 3, "protocol": "personal/local"})
+    here, there = run(config), run_in_process(config)
+    assert here.numbers["attack"]["success"] is not None
+    assert there.numbers["attack"] == here.numbers["attack"]
+
+
+def test_a_result_has_all_that_a_test_gives():
+    assert [*Result.model_fields] == [field.name for field in dataclasses.fields(metrics.Tested)]
 
 
 def test_personal_models_stay_on_their_nodes():

@@ -105,18 +105,22 @@ class Trained(_Facts):
 
 
 class Result(BaseModel):
-    """Correct predictions, summed loss, and number of samples of one predictor."""
+    """Correct predictions, summed loss, and number of samples of one predictor; fooled, aimed: as in `Tested`."""
 
     model_config = _STRICT
 
     correct: _Samples
     loss_sum: float
     total: _Samples
+    fooled: _Samples = 0
+    aimed: _Samples = 0
 
     @model_validator(mode="after")
     def _agrees(self) -> Result:
         if self.correct > self.total:
             raise ValueError(f"{self.correct} of {self.total} samples cannot be correct")
+        if not self.fooled <= self.aimed <= self.total:
+            raise ValueError(f"{self.fooled} of {self.aimed} samples an attack aims at, among {self.total}, cannot be")
         return self
 
 

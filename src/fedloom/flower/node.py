@@ -6,7 +6,7 @@ import functools
 import re
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -190,10 +190,7 @@ class Node:
         if self.config.evaluation.protocol.startswith("global/"):  # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
         done = self._worker(order.scale).test(Test(ctx, from_bytes(body), state, self._indices, order.split))
-        results = {
-            name: Result(correct=one.correct, loss_sum=one.loss_sum, total=one.total)
-            for name, one in done.tested.items()
-        }
+        results = {name: Result(**asdict(tested)) for name, tested in done.tested.items()}
         told = Scored(run=order.run, client=self.client, round=order.round, results=results, samples=done.samples)
         return told, b""
 

@@ -138,7 +138,7 @@ class Remote:
                 del scored[client]
         self._enough(requested, len(scored))
         for client, score in scored.items():
-            tested = {name: Tested(one.correct, one.loss_sum, one.total) for name, one in score.results.items()}
+            tested = {name: Tested(**result.model_dump()) for name, result in score.results.items()}
             yield TestDone(client, tested, score.samples)
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
