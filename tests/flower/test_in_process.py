@@ -46,7 +46,7 @@ def test_every_method_has_the_bits_of_the_simulation(method, tmp_path):
 
 def test_the_success_of_an_attack_is_that_of_the_simulation():
     """Personal models are tested on the nodes, and what they say must be all that the simulation knows."""
-    attacked = {**DEALT, "attack": {"name": "label-flip", "share": 0.5}}
+    attacked = {**DEALT, "attack": {"name": "label-flip", "share": 0.25}}
     config = config_of("ditto", scenario=attacked, evaluation={"every": 3, "protocol": "personal/local"})
     here, there = run(config), run_in_process(config)
     assert here.numbers["attack"]["success"] is not None
