@@ -30,3 +30,18 @@ class FullDisk(Callback):
 
     def on_round(self, config: Any, round_: int, rows: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Odd(Exception):
+    """Can be sent, and not be read."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class FailsOddly(Callback):
+    """Fails in the second round of seed 1."""
+
+    def on_round(self, config: Any, round_: int, rows: Any) -> None:
+        if config.seed == 1 and round_ == 2:
+            raise Odd(1, 2)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from fedloom.core.records import wire_size
 from fedloom.core.streams import Streams
 from fedloom.engine.fast.recorder import Recorder
-from fedloom.engine.processes import engine as processes
+from fedloom.engine.processes import workers
 from fedloom.engine.stacked import obstacle
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
@@ -104,7 +104,7 @@ def test_steps_are_recorded():
 
 @pytest.mark.slow
 def test_spawned_workers_have_the_same_bits(monkeypatch):
-    monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context("spawn"))
+    monkeypatch.setattr(workers, "_context", lambda: multiprocessing.get_context("spawn"))
     toys = [made("fedco2", lean) for _ in range(2)]
     assert alike(after(toys[0], 2), after(toys[1], 2, "processes"), "processes")
 

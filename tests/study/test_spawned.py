@@ -10,12 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fedloom as fl
-from fedloom.study.callbacks import Callback
+from die_once import FailsOddly
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and /dev/shm")
 SCRIPT = """
@@ -94,25 +93,10 @@ def test_processes_of_an_executor_may_start_others() -> None:
     assert not any("daemonic" in note for note in notes)
 
 
-class Odd(Exception):
-    """Can be sent, and not be read."""
-
-    def __init__(self, first: int, second: int) -> None:
-        super().__init__(f"{first} and {second}")
-
-
-class Fails(Callback):
-    """Fails in the second round of seed 1."""
-
-    def on_round(self, config: Any, round_: int, rows: Any) -> None:
-        if config.seed == 1 and round_ == 2:
-            raise Odd(1, 2)
-
-
 @pytest.mark.slow
 def test_a_run_that_fails_stops_the_others_and_is_shown_with_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="Odd: 1 and 2") as caught:
-        fl.compare(["fedavg"], seeds=3, scenario="digits", rounds=10**5, jobs=2, out=tmp_path, callbacks=[Fails()])
+        fl.compare(["fedavg"], seeds=3, scenario="digits", rounds=10**5, jobs=2, out=tmp_path, callbacks=[FailsOddly()])
     assert "in on_round" in caught.value.__notes__[0]
     assert len(list(tmp_path.glob("fedavg-*"))) == 2  # the third was never begun
 
