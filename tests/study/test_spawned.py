@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fedloom as fl
 from die_once import FailsOddly
+from fedloom.study.callbacks import Callback
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and /dev/shm")
 SCRIPT = """
