@@ -175,7 +175,9 @@ def saved_by_clicks(page: Path, folder: Path, names: set[str]) -> str:
 def test_links_save_the_tables_that_are_shown(report, tmp_path):
     frame, folder = tmp_path / "frame.html", tmp_path / "saved"
     frame.write_text(SAVE)
-    said = saved_by_clicks(frame, folder, {"results.csv", "results.md", "results.tex", "runs.csv"})
+    tables = [f"{name}.{kind}" for name in ("results", "cells-rows") for kind in ("csv", "md", "tex")]
+    said = saved_by_clicks(frame, folder, {*tables, "runs.csv"})
+    assert {path.name for path in folder.iterdir()} == {*tables, "runs.csv"}
     console = [line for line in said.splitlines() if "CONSOLE" in line]
     assert len(console) == 1  # the probe's: no error
     results, _, runs = ([dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0]))
