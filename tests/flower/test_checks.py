@@ -95,5 +95,11 @@ def test_shares_by_hand():
     assert list(shares_too_large(equal | {9: 10**12, 8: 10**9}, "auto")) == [9, 8]
 
 
+def test_four_clients_are_bounded_as_well():
+    """2 / sqrt(4) would be everything; 95 % is what three others of 100 leave to one of 5,700."""
+    assert not shares_too_large({0: 100, 1: 100, 2: 100, 3: 5700}, "auto")
+    assert list(shares_too_large({0: 100, 1: 100, 2: 100, 3: 5800}, "auto")) == [3]
+
+
 def test_three_clients_may_claim_what_they_want():
     assert not shares_too_large({0: 1, 1: 1, 2: 10**9}, "auto")

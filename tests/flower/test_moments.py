@@ -6,7 +6,7 @@ import torch
 
 from fedloom.core.errors import RunFolderError
 from fedloom.data import Dataset
-from fedloom.flower.moments import Moments, Scale, Told, keep_scale, moments_of, pooled, read_scale
+from fedloom.flower.moments import Moments, Scale, Told, keep_scale, moments_of, outliers, pooled, read_scale
 
 
 def told_of(values):
@@ -50,3 +50,24 @@ def test_a_scale_is_read_as_it_was_kept(tmp_path):
     (tmp_path / "flower-scale.json").write_text("{")
     with pytest.raises(RunFolderError, match="damaged"):
         read_scale(tmp_path)
+
+
+def moments_with(mean, deviation, samples=100):
+    return Told(samples, Moments(mean=(mean,), squares=(deviation**2 * samples,)))
+
+
+def test_moments_far_from_those_of_others_are_left_out():
+    """Means of 49 to 51 with a deviation of 10: the usual distance is sqrt(100 + 1) at most, 30 times that is 301."""
+    honest = {k: moments_with(50.0 + k - 1, 10.0) for k in range(3)}
+    assert not outliers(honest | {3: moments_with(340.0, 10.0)}, ["age"])
+    (why,) = outliers(honest | {3: moments_with(5000.0, 1000.0)}, ["age"]).values()
+    assert why.startswith("its deviation of 'age' is 1000, where the median client's is 1")
+    assert list(outliers(honest | {3: moments_with(1e30, 10.0)}, ["age"])) == [3]
+    assert list(outliers(honest | {3: moments_with(50.0, 1e30)}, ["age"])) == [3]
+    assert not outliers({k: moments_with(1e30, 1.0) if k else moments_with(0.0, 1.0) for k in range(3)}, ["age"])
+
+
+def test_a_feature_that_is_constant_almost_everywhere_may_have_other_values_at_one_client():
+    constant = {k: moments_with(0.0, 0.0) for k in range(4)}
+    assert not outliers(constant | {4: moments_with(5000.0, 700.0)}, ["dose"])
+    assert list(outliers(constant | {4: moments_with(1e9, 0.0)}, ["dose"])) == [4]

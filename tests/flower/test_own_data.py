@@ -13,6 +13,7 @@ from command_line import call
 from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.records import from_bytes
 from fedloom.flower.in_process import run_in_process
+from fedloom.flower.letters import Joined, read
 from fedloom.flower.node import Node
 from fedloom.flower.own_data import node_file, own_client, server_file
 from fedloom.flower.roster import FederationError
@@ -273,6 +274,23 @@ def test_in_one_process_data_that_cannot_be_used_end_the_run_at_once(capsys, tmp
     assert err.startswith("error: client 1: ")
     assert "own-1.csv: no such file" in err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("claimed", [10**5, 10**9, 10**12])
+def test_a_count_that_nobody_can_check_is_bounded(tmp_path, claimed):
+    """Three of four nodes go on as if the fourth were not there; its claim takes no memory and no share of the mean."""
+    _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0)
+    nodes = {client: Node(own, client, tmp_path / "states", data=node_file(tmp_path, client)) for client in range(4)}
+
+    def claims(order, answer):
+        if order.do != "join" or read(answer, Joined).client != 2:
+            return answer
+        return read(answer, Joined).model_copy(update={"samples": claimed}).letter_with()
+
+    notes = Notes()
+    result = serve(own, Faulty(nodes, claims), tests=server_file(tmp_path), callbacks=[notes])
+    assert any("client 2 is refused: it claims" in text and "flower.max_share" in text for text in notes.texts)
+    assert [row["value"] for row in result.rows if row["name"] == "participants"] == [3, 3, 3]
 
 
 def test_a_node_joins_once_its_data_are_mended(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from fedloom.flower.bounds import FEWEST
 from fedloom.flower.letters import LetterError, Scored, Trained
 
 _PASSES = 20  # times the samples of a rehearsal's round, and of a test's training samples, that a node may report
+_LARGEST_SHARE = 0.95  # of all samples, however few clients there are
 _NOTES = ("engine.", "flower.")  # what a node may report of itself: its engine, and its disk
 
 
@@ -70,7 +71,7 @@ def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto
     """
     remaining, refused = dict(counts), dict[int, str]()
     while len(remaining) >= FEWEST:
-        share = 2 / math.sqrt(len(remaining)) if max_share == "auto" else max_share
+        share = min(_LARGEST_SHARE, 2 / math.sqrt(len(remaining))) if max_share == "auto" else max_share
         limit = max(share, 2 / len(remaining))
         total = sum(remaining.values())
         client = max(remaining, key=lambda k: remaining[k])

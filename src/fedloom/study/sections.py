@@ -92,7 +92,7 @@ class FlowerConfig(Section):
     max_share: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = Field(
         "auto",
         description="Largest share of a round's training samples that one client may claim where only the nodes know "
-        "their data (source: nodes). auto: 2 / sqrt(clients of the round). It acts from four clients on.",
+        "their data (source: nodes). auto: 2 / sqrt(clients of the round), at most 0.95. It acts from four clients on.",
     )
     max_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = Field(
         5.0,
