@@ -258,7 +258,7 @@ def page(text: str) -> str:
 
 
 def attack_table(rows: list[dict[str, Any]], attacks: Collection[str]) -> list[str]:
-    """A line for each method: accuracy without a hostile node and under each attack, in bold if it is 5 points lower."""
+    """A line for each method: accuracy without a hostile node and under each attack; bold if it is 5 points lower."""
     lines = ["| method | honest | " + " | ".join(attacks) + " |", "|---|" + "---:|" * (len(attacks) + 1)]
     for method in dict.fromkeys(row["method"] for row in rows):
         values = {row["attack"]: row.get("accuracy") for row in rows if row["method"] == method}
