@@ -80,7 +80,7 @@ class Killed(BaseException):
     """As if the server's process had ended there."""
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedssa", "scaffold"])
+@pytest.mark.parametrize("method", ["fedavg", "fedssa", "scaffold", "fedkd", "moon"])
 def test_a_server_that_starts_again_goes_on_with_the_same_bits(method, nodes_of, tmp_path):
     config = config_of(method, **settings_of(method))
     nodes = nodes_of(config)

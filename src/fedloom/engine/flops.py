@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import Job
+from fedloom.engine.jobs import Job, away_since
 from fedloom.engine.loop import Federation
 
 
@@ -29,17 +29,22 @@ def flops_of(
     worker's nets are left changed.
     """
     last = max(1, federation.round)
-    total = sum(samples * flops_per_sample(worker, _job(federation, group, last)) for group, samples in held.items())
+    total = sum(
+        samples * flops_per_sample(worker, _job(federation, worker, group, last)) for group, samples in held.items()
+    )
     for group, samples in (closing or {}).items():
-        total += samples * flops_per_sample(worker, _job(federation, group, last + 1))
-    return total + (adapted * _adapting(worker, federation, _job(federation, 0, last)) if adapted else 0.0)
+        total += samples * flops_per_sample(worker, _job(federation, worker, group, last + 1))
+    return total + (adapted * _adapting(worker, federation, _job(federation, worker, 0, last)) if adapted else 0.0)
 
 
-def _job(federation: Federation, group: int, round_: int) -> Job:
-    """The work of the first client of a group that has data."""
+def _job(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
+    """The work of the first client of a group that has data; another state stands in for one that it keeps itself."""
     clients = range(group, federation.scenario.clients, len(federation.tasks))
     job = next(federation.job(client, round_) for client in clients if len(federation.scenario.train[client]))
-    return replace(job, state=federation.state_of(job.ctx))  # also where clients keep their states themselves
+    if not away_since(job.state):
+        return job
+    first = federation.first_round(worker, job)
+    return replace(job, state=first.state or federation.method.client_init(job.ctx))
 
 
 def _adapting(worker: Worker, federation: Federation, job: Job) -> float:

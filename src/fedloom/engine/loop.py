@@ -16,6 +16,7 @@ from fedloom.core.records import Record, wire_size
 from fedloom.data.scenario import Scenario
 from fedloom.engine import term_balance
 from fedloom.engine.attacked import as_seen, idle
+from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Job, Test, away_since
 from fedloom.engine.public import require_public
 from fedloom.engine.serial import Engine
@@ -147,6 +148,18 @@ class Federation:
         its state itself, as far as the server knows."""
         known = self.states.get(facts.client)
         return self.method.client_init(facts) if known is None or away_since(known) else known
+
+    def first_round(self, worker: Worker, job: Job) -> Done:
+        """The result of a client's very first round, run here by `worker` on the samples of `job`.
+
+        Where clients keep their states themselves, the state that it leaves stands in for one of a client that took
+        part before: some payloads fit such a client alone, e.g. one that brings nothing but changes.
+        """
+        method, ctx = self.method, replace(job.ctx, round=1)
+        server = method.server_init(self._context(ctx.task, 0))
+        payload = method.down(server, ctx.client, self._context(ctx.task, 1))
+        state = method.client_init(ctx)
+        return worker.run(replace(job, ctx=ctx, payload=payload, state=state, measured=False, closing=False))
 
     def _carried(self, facts: ClientContext) -> Record:
         """The state that goes with a job: the client's, or what stands for one that it keeps itself."""

@@ -112,12 +112,11 @@ class UploadReader:
         indices = self._few
         counts = torch.bincount(self._worker.data.y[indices], minlength=job.ctx.task.num_classes)
         ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
-        state = self._federation.method.client_init(ctx)
-        result = self._worker.run(replace(job, ctx=ctx, state=state, indices=indices))
-        names = {*result.terms, *result.norms}
-        if result.state:  # a client that took part before may have other terms, e.g. one that looks at its last model
-            again = self._worker.run(replace(job, ctx=ctx, state=result.state, indices=indices))
-            names |= {*again.terms, *again.norms}
+        few = replace(job, ctx=ctx, indices=indices)
+        first = self._federation.first_round(self._worker, few)
+        state = first.state or self._federation.method.client_init(ctx)
+        result = self._worker.run(replace(few, state=state))
+        names = {*first.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local.batch_size) / max(1, len(indices))
         return Rehearsal(mapped(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
 
