@@ -16,13 +16,13 @@ from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import Printed, printed
 from fedloom.study.config import load
+from fedloom.study.execution_keys import changes_numbers
 from fedloom.study.sections import Section
 from fedloom.study.studies.plan import OF_STUDIES, Study, laid, parse_study
 
 Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
 Keys = dict[str, Any]
-_NO_NUMBERS = ("engine", "checkpoint", "scenario.path")  # keys that change no number
 _OF_A_COLUMN = ("of", "panel", "x", "client", "domains", "small")
 _UNDRAWN = "Not drawn:"
 
@@ -161,7 +161,8 @@ class Recipe:
     def changing(self, words: Sequence[str], scale: Scale = "full") -> list[str]:
         """Those of `key=value` words that can change a number at this scale: no engine, and no value that all cells
         have already."""
-        asked = [word for word in words if not word.startswith(_NO_NUMBERS)]
+        keys = {word: word.partition("=")[0] for word in words}
+        asked = [word for word, key in keys.items() if changes_numbers(key) and key != "scenario.path"]
         cells = self._folders(scale) if asked else set()
         return [word for word in asked if self._folders(scale, word) != cells]
 

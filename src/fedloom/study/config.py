@@ -25,6 +25,7 @@ from fedloom.engine.choose import EngineChoice
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.study.bounds import refuse_absurd
+from fedloom.study.execution_keys import changes_numbers
 from fedloom.study.explain import elsewhere, explained, named_part
 from fedloom.study.known import places
 from fedloom.study.models import ModelConfig, each_model
@@ -37,8 +38,6 @@ from fedloom.study.sections import (
     Section,
 )
 
-# Keys that change how a run is executed or kept, but none of its numbers, as long as no client is lost.
-_NOT_IN_FINGERPRINT = {"engine", "checkpoint", "flower"}
 # Sections that may be given as a word, their `name`.
 _WORDS = ("engine", "model", "optimizer", "attack")
 _MOST_NODES = 1_000_000
@@ -287,7 +286,7 @@ class RunConfig(Section):
 
     def fingerprint(self) -> str:
         """Hash (16 hex digits) of every setting that can change a result."""
-        relevant = {key: value for key, value in self.resolved().items() if key not in _NOT_IN_FINGERPRINT}
+        relevant = {key: value for key, value in self.resolved().items() if changes_numbers(key)}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_NO_NUMBERS = {"engine", "checkpoint", "flower"}  # sections that change no number
+from fedloom.study.execution_keys import changes_numbers
+
 _UNNAMED = "settings.."  # before the keys of a study that names no setting
 _TOLD, _LONGEST = 3, 40
 
@@ -14,7 +15,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The first keys that differ, with their values there and here; empty if a run of one may go on as the other."""
     there, here = dict(_leaves(before)), dict(_leaves(now))
     keys = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]
-    keys = [key for key in keys if key.partition(".")[0] not in _NO_NUMBERS]
+    keys = [key for key in keys if changes_numbers(key)]
     told = [
         f"{key.removeprefix(_UNNAMED)}: {_short(there.get(key))} there, {_short(here.get(key))} here"
         for key in keys[:_TOLD]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypedDict
 
+from fedloom.study.execution_keys import EXECUTION
 from fedloom.study.results import SECONDS, Result, mean_std
 from fedloom.study.studies.records import tuned_keys
 
-# Settings that change how a run is executed or kept, but none of its numbers.
-_NOT_COMPARED = {"seed", "engine", "checkpoint", "flower"}
+_NOT_COMPARED = {"seed", *EXECUTION}
 _DEALT = "scenario.seed"
 _OWN_COLUMN = {"method", "preset", "evaluation.protocol", "evaluation.select"}
 

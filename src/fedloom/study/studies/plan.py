@@ -17,6 +17,7 @@ from fedloom.core.safe_yaml import read_yaml
 from fedloom.study.bounds import MOST_TRIES, refuse_many
 from fedloom.study.compare import folder_name
 from fedloom.study.config import RunConfig, load
+from fedloom.study.execution_keys import changes_numbers
 from fedloom.study.explain import explained
 from fedloom.study.grid import Point, points
 from fedloom.study.ready import find_config
@@ -25,7 +26,6 @@ from fedloom.study.studies.space import Space, check_tries, once, plain_space, r
 from fedloom.study.table import flat
 
 OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # others are of a config
-_NO_NUMBERS = ("engine", "checkpoint")
 _MOST_SEEDS = 10_000  # a higher count is a seed, by a slip of the pen
 _OF_CELLS = ("seed", "method", "preset")
 
@@ -215,7 +215,7 @@ def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
     """What a study says, without the keys that change no number."""
     blocks = {
         kind: {
-            name: {key: value for key, value in block.items() if key not in _NO_NUMBERS}
+            name: {key: value for key, value in block.items() if changes_numbers(key)}
             for name, block in values.get(kind, {}).items()
         }
         for kind in ("settings", "methods")
