@@ -132,6 +132,7 @@ def test_what_a_paper_searched_is_still_its_setting() -> None:
     fedssa: Recipe = find("fedssa/table1")
     assert fedssa.beyond(["rounds=100", "local_epochs=1"]) == []
     assert fedssa.changing(["rounds=100", "engine.workers=2"]) == ["rounds=100"]
+    assert fedssa.changing(["scenario.path=here", "scenario.paths.usps=there"]) == []  # where files are is no setting
     assert fedssa.changing(["rounds=500", "seed=0", "batch_size=64"]) == []  # the recipe's own values
     assert fedssa.changing(["rounds=500", "rounds=20"], "small") == ["rounds=500"]  # which its small scale has not
     assert fedssa.beyond(["rounds=20", "batch_size=64"]) == ["rounds=20"]

@@ -162,7 +162,7 @@ class Recipe:
         """Those of `key=value` words that can change a number at this scale: no engine, and no value that all cells
         have already."""
         keys = {word: word.partition("=")[0] for word in words}
-        asked = [word for word, key in keys.items() if changes_numbers(key) and key != "scenario.path"]
+        asked = [word for word, key in keys.items() if changes_numbers(key) and not key.startswith("scenario.path")]
         cells = self._folders(scale) if asked else set()
         return [word for word in asked if self._folders(scale, word) != cells]
 
