@@ -45,27 +45,64 @@ _MOST = 2**31  # rounds are stored as 32-bit integers; more passes or larger bat
 
 
 class ScenarioConfig(BaseModel):
-    """Who holds what. Beside these keys it takes those of the chosen source and partition (e.g. `alpha`, `path`).
-
-    `val`: share of each client's training samples held out; `split` replaces it, and tests each client on samples of
-    its own. `tests`: how test views match their client (`fedloom.data.assemble`). `public`: share of the training
-    samples that the server keeps, for methods that use data of its own, or another source (`PublicConfig`). `skews`: a
-    list of skews, each `{name: ..., its keys}`, in this order. `attack`: clients that misbehave, `{name: ..., share:
-    ..., its keys}`, or the name alone.
-    """
+    """The data of the clients and how they are dealt. It also takes the keys of its source and partition."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    source: str = "digits"
-    partition: str = "dirichlet"
-    clients: int = Field(10, ge=1)
-    val: float = Field(0.1, ge=0, lt=1)
-    split: OwnSplit | None = None
-    tests: Literal["shares", "matched"] = "shares"
-    public: float | PublicConfig = 0.0
-    skews: tuple[dict[str, Any], ...] = ()
-    attack: dict[str, Any] | None = None
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    source: str = Field(
+        "digits",
+        description="Data source, by name; its own keys stand beside this one. `fedloom datasets` lists them.",
+    )
+    partition: str = Field(
+        "dirichlet",
+        description="Partition, by name: the rule that deals samples to clients. Its own keys stand beside this one.",
+    )
+    clients: int = Field(
+        10,
+        ge=1,
+        description="Number of clients.",
+    )
+    val: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of each client's training samples that is held out for validation.",
+    )
+    split: OwnSplit | None = Field(
+        None,
+        description="Proportions of a split of each client's samples into training, validation and test parts, "
+        "which replaces `val` and tests each client on its own part; null keeps the official test set.",
+        examples=[{"train": 0.6, "val": 0.2, "test": 0.2}],
+    )
+    tests: Literal["shares", "matched"] = Field(
+        "shares",
+        description="Test views of the clients: `shares` deals the test set in the shares of the training set, "
+        "`matched` draws test samples in the client's own mix of classes.",
+    )
+    public: float | PublicConfig = Field(
+        0.0,
+        description="Public data at the server, for methods that use some: a share of the training samples from 0 "
+        "to below 1, or another source as {source: name, samples: number, its keys}.",
+        examples=[0.05, {"source": "digits", "samples": 500}],
+    )
+    skews: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="List of skews that change the data of clients, applied in this order, each as {name: skew, "
+        "its keys}.",
+        examples=[[{"name": "label-noise", "share": 0.2}]],
+    )
+    attack: dict[str, Any] | None = Field(
+        None,
+        description="Attack of misbehaving clients, as its name or as {name: attack, share: share of clients, its "
+        "keys}; null for none.",
+        examples=[{"name": "label-flip", "share": 0.2}],
+    )
+    seed: int | None = Field(
+        None,
+        ge=0,
+        lt=2**63,
+        description="Seed of the partition and of the order of the data; null takes the run's seed.",
+    )
 
     @property
     def val_key(self) -> str:
@@ -186,35 +223,103 @@ _LATER = ("betas", "eps", "decay")
 
 
 class RunConfig(Section):
-    """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset.
+    """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset."""
 
-    `preset`: one of those that the method declares; all of the library's own have paper, authors and sound. Where this
-    config leaves them out, `authors` also brings the released optimiser, epochs and batch size (`Method.settings`).
-    `model`: a model, a group of models (`fedssa-cnn`), or a list; of several, client k gets number k mod their count.
-    `share`: all, or trainable: frozen parameters stay where they are, and only what trains travels and is stored.
-    `precision`: bfloat16 trains nets below their heads in it, with float32 weights, losses and tests: other numbers,
-    sooner on processors that have it.
-    """
-
-    method: str = "fedavg"
-    preset: str = "sound"
-    model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(None, union_mode="left_to_right")
-    share: Literal["all", "trainable"] = "all"
-    scenario: ScenarioConfig
-    rounds: int = Field(30, ge=1, lt=_MOST)
-    participation: float = Field(1.0, gt=0, le=1)
-    local_epochs: int = Field(2, ge=1, lt=_MOST)
-    batch_size: int = Field(32, ge=1, lt=_MOST)
-    optimizer: OptimizerSpec = OptimizerSpec(**_OPTIMIZER)
-    augment: Augmentation = Augmentation()
-    precision: Literal["float32", "bfloat16"] = "float32"
-    evaluation: EvaluationConfig = EvaluationConfig()
-    early_stopping: EarlyStoppingConfig | None = None
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    seed: int = Field(0, ge=0, lt=2**63)
-    engine: EngineChoice = EngineChoice()
-    flower: FlowerConfig = FlowerConfig()
-    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    method: str = Field(
+        "fedavg",
+        description="Federated method, by name; wrappers follow after a plus sign. `fedloom methods` lists them.",
+        examples=["fedsc", "fedprox+dw"],
+    )
+    preset: str = Field(
+        "sound",
+        description="Preset of the method's options: `paper` follows the printed equations, `authors` the released "
+        "code, and `sound` repairs steps that fail in practice. A method may declare others. `authors` also brings "
+        "the released optimiser, epochs and batch size, unless this config sets them.",
+    )
+    model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(
+        None,
+        union_mode="left_to_right",
+        description="Model, by name or as {name: model, its keys}, a group of models (`fedssa-cnn`), or a list; of "
+        "several, client k gets number k mod their count. Null takes the source's usual model.",
+        examples=["mlp", {"name": "mlp", "hidden": [100]}],
+    )
+    share: Literal["all", "trainable"] = Field(
+        "all",
+        description="Parameters that travel and are stored: `all`, or `trainable`, which leaves frozen parameters "
+        "where they are.",
+    )
+    scenario: ScenarioConfig = Field(
+        description="Section of the data and their partition.",
+    )
+    rounds: int = Field(
+        30,
+        ge=1,
+        lt=_MOST,
+        description="Number of rounds of communication.",
+    )
+    participation: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the clients that take part in a round, above 0 and at most 1.",
+    )
+    local_epochs: int = Field(
+        2,
+        ge=1,
+        lt=_MOST,
+        description="Number of passes over its training data that a client makes in a round.",
+    )
+    batch_size: int = Field(
+        32,
+        ge=1,
+        lt=_MOST,
+        description="Number of samples in a batch of local training.",
+    )
+    optimizer: OptimizerSpec = Field(
+        OptimizerSpec(**_OPTIMIZER),
+        description="Section of the clients' local optimiser, or its name alone.",
+    )
+    augment: Augmentation = Field(
+        Augmentation(),
+        description="Section of random changes of training images.",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Number format of training. bfloat16 trains nets below their heads in it, with float32 "
+        "weights, losses and tests; it is faster on processors that support it, and changes the results.",
+    )
+    evaluation: EvaluationConfig = Field(
+        EvaluationConfig(),
+        description="Section of tests and of the round that counts.",
+    )
+    early_stopping: EarlyStoppingConfig | None = Field(
+        None,
+        description="Section of early stopping on validation data; null runs all rounds.",
+    )
+    checkpoint: CheckpointConfig = Field(
+        CheckpointConfig(),
+        description="Section of checkpoints.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="Seed of everything random in the run.",
+    )
+    engine: EngineChoice = Field(
+        EngineChoice(),
+        description="Section of the engine that runs the clients, or its name alone.",
+    )
+    flower: FlowerConfig = Field(
+        FlowerConfig(),
+        description="Section of a federation over Flower.",
+    )
+    options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Options of methods by method name; a section named after the method is the usual way to write "
+        "them.",
+        examples=[{"fedsc": {"tau": 0.1}}],
+    )
 
     @field_validator("model", mode="before")
     @classmethod
