@@ -5,10 +5,11 @@ from typing import get_args
 import pytest
 
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
-from fedloom.study.config import RunConfig, ScenarioConfig
+from fedloom.study.config import RunConfig
 from fedloom.study.explain import fields_of
 from fedloom.study.models import GivenModel, ModelConfig
 from fedloom.study.public import PublicConfig
+from fedloom.study.scenario_config import ScenarioConfig
 
 LONGEST = 45  # words of a sentence
 

@@ -42,9 +42,9 @@ class EngineChoice(BaseModel):
 
     name: Literal["auto", "serial", "processes", "batched", "ray"] = Field(
         "auto",
-        description="Engine of the clients' work. `serial`, `processes` and `ray` (tasks on all nodes of a Ray cluster) "
-        "give the same bits; `batched` trains stacks of clients in each process, with numbers that agree to about 1e-5. "
-        "`auto` compares whole rounds and takes the fastest of those that it may use on this machine.",
+        description="Engine of the clients' work. `serial`, `processes` and `ray` (tasks on all nodes of a cluster) "
+        "give the same bits; `batched` trains stacks of clients in each process, and agrees to about 1e-5. `auto` "
+        "compares whole rounds and takes the fastest of those that it may use on this machine.",
     )
     same_bits: bool = Field(
         True,
@@ -89,7 +89,7 @@ class EngineChoice(BaseModel):
     )
     fast: bool = Field(
         True,
-        description="Whether training steps may be recorded and replayed. With false every step runs in plain "
+        description="Whether training steps may be sped up. With false every step runs in plain "
         "Python, with the same numbers, for losses that print or are stepped through.",
     )
 

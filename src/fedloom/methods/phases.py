@@ -139,34 +139,29 @@ class OptimizerSpec:
     is added to the gradient.
     """
 
-    name: Literal["sgd", "adam"] = Field(
-        "sgd",
-        description="Optimiser: stochastic gradient descent or Adam.",
-    )
-    lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.01,
-        description="Learning rate, above 0.",
-    )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0,
-        description="Momentum of sgd, as a share of the last direction.",
-    )
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0,
-        description="Weight decay (L2), multiplied by the weights and added to the gradient.",
-    )
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        (0.9, 0.999),
-        description="Decay rates of Adam's first and second moments.",
-    )
-    eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        1e-8,
-        description="Number that Adam adds to the root of the second moment.",
-    )
-    decay: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0,
-        description="Factor of the learning rate after every round; 1 keeps it constant.",
-    )
+    name: Annotated[
+        Literal["sgd", "adam"], Field(description="Optimiser: stochastic gradient descent (sgd) or Adam.")
+    ] = "sgd"
+    lr: Annotated[float, Field(ge=0, allow_inf_nan=False, description="Learning rate, above 0.")] = 0.01
+    momentum: Annotated[
+        float, Field(ge=0, lt=1, description="Momentum of sgd, as the share of the last direction that is kept.")
+    ] = 0.0
+    weight_decay: Annotated[
+        float,
+        Field(ge=0, allow_inf_nan=False, description="Factor of the weights that are added to their gradient (L2)."),
+    ] = 0.0
+    betas: Annotated[
+        tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]],
+        Field(description="Decay rates of Adam's first and second moments."),
+    ] = (0.9, 0.999)
+    eps: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False, description="Number that Adam adds to the root of the second moment."),
+    ] = 1e-8
+    decay: Annotated[
+        float,
+        Field(gt=0, le=1, description="Factor of the learning rate after every round; 1 keeps it constant."),
+    ] = 1.0
 
     def lr_in(self, round_: int) -> float:
         """The learning rate of a round; rounds count from 1."""
