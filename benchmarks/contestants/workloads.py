@@ -20,7 +20,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.nets import build
 from fedloom.nets.net import Net
-from fedloom.study.config import ScenarioConfig
+from fedloom.study.scenario_config import ScenarioConfig
 
 LR = 0.01
 SMOKE = "--smoke" in sys.argv or "FEDLOOM_BENCH_SMOKE" in os.environ

@@ -17,12 +17,13 @@ from fedloom.data.sources.nodes import Nodes
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import compare as compare_runs
 from fedloom.study.comparison import Comparison
-from fedloom.study.config import ScenarioConfig, parse
+from fedloom.study.config import parse
 from fedloom.study.grid import variants
 from fedloom.study.models import in_words, is_given
 from fedloom.study.results import Result
 from fedloom.study.run import Existing
 from fedloom.study.run import run as run_config
+from fedloom.study.scenario_config import ScenarioConfig
 
 Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 

@@ -24,7 +24,8 @@ def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJs
 
     def facts(source: Any) -> dict[str, Any]:
         keys = {n: None if f.is_required() else f.default for n, f in source.model_fields.items()}
-        return {"keys": keys, "model": source.model}
+        meanings = {n: f.description for n, f in source.model_fields.items()}
+        return {"keys": keys, "meanings": meanings, "model": source.model}
 
     _catalogue("dataset", SOURCES, name, as_json, facts)
 

@@ -29,16 +29,35 @@ Tests = Literal["shares", "matched"]
 class OwnSplit(BaseModel):
     """Every client's samples split by class into training, validation and test parts, in these proportions.
 
-    Each client is then tested on samples of its own, and the global test set is all these together. pool: what is
-    dealt and split: "train" leaves the official test set unused; "all" merges it in.
+    Each client is then tested on its own part. The global test set is the union of all clients' test parts.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    train: float = Field(gt=0, allow_inf_nan=False)
-    val: float = Field(0.0, ge=0, allow_inf_nan=False)
-    test: float = Field(gt=0, allow_inf_nan=False)
-    pool: Literal["train", "all"] = "train"
+    train: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Training part of each client's samples, relative to `val` and `test`; the three numbers need "
+        "not sum to 1.",
+        examples=[0.7],
+    )
+    val: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Validation part of each client's samples, relative to `train` and `test`.",
+    )
+    test: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Test part of each client's samples, relative to `train` and `val`.",
+        examples=[0.3],
+    )
+    pool: Literal["train", "all"] = Field(
+        "train",
+        description="Samples that are dealt and split: `train` leaves the official test set unused, `all` merges "
+        "it in.",
+    )
 
     @property
     def rows(self) -> TestRows:

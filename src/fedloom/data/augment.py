@@ -21,25 +21,40 @@ from fedloom.data.views import Indices
 
 
 class Augmentation(BaseModel):
-    """What happens to training images, in this order: crop, flip, rotate. The default does nothing.
-
-    crop: pixels of padding on each side, then a window of the old size at one of (2 * crop + 1)^2 places, all
-    equally likely. flip: left-right, with probability 1/2. rotate: by an angle uniform in [-rotate, rotate] degrees
-    about the centre, bilinear (torchvision's default is the nearest pixel).
-    per: "sample" draws anew for each image; "batch" once for the whole batch, as the released code of FedSKC and
-    FedSC does by calling torchvision on the batch tensor (trap A3.19 of the specification).
-    fill: what comes in from outside. "black" is stored value 0, by augmenting before normalisation, torchvision's
-    usual order. "mean" is the mean colour, by augmenting after it, as those codes and FedSSA's do. The two differ only
-    for sets with a mean.
-    """
+    """Random changes of training images, in this order: crop, flip, rotate. The default does nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    crop: int = Field(0, ge=0)
-    flip: bool = False
-    rotate: float = Field(0.0, ge=0, le=180, allow_inf_nan=False)
-    per: Literal["sample", "batch"] = "sample"
-    fill: Literal["black", "mean"] = "black"
+    crop: int = Field(
+        0,
+        ge=0,
+        description="Pixels of padding on each side, before a window of the old size is cut out at a random "
+        "position. All (2 * crop + 1)^2 positions are equally likely.",
+        examples=[4],
+    )
+    flip: bool = Field(
+        False,
+        description="Whether images are mirrored left to right, with probability 1/2.",
+    )
+    rotate: float = Field(
+        0.0,
+        ge=0,
+        le=180,
+        allow_inf_nan=False,
+        description="Largest angle of a rotation about the centre, in degrees; angles are uniform in [-rotate, "
+        "rotate], with bilinear interpolation (torchvision's default is the nearest pixel).",
+    )
+    per: Literal["sample", "batch"] = Field(
+        "sample",
+        description="Scope of a random draw: `sample` draws for each image, `batch` once for the whole batch, as "
+        "the released code of FedSKC and FedSC does by calling torchvision on the batch tensor.",
+    )
+    fill: Literal["black", "mean"] = Field(
+        "black",
+        description="Value of pixels that come in from outside. `black` is stored value 0, because augmentation "
+        "happens before normalisation, as is usual in torchvision. `mean` is the mean colour, because augmentation "
+        "happens after normalisation, as in the released code of FedSKC, FedSC and FedSSA.",
+    )
 
     @property
     def active(self) -> bool:

@@ -36,33 +36,62 @@ _ON_CPU = {
 
 
 class EngineChoice(BaseModel):
-    """What runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`.
-
-    name: serial; processes, with the same bits; ray, tasks on all nodes of a Ray cluster, with the same bits; batched,
-    stacks of up to `stack` clients in each process (32), whose numbers agree to about 1e-5; or auto, which compares
-    whole rounds and takes the fastest of those that it may, on this machine.
-    same_bits: auto leaves out batched and own kernels, so that numbers do not depend on the machine's speed.
-    kernels: torch; own, the project's own for convolutions of few channels, with which a LeNet trains up to twice as
-    fast: they need a C++ compiler, and their numbers agree to about 1e-5 a few steps on; auto, torch unless `auto`
-    chooses the engine without `same_bits`. workers: processes (one per core), or clients at a time on Ray (all cores).
-    client_seconds: longest time for one client, with more than one process (no limit; not on Ray). state_budget_mb: MiB
-    of client states that stay in memory, the others go to disk (no limit). device: where clients are trained and
-    tested: cpu, cuda or cuda:1. On cuda there are no processes and no Ray, and auto without `same_bits: false` is
-    serial: ask for batched. fast: false takes every step in plain Python (the numbers are the same), for losses that
-    print or are stepped through.
-    """
+    """The engine that runs the clients, e.g. `engine: serial` or `{name: processes, workers: 8}`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["auto", "serial", "processes", "batched", "ray"] = "auto"
-    same_bits: bool = True
-    kernels: Literal["auto", "torch", "own"] = "auto"
-    workers: int | None = Field(None, ge=1)
-    stack: int | None = Field(None, ge=2)
-    client_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
-    state_budget_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
-    fast: bool = True
+    name: Literal["auto", "serial", "processes", "batched", "ray"] = Field(
+        "auto",
+        description="Engine of the clients' work. `serial`, `processes` and `ray` (tasks on all nodes of a cluster) "
+        "give the same bits; `batched` trains stacks of clients in each process, and agrees to about 1e-5. `auto` "
+        "compares whole rounds and takes the fastest of those that it may use on this machine.",
+    )
+    same_bits: bool = Field(
+        True,
+        description="Whether auto may only choose engines and kernels with the numbers of `serial`, so that "
+        "results do not depend on the machine's speed.",
+    )
+    kernels: Literal["auto", "torch", "own"] = Field(
+        "auto",
+        description="Code of the convolutions. `own` is the project's own for convolutions of few channels: it needs "
+        "a C++ compiler, trains a LeNet up to twice as fast, and agrees to about 1e-5 after a few steps. `auto` is "
+        "torch, unless the engine is chosen by auto without `same_bits`.",
+    )
+    workers: int | None = Field(
+        None,
+        ge=1,
+        description="Number of processes, or of clients at a time on Ray; null takes one per core (on Ray, all cores).",
+    )
+    stack: int | None = Field(
+        None,
+        ge=2,
+        description="Largest number of clients in a stack of the engine `batched`; null takes 32.",
+    )
+    client_seconds: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Longest time for the work of one client, in seconds, with more than one process (not on Ray); "
+        "null sets no limit.",
+    )
+    state_budget_mb: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Size of client states that stay in memory, in MiB; the others go to disk. Null sets no limit.",
+    )
+    device: str = Field(
+        "cpu",
+        pattern=r"^(cpu|cuda(:\d+)?)$",
+        description="Device that clients are trained and tested on: cpu, cuda or cuda:1. On cuda there are no "
+        "processes and no Ray, and auto is serial unless `same_bits` is false; ask for batched there.",
+        examples=["cuda:0"],
+    )
+    fast: bool = Field(
+        True,
+        description="Whether training steps may be sped up. With false every step runs in plain "
+        "Python, with the same numbers, for losses that print or are stepped through.",
+    )
 
     @model_validator(mode="before")
     @classmethod

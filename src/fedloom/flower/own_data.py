@@ -20,8 +20,9 @@ from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views, starts
 from fedloom.flower.logs import log
-from fedloom.study.config import RunConfig, ScenarioConfig, parse
+from fedloom.study.config import RunConfig, parse
 from fedloom.study.public import PublicConfig
+from fedloom.study.scenario_config import ScenarioConfig
 
 _SPLITS = ("val", "split")
 

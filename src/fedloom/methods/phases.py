@@ -136,16 +136,32 @@ class OptimizerSpec:
     """A local optimiser, made afresh for every training phase.
 
     sgd: g + weight_decay * w, then heavy-ball momentum. adam: Kingma & Ba with bias correction; weight decay
-    is added to the gradient. decay: the learning rate is multiplied by it after every round.
+    is added to the gradient.
     """
 
-    name: Literal["sgd", "adam"] = "sgd"
-    lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-8
-    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    name: Annotated[
+        Literal["sgd", "adam"], Field(description="Optimiser: stochastic gradient descent (sgd) or Adam.")
+    ] = "sgd"
+    lr: Annotated[float, Field(ge=0, allow_inf_nan=False, description="Learning rate, above 0.")] = 0.01
+    momentum: Annotated[
+        float, Field(ge=0, lt=1, description="Momentum of sgd, as the share of the last direction that is kept.")
+    ] = 0.0
+    weight_decay: Annotated[
+        float,
+        Field(ge=0, allow_inf_nan=False, description="Factor of the weights that are added to their gradient (L2)."),
+    ] = 0.0
+    betas: Annotated[
+        tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]],
+        Field(description="Decay rates of Adam's first and second moments."),
+    ] = (0.9, 0.999)
+    eps: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False, description="Number that Adam adds to the root of the second moment."),
+    ] = 1e-8
+    decay: Annotated[
+        float,
+        Field(gt=0, le=1, description="Factor of the learning rate after every round; 1 keeps it constant."),
+    ] = 1.0
 
     def lr_in(self, round_: int) -> float:
         """The learning rate of a round; rounds count from 1."""

@@ -9,27 +9,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, shown
 from fedloom.core.safe_yaml import one_line, parse_yaml, read_yaml
-from fedloom.core.streams import Streams
-from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
-from fedloom.data.attacks import Attack
+from fedloom.data import SOURCES
 from fedloom.data.augment import Augmentation
-from fedloom.data.partitions.partition import Partition
-from fedloom.data.skews.skew import Skew
-from fedloom.data.sources.nodes import Nodes
-from fedloom.data.sources.source import Source, Splits
 from fedloom.engine.choose import EngineChoice
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.study.bounds import refuse_absurd
 from fedloom.study.execution_keys import changes_numbers
-from fedloom.study.explain import elsewhere, explained, named_part
+from fedloom.study.explain import elsewhere, explained
 from fedloom.study.known import places
 from fedloom.study.models import ModelConfig, each_model
-from fedloom.study.public import PublicConfig, share_or_source
+from fedloom.study.scenario_config import ScenarioConfig
 from fedloom.study.sections import (
     CheckpointConfig,
     EarlyStoppingConfig,
@@ -40,143 +34,7 @@ from fedloom.study.sections import (
 
 # Sections that may be given as a word, their `name`.
 _WORDS = ("engine", "model", "optimizer", "attack")
-_MOST_NODES = 1_000_000
 _MOST = 2**31  # rounds are stored as 32-bit integers; more passes or larger batches are slips of the pen
-
-
-class ScenarioConfig(BaseModel):
-    """Who holds what. Beside these keys it takes those of the chosen source and partition (e.g. `alpha`, `path`).
-
-    `val`: share of each client's training samples held out; `split` replaces it, and tests each client on samples of
-    its own. `tests`: how test views match their client (`fedloom.data.assemble`). `public`: share of the training
-    samples that the server keeps, for methods that use data of its own, or another source (`PublicConfig`). `skews`: a
-    list of skews, each `{name: ..., its keys}`, in this order. `attack`: clients that misbehave, `{name: ..., share:
-    ..., its keys}`, or the name alone.
-    """
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    source: str = "digits"
-    partition: str = "dirichlet"
-    clients: int = Field(10, ge=1)
-    val: float = Field(0.1, ge=0, lt=1)
-    split: OwnSplit | None = None
-    tests: Literal["shares", "matched"] = "shares"
-    public: float | PublicConfig = 0.0
-    skews: tuple[dict[str, Any], ...] = ()
-    attack: dict[str, Any] | None = None
-    seed: int | None = Field(None, ge=0, lt=2**63)
-
-    @property
-    def val_key(self) -> str:
-        """The key that says how many samples are held out for validation."""
-        return "scenario.val" if self.split is None else "scenario.split.val"
-
-    @field_validator("attack", mode="before")
-    @classmethod
-    def _attack_by_name(cls, given: Any) -> Any:
-        return {"name": given} if isinstance(given, str) else given
-
-    @field_validator("public", mode="before")
-    @classmethod
-    def _public(cls, given: Any) -> Any:
-        return share_or_source(given)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _owners_deal(cls, given: Any) -> Any:
-        of_nodes = isinstance(given, Mapping) and given.get("source") == Nodes.kind
-        return {"partition": "natural", **given} if of_nodes else given
-
-    @model_validator(mode="after")
-    def _route(self) -> ScenarioConfig:
-        self.parts()
-        self._leave_nodes_data_alone()
-        self.build_skews()
-        self.build_attack()
-        if self.split is not None and "val" in self.model_fields_set:
-            raise ConfigError("scenario.val: split states the validation share too; leave val out")
-        if self.split is not None and self.tests == "matched":
-            raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
-        return self
-
-    def _leave_nodes_data_alone(self) -> None:
-        if self.source == Nodes.kind and self.clients > _MOST_NODES:
-            raise ConfigError(f"scenario.clients = {self.clients}: need up to {_MOST_NODES:,} nodes")
-        changed = {
-            "partition": self.partition != "natural",
-            "skews": bool(self.skews),
-            "attack": self.attack is not None,
-            "tests": self.tests != "shares",
-            "public": isinstance(self.public, float) and self.public > 0,
-        }
-        if self.source == Nodes.kind and any(changed.values()):
-            key = next(name for name, is_so in changed.items() if is_so)
-            raise ConfigError(
-                f"scenario.{key}: with source nodes, data stay with the nodes as they are; leave {key} out"
-            )
-
-    def parts(self) -> tuple[Source, Partition]:
-        """The source and the partition with their own keys. Raises `ConfigError` for keys that neither knows."""
-        source, partition = SOURCES.get(self.source), PARTITIONS.get(self.partition)
-        extra = dict(self.model_extra or {})
-        for key in extra:
-            if key not in {*source.model_fields, *partition.model_fields}:
-                known = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
-                raise UnknownKeyError("scenario", key, known)
-        made = []
-        for kind in (source, partition):
-            keys = {key: value for key, value in extra.items() if key in kind.model_fields}
-            try:
-                made.append(kind(**keys))
-            except ValidationError as error:
-                raise explained(error, "scenario", kind) from None
-        return made[0], made[1]  # type: ignore[return-value]
-
-    def build_skews(self) -> list[Skew]:
-        """The skews with their keys. Raises `ConfigError` for unknown names and keys."""
-        return [named_part(SKEWS, given, f"scenario.skews[{place}]") for place, given in enumerate(self.skews)]
-
-    def build_attack(self) -> Attack | None:
-        """The attack with its keys. Raises `ConfigError` for an unknown name or key, and a value out of range."""
-        return None if self.attack is None else named_part(ATTACKS, self.attack, "scenario.attack")
-
-    def resolved(self) -> dict[str, Any]:
-        """All keys with their values, those of source, partition and skews included."""
-        source, partition = self.parts()
-        own = {name: getattr(self, name) for name in type(self).model_fields}
-        if not self.public:  # a key that runs of earlier versions do not know
-            del own["public"]
-        elif isinstance(self.public, PublicConfig):
-            own["public"] = self.public.resolved()
-        attack = self.build_attack()
-        if attack is None:
-            del own["attack"]
-        else:
-            own["attack"] = {"name": attack.kind} | attack.model_dump(mode="json")
-        own["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
-        if self.split is not None:
-            own["split"] = self.split.model_dump(mode="json")
-            del own["val"]
-        return own | source.model_dump(mode="json") | partition.model_dump(mode="json")
-
-    def build(self, run_seed: int, splits: Splits | None = None) -> Scenario:
-        """Load the source (or take `splits`) and deal it; `seed` None takes the run's."""
-        source, partition = self.parts()
-        streams = Streams(run_seed if self.seed is None else self.seed)
-        return make_scenario(
-            self.source,
-            source.load() if splits is None else splits,
-            partition,
-            clients=self.clients,
-            val=self.val,
-            streams=streams,
-            split=self.split,
-            tests=self.tests,
-            skews=self.build_skews(),
-            public=self.public.load(streams) if isinstance(self.public, PublicConfig) else self.public,
-            attack=self.build_attack(),
-        )
 
 
 # The local optimiser unless a config says otherwise, key by key.
@@ -186,35 +44,103 @@ _LATER = ("betas", "eps", "decay")
 
 
 class RunConfig(Section):
-    """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset.
+    """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset."""
 
-    `preset`: one of those that the method declares; all of the library's own have paper, authors and sound. Where this
-    config leaves them out, `authors` also brings the released optimiser, epochs and batch size (`Method.settings`).
-    `model`: a model, a group of models (`fedssa-cnn`), or a list; of several, client k gets number k mod their count.
-    `share`: all, or trainable: frozen parameters stay where they are, and only what trains travels and is stored.
-    `precision`: bfloat16 trains nets below their heads in it, with float32 weights, losses and tests: other numbers,
-    sooner on processors that have it.
-    """
-
-    method: str = "fedavg"
-    preset: str = "sound"
-    model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(None, union_mode="left_to_right")
-    share: Literal["all", "trainable"] = "all"
-    scenario: ScenarioConfig
-    rounds: int = Field(30, ge=1, lt=_MOST)
-    participation: float = Field(1.0, gt=0, le=1)
-    local_epochs: int = Field(2, ge=1, lt=_MOST)
-    batch_size: int = Field(32, ge=1, lt=_MOST)
-    optimizer: OptimizerSpec = OptimizerSpec(**_OPTIMIZER)
-    augment: Augmentation = Augmentation()
-    precision: Literal["float32", "bfloat16"] = "float32"
-    evaluation: EvaluationConfig = EvaluationConfig()
-    early_stopping: EarlyStoppingConfig | None = None
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    seed: int = Field(0, ge=0, lt=2**63)
-    engine: EngineChoice = EngineChoice()
-    flower: FlowerConfig = FlowerConfig()
-    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    method: str = Field(
+        "fedavg",
+        description="Federated method, by name; wrappers follow after a plus sign. `fedloom methods` lists them.",
+        examples=["fedsc", "fedprox+dw"],
+    )
+    preset: str = Field(
+        "sound",
+        description="Preset of the method's options: `paper` follows the printed equations, `authors` the released "
+        "code, and `sound` repairs steps that fail in practice. A method may declare others. `authors` also brings "
+        "the released optimiser, epochs and batch size, unless this config sets them.",
+    )
+    model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(
+        None,
+        union_mode="left_to_right",
+        description="Model, by name or as {name: model, its keys}, a group of models (`fedssa-cnn`), or a list; of "
+        "several, client k gets number k mod their count. Null takes the source's usual model.",
+        examples=["mlp", {"name": "mlp", "hidden": [100]}],
+    )
+    share: Literal["all", "trainable"] = Field(
+        "all",
+        description="Parameters that travel and are stored: `all`, or `trainable`, which leaves frozen parameters "
+        "where they are.",
+    )
+    scenario: ScenarioConfig = Field(
+        description="Section of the data and their partition.",
+    )
+    rounds: int = Field(
+        30,
+        ge=1,
+        lt=_MOST,
+        description="Number of rounds of communication.",
+    )
+    participation: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the clients that take part in a round, above 0 and at most 1.",
+    )
+    local_epochs: int = Field(
+        2,
+        ge=1,
+        lt=_MOST,
+        description="Number of passes over its training data that a client makes in a round.",
+    )
+    batch_size: int = Field(
+        32,
+        ge=1,
+        lt=_MOST,
+        description="Number of samples in a batch of local training.",
+    )
+    optimizer: OptimizerSpec = Field(
+        OptimizerSpec(**_OPTIMIZER),
+        description="Section of the clients' local optimiser, or its name alone.",
+    )
+    augment: Augmentation = Field(
+        Augmentation(),
+        description="Section of random changes of training images.",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Number format of training. bfloat16 trains nets below their heads in it, with float32 "
+        "weights, losses and tests; it is faster on processors that support it, and changes the results.",
+    )
+    evaluation: EvaluationConfig = Field(
+        EvaluationConfig(),
+        description="Section of tests and of the round that counts.",
+    )
+    early_stopping: EarlyStoppingConfig | None = Field(
+        None,
+        description="Section of early stopping on validation data; null runs all rounds.",
+    )
+    checkpoint: CheckpointConfig = Field(
+        CheckpointConfig(),
+        description="Section of checkpoints.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="Seed of everything random in the run.",
+    )
+    engine: EngineChoice = Field(
+        EngineChoice(),
+        description="Section of the engine that runs the clients, or its name alone.",
+    )
+    flower: FlowerConfig = Field(
+        FlowerConfig(),
+        description="Section of a federation over Flower.",
+    )
+    options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Options of methods by method name; a section named after the method is the usual way to write "
+        "them.",
+        examples=[{"fedsc": {"tau": 0.1}}],
+    )
 
     @field_validator("model", mode="before")
     @classmethod

@@ -25,7 +25,10 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str
+    name: str = Field(
+        description="Name of a registered model; its own options stand beside this key. `fedloom models` lists them.",
+        examples=["mlp"],
+    )
 
     @property
     def title(self) -> str:
@@ -51,21 +54,32 @@ class ModelConfig(BaseModel):
 
 
 class GivenModel(ModelConfig):
-    """A model that came as an object, in words that say which it is. `make` makes its nets, and is written nowhere.
-
-    `module`: its class. `weights`: own (those of a module, the same for every seed) or drawn (by a function, from the
-    run's seed). `head`: its last linear layer, None if it does not end in one. `digest`: of its structure and first
-    weights; of those that a function draws, the ones of seed 0.
-    """
+    """A model that was passed as a Python object, described by these fields. The object itself is stored nowhere."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
-    name: Literal["given"] = "given"
-    module: str
-    weights: Literal["own", "drawn"]
-    head: str | None
-    digest: str
-    make: Given = Field(exclude=True, repr=False)
+    name: Literal["given"] = Field(
+        "given",
+        description="Mark of a model from Python.",
+    )
+    module: str = Field(
+        description="Class of the module.",
+    )
+    weights: Literal["own", "drawn"] = Field(
+        description="Origin of the first weights: `own` are those of a module and the same for every seed, `drawn` "
+        "come from a function and the run's seed.",
+    )
+    head: str | None = Field(
+        description="Name of the last linear layer; null if the model does not end in one.",
+    )
+    digest: str = Field(
+        description="Hash of structure and first weights; weights that a function draws are those of seed 0.",
+    )
+    make: Given = Field(
+        exclude=True,
+        repr=False,
+        description="Factory of the nets.",
+    )
 
     @staticmethod
     def of(source: Any, data: Dataset) -> GivenModel:

@@ -19,15 +19,20 @@ _SECTION = "scenario.public"
 
 
 class PublicConfig(BaseModel):
-    """Data at the server from a source of its own, beside whose keys it takes these.
-
-    `source`: its name. `samples`: how many of its training samples, drawn at random; None for all.
-    """
+    """Data at the server from a source of its own, beside whose keys it takes these."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    source: str
-    samples: int | None = Field(None, ge=1)
+    source: str = Field(
+        description="Data source of the server's data, by name; its own keys stand beside this one.",
+        examples=["digits"],
+    )
+    samples: int | None = Field(
+        None,
+        ge=1,
+        description="Number of training samples of the source that the server holds, drawn at random; null takes all.",
+        examples=[500],
+    )
 
     @model_validator(mode="after")
     def _route(self) -> PublicConfig:

@@ -17,25 +17,55 @@ class Section(BaseModel):
 
 
 class EvaluationConfig(Section):
-    """What is tested, when, and which round's accuracy counts.
+    """What is tested, when, and which round's accuracy counts."""
 
-    `select`: last; best_val (test accuracy at the round of best validation accuracy); best_test (the papers' habit:
-    it looks at the test set); mean_last_k (mean over the last `last_k` evaluated rounds).
-    `also`: other predictors of the method to test in the same way, e.g. Fed-CO2's online and offline. `ways`, `shots`,
-    `queries` and `episodes` are for the protocol few-shot alone.
-    """
-
-    protocol: Literal["global/global", "global/local", "personal/global", "personal/local", "few-shot"] = (
-        "global/global"
+    protocol: Literal["global/global", "global/local", "personal/global", "personal/local", "few-shot"] = Field(
+        "global/global",
+        description="Model that is tested and the data that it is tested on, as model/data. `global` is the "
+        "server's model or the whole test set, `personal` and `local` are each client's own. `few-shot` tests the "
+        "server's features on new classes.",
     )
-    select: Literal["last", "best_val", "best_test", "mean_last_k"] = "last"
-    every: int = Field(1, ge=1)
-    last_k: int = Field(10, ge=1)
-    also: tuple[str, ...] = ()
-    ways: int = Field(5, ge=2)
-    shots: int = Field(5, ge=1)
-    queries: int = Field(15, ge=1)
-    episodes: int = Field(600, ge=2)
+    select: Literal["last", "best_val", "best_test", "mean_last_k"] = Field(
+        "last",
+        description="Round whose test accuracy counts: `last`; `best_val`, the round of best validation accuracy; "
+        "`best_test`, the papers' habit, which looks at the test set; or `mean_last_k`, the mean over the last "
+        "`last_k` evaluated rounds.",
+    )
+    every: int = Field(
+        1,
+        ge=1,
+        description="Number of rounds between two tests; the last round is always tested.",
+    )
+    last_k: int = Field(
+        10,
+        ge=1,
+        description="Number of evaluated rounds that `mean_last_k` averages over.",
+    )
+    also: tuple[str, ...] = Field(
+        (),
+        description="Names of other predictors of the method that are tested in the same way.",
+        examples=[["online", "offline"]],
+    )
+    ways: int = Field(
+        5,
+        ge=2,
+        description="Number of classes in an episode of the protocol few-shot.",
+    )
+    shots: int = Field(
+        5,
+        ge=1,
+        description="Number of labelled samples of each class in an episode of the protocol few-shot.",
+    )
+    queries: int = Field(
+        15,
+        ge=1,
+        description="Number of tested samples of each class in an episode of the protocol few-shot.",
+    )
+    episodes: int = Field(
+        600,
+        ge=2,
+        description="Number of episodes in a test of the protocol few-shot.",
+    )
 
     @model_validator(mode="after")
     def _no_validation_episodes(self) -> EvaluationConfig:
@@ -53,56 +83,85 @@ class EvaluationConfig(Section):
 
 
 class EarlyStoppingConfig(Section):
-    """A run ends when its validation `measure` has not improved by more than `min_delta` for `patience` tests."""
+    """A run ends when its validation measure has stopped improving."""
 
-    patience: int = Field(10, ge=1)
-    min_delta: float = Field(0.0, ge=0, allow_inf_nan=False)
-    measure: Literal["accuracy", "loss"] = "accuracy"
+    patience: int = Field(
+        10,
+        ge=1,
+        description="Number of tests without improvement after which the run ends.",
+    )
+    min_delta: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Improvement that a test must exceed to count, in units of `measure`.",
+    )
+    measure: Literal["accuracy", "loss"] = Field(
+        "accuracy",
+        description="Validation measure that is watched: accuracy (a share from 0 to 1) or loss (nats).",
+    )
 
 
 class CheckpointConfig(Section):
-    """A checkpoint is written when `seconds` have passed since the last one, and at the end; the last `keep` are kept.
+    """When checkpoints are written and how many are kept. One is always written at the end.
 
     With `evaluation.select: best_val` one is also written after each round that is the best so far on validation data,
     and that of the best round is kept, too.
     """
 
-    seconds: float = Field(5.0, ge=0)
-    keep: int = Field(2, ge=1)
+    seconds: float = Field(
+        5.0,
+        ge=0,
+        description="Time since the last checkpoint after which the next round ends with a new one, in seconds.",
+    )
+    keep: int = Field(
+        2,
+        ge=1,
+        description="Number of newest checkpoints that are kept.",
+    )
 
 
 class FlowerConfig(Section):
     """How long a federation over Flower waits, and what it accepts from a node."""
 
-    min_clients: int = Field(1, ge=1, description="Uploads without which a round is not closed, and the run ends.")
+    min_clients: int = Field(
+        1,
+        ge=1,
+        description="Smallest number of uploads that closes a round; with fewer the run ends.",
+    )
     round_timeout: float = Field(
         600.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that the server waits for a round's answers; then it closes the round without the rest.",
+        description="Seconds that the server waits for the answers of a round before it closes the round without "
+        "the missing ones.",
     )
     join_timeout: float = Field(
-        300.0, gt=0, allow_inf_nan=False, description="Seconds in which nodes may join before the first round."
+        300.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds in which nodes may join before the first round.",
     )
     max_failures: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
-        description="Clients of a round whose work may raise an exception; one more ends the run. auto: a fifth of the "
-        "run's clients, and at least one, as long as min_clients remain.",
+        description="Largest number of clients of a round whose work may raise an exception; one more ends the "
+        "run. `auto` is a fifth of the run's clients, and at least one, as long as min_clients remain.",
     )
     max_share: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = Field(
         "auto",
-        description="Largest share of a round's training samples that one client may claim where only the nodes know "
-        "their data (source: nodes). auto: 2 / sqrt(clients of the round), at most 0.95. It acts from four clients on.",
+        description="Largest share of a round's training samples that one client may claim where only the nodes "
+        "know their data (source: nodes). `auto` is 2 / sqrt(clients of the round), at most 0.95. The bound acts from "
+        "four clients on.",
     )
     max_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = Field(
         5.0,
-        description="How many times as large as the median client's an upload may be, item by item (trees, heads, rows "
-        "of class tables, numbers), from four uploads on; null for any size.",
+        description="Largest size of an upload, as a multiple of the median client's, item by item (trees, heads, "
+        "rows of class tables, numbers), from four uploads on; null accepts any size.",
     )
     max_norm: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Longest distance (L2, over all entries) between weights that a client uploads and those it was "
-        "sent; null for any.",
+        description="Longest distance (L2, over all entries) between weights that a client uploads and those it "
+        "was sent; null accepts any.",
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, shown
@@ -19,10 +19,7 @@ ATTACKS: Registry[type[Attack]] = Registry("attack", home="fedloom.data.attacks"
 
 
 class Attack(BaseModel):
-    """Base of all attacks: its fields are its config keys.
-
-    share: the part of all clients that misbehave, in [0, 0.5); rounded down to whole clients. With 0 nobody does.
-    """
+    """Base of all attacks: its fields are its config keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     kind: ClassVar[str] = ""
@@ -30,7 +27,12 @@ class Attack(BaseModel):
     fewest: ClassVar[int] = 1
     """How many bad clients it needs."""
 
-    share: float = 0.2
+    share: float = Field(
+        0.2,
+        description="Share of all clients that misbehave, at least 0 and below 0.5; it is rounded down to whole "
+        "clients.",
+        examples=[0.2],
+    )
 
     @field_validator("share")
     @classmethod

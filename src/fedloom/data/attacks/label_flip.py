@@ -26,8 +26,20 @@ class LabelFlip(Attack):
         attack: {name: label-flip, share: 0.2, source: 5, target: 3}
     """
 
-    source: int | None = Field(None, ge=0)
-    target: int | None = Field(None, ge=0)
+    source: int | None = Field(
+        None,
+        ge=0,
+        description="Number of the class that becomes `target`; null (with `target` null) flips every class c to C "
+        "- 1 - c.",
+        examples=[5],
+    )
+    target: int | None = Field(
+        None,
+        ge=0,
+        description="Number of the class that samples of `source` get as their label; it is set together with "
+        "`source`.",
+        examples=[3],
+    )
 
     def poisoned(self, scenario: Scenario) -> Scenario:
         labels = scenario.train_set.y.numpy().copy()

@@ -109,7 +109,11 @@ class SignFlip(UploadAttack):
         attack: {name: sign-flip, share: 0.2, factor: 4}
     """
 
-    factor: float = Field(1.0, gt=0)
+    factor: float = Field(
+        1.0,
+        gt=0,
+        description="Factor of the reversed change that a misbehaving client uploads.",
+    )
 
     def lie(self, change: Tensor, known: Tensor, now: Round) -> Tensor:
         return -self.factor * change
@@ -117,13 +121,18 @@ class SignFlip(UploadAttack):
 
 @attack("gaussian")
 class Gaussian(UploadAttack):
-    """Gaussian: in place of its change a bad client sends normal noise with mean 0 and deviation `std` (our choice: 1;
-    Blanchard et al., NeurIPS 2017, 1703.02757, take 200). One run cannot show its success.
+    """Gaussian: a bad client sends normal noise with mean 0 instead of its change.
+
+    Blanchard et al., NeurIPS 2017, 1703.02757, take a standard deviation of 200. One run cannot show its success.
 
         attack: {name: gaussian, share: 0.2, std: 1}
     """
 
-    std: float = Field(1.0, gt=0)
+    std: float = Field(
+        1.0,
+        gt=0,
+        description="Standard deviation of the noise, in units of a weight. The default is our choice.",
+    )
 
     def lie(self, change: Tensor, known: Tensor, now: Round) -> Tensor:
         return self.std * torch.from_numpy(now.rng.standard_normal(len(change)))
@@ -131,14 +140,19 @@ class Gaussian(UploadAttack):
 
 @attack("scaled")
 class Scaled(UploadAttack):
-    """Scaled: a bad client sends `factor` times its change, as one that wants to outweigh the others. Bagdasaryan et
-    al., AISTATS 2020, 1807.00459; their factor is the number of clients, 10 is our choice. One run cannot show its
+    """Scaled: a bad client sends a multiple of its change, to outweigh the others.
+
+    Bagdasaryan et al., AISTATS 2020, 1807.00459; their factor is the number of clients. One run cannot show its
     success.
 
         attack: {name: scaled, share: 0.2, factor: 10}
     """
 
-    factor: float = Field(10.0, gt=0)
+    factor: float = Field(
+        10.0,
+        gt=0,
+        description="Factor of the change that a misbehaving client uploads. The default is our choice.",
+    )
 
     def lie(self, change: Tensor, known: Tensor, now: Round) -> Tensor:
         return self.factor * change
@@ -147,18 +161,21 @@ class Scaled(UploadAttack):
 @attack("alie")
 class Alie(UploadAttack):
     """A little is enough: all bad clients send mean + z deviations of their own honest changes, number by number.
-    Baruch et al., NeurIPS 2019, 1902.06156, Algorithm 3; deviations have the divisor k.
-
-    z: None is as published: with n participants, m of them bad, s = floor(n / 2 + 1) - m, the normal quantile of
-    (n - m - s) / (n - m). With few bad clients that is 0, and the attack does nothing: it says so. One run cannot show
-    its success.
+    Baruch et al., NeurIPS 2019, 1902.06156, Algorithm 3; deviations have the divisor k. One run cannot show its
+    success.
 
         attack: {name: alie, share: 0.2, z: 1.5}
     """
 
     colludes: ClassVar[bool] = True
     fewest: ClassVar[int] = 2
-    z: float | None = Field(None, gt=0)
+    z: float | None = Field(
+        None,
+        gt=0,
+        description="Number of standard deviations that the uploads are moved by. Null takes the published value: "
+        "with n participants, m of them bad, and s = floor(n / 2 + 1) - m, the normal quantile of (n - m - s) / (n "
+        "- m). With few bad clients that is 0, and the run reports that the attack does nothing.",
+    )
 
     def lie(self, change: Tensor, known: Tensor, now: Round) -> Tensor:
         z = published_z(now.participants, now.bad) if self.z is None else self.z

@@ -14,7 +14,7 @@ from fedloom.data.views import Indices, even_sizes
 
 @partition("classes")
 class Classes(Partition):
-    """Each client holds `classes_per_client` classes; each class is cut evenly between its holders. Nothing is left.
+    """Each client holds the same number of classes; each class is cut evenly between its holders. Nothing is left.
 
     The plain reading of FedSSA's 2 of 10 and 10 of 100 classes (Yi et al. 2024). Its released code cuts unevenly, as
     `pathological` does. Classes are chosen client by client at random among those with most places left, so that every
@@ -26,7 +26,11 @@ class Classes(Partition):
     array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
 
-    classes_per_client: int = Field(ge=1)
+    classes_per_client: int = Field(
+        ge=1,
+        description="Number of classes that each client holds.",
+        examples=[2],
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         labels, test_labels = train.y.numpy(), test.y.numpy()

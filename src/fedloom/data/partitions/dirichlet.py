@@ -16,10 +16,8 @@ from fedloom.data.views import Views
 class Dirichlet(Partition):
     """Label skew: for each class, shares over clients drawn from Dirichlet(alpha, ..., alpha).
 
-    Small `alpha` means strong skew (0.1: most clients see few classes), large means even. Hsu et al. 2019, arXiv
-    1909.06335; the redraw until every client has `min_samples` training samples is Yurochkin et al. 2019. Redrawing
-    is bounded by `max_draws`, and the number of draws is reported: it conditions the skew. `min_samples: 0` is the
-    plain draw, whose shares are independent between classes: FedDW's.
+    Hsu et al. 2019, arXiv 1909.06335; the redraw until every client has enough samples is Yurochkin et al. 2019. The
+    number of draws is reported, because redrawing conditions the skew.
     Test views take the same shares of the test set, so that a client is tested on its own mix.
 
     >>> data = labels_only([0, 1] * 50)
@@ -27,9 +25,24 @@ class Dirichlet(Partition):
     True
     """
 
-    alpha: float = Field(gt=0, allow_inf_nan=False)
-    min_samples: int = Field(10, ge=0)
-    max_draws: int = Field(1000, ge=1)
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution. Small values mean strong skew (at 0.1 most "
+        "clients see few classes), large values mean even shares.",
+        examples=[0.1],
+    )
+    min_samples: int = Field(
+        10,
+        ge=0,
+        description="Smallest number of training samples of a client; the draw is repeated until every client has "
+        "as many. With 0 there is one plain draw, whose shares are independent between classes, as in FedDW.",
+    )
+    max_draws: int = Field(
+        1000,
+        ge=1,
+        description="Largest number of draws before the partition is refused.",
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("dirichlet", clients, self.min_samples, len(train))

@@ -17,13 +17,10 @@ from fedloom.data.views import Indices, Views
 
 @partition("dirichlet-domains")
 class DirichletDomains(Partition):
-    """Every domain cut into `domain_parts` by Dirichlet(alpha), class by class; a client holds one part of one domain.
+    """Every domain cut into parts by Dirichlet(alpha), class by class; a client holds one part of one domain.
 
     Fed-CO2's label plus feature skew (Digits 3 parts, alpha 0.3; DomainNet 5, 2.0; Office 2, 1.0). Within a domain the
-    cut is that of `dirichlet-fedma`, redrawn until every part has `min_per_class` samples of every class; draws are
-    counted over all domains. Of each domain, `clients_per_domain` parts from number `domain_part` on are used, the
-    others go to nobody. `one_in`: of a part, keep only 1 in so many samples of each class, at least one (Fed-CO2's
-    Office: 6, 7, 1 and 2). `domain_part` and `one_in` are one number or a list, one per domain.
+    cut is that of `dirichlet-fedma`. Draws are counted over all domains.
 
     The test view is random test images of the domain in the client's own mix, as many as there are: floor(r train_c)
     of class c, r = min_c test_c / train_c. Clients of one domain may share test images.
@@ -34,13 +31,43 @@ class DirichletDomains(Partition):
     array([1])
     """
 
-    alpha: float = Field(gt=0, allow_inf_nan=False)
-    domain_parts: int = Field(ge=2)
-    clients_per_domain: int = Field(1, ge=1)
-    domain_part: int | tuple[int, ...] = 0
-    one_in: int | tuple[int, ...] = 1
-    min_per_class: int = Field(2, ge=1)
-    max_draws: int = Field(100_000, ge=1)
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution; small values mean strong label skew within a domain.",
+        examples=[0.3],
+    )
+    domain_parts: int = Field(
+        ge=2,
+        description="Number of parts that each domain is cut into.",
+        examples=[3],
+    )
+    clients_per_domain: int = Field(
+        1,
+        ge=1,
+        description="Number of parts of each domain that become clients; the other parts are not used.",
+    )
+    domain_part: int | tuple[int, ...] = Field(
+        0,
+        description="Number of the first part of a domain that becomes a client, counted from 0: one number, or a "
+        "list with one per domain.",
+    )
+    one_in: int | tuple[int, ...] = Field(
+        1,
+        description="Thinning of a part: 1 in so many samples of each class is kept, at least one. It is one "
+        "number, or a list with one per domain; Fed-CO2's Office has 6, 7, 1 and 2.",
+    )
+    min_per_class: int = Field(
+        2,
+        ge=1,
+        description="Smallest number of samples of every class in every part; the cut of a domain is drawn again "
+        "until it holds.",
+    )
+    max_draws: int = Field(
+        100_000,
+        ge=1,
+        description="Largest number of draws before the partition is refused.",
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         of, test_of = domains_of("dirichlet-domains", train), domains_of("dirichlet-domains", test)

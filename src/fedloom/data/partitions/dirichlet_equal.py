@@ -18,7 +18,7 @@ _GROUP = 10
 
 @partition("dirichlet-equal")
 class DirichletEqual(Partition):
-    """All clients hold the same number of samples (+-1); their mixes are softer than `alpha` says.
+    """All clients hold the same number of samples (+-1); their mixes are softer than the concentration says.
 
     As in the released code of FedSKC and FedSC: samples are shuffled and cut into groups of 10 clients; within a group
     shares are those of `dirichlet-fedma`, redrawn until the smallest client holds half the mean; then the lists of all
@@ -31,8 +31,17 @@ class DirichletEqual(Partition):
     True
     """
 
-    alpha: float = Field(gt=0, allow_inf_nan=False)
-    max_draws: int = Field(100_000, ge=1)
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
+        examples=[0.2],
+    )
+    max_draws: int = Field(
+        100_000,
+        ge=1,
+        description="Largest number of draws of a group before the partition is refused.",
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         labels = train.y.numpy()

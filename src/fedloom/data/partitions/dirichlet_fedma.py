@@ -27,10 +27,28 @@ class DirichletFedMA(Partition):
     True
     """
 
-    alpha: float = Field(gt=0, allow_inf_nan=False)
-    min_samples: int = Field(10, ge=0)
-    min_test: int = Field(0, ge=0)
-    max_draws: int = Field(1000, ge=1)
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
+        examples=[0.5],
+    )
+    min_samples: int = Field(
+        10,
+        ge=0,
+        description="Smallest number of training samples of a client; the draw is repeated until every client has "
+        "as many.",
+    )
+    min_test: int = Field(
+        0,
+        ge=0,
+        description="Smallest number of test samples of a client; the draw is repeated until every client has as many.",
+    )
+    max_draws: int = Field(
+        1000,
+        ge=1,
+        description="Largest number of draws before the partition is refused.",
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("dirichlet-fedma", clients, self.min_samples, len(train))

@@ -24,7 +24,11 @@ class Domains(Partition):
     array([6, 6, 4, 4])
     """
 
-    clients_per_domain: int = Field(1, ge=1)
+    clients_per_domain: int = Field(
+        1,
+        ge=1,
+        description="Number of clients that share each domain evenly.",
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         of, test_of = domains_of("domains", train), domains_of("domains", test)

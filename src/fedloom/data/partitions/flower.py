@@ -20,17 +20,23 @@ _INSTALL = "install fedloom[flower-datasets]"
 
 @partition("flower")
 class Flower(Partition):
-    """Any partitioner of flwr-datasets by class name, e.g. `partitioner: ShardPartitioner`, with its own `options`.
+    """Any partitioner of flwr-datasets, chosen by class name.
 
-    It sees the columns `label`, `domain` (where the source has domains) and `index`. `num_partitions` is set to the
-    number of clients, `partition_by` to "label" and `seed` to a number drawn from the scenario's seed, unless the
-    options say otherwise. Test samples are dealt in each client's share of each class. Needs flwr-datasets, an extra.
+    It sees the columns `label`, `domain` (where the source has domains) and `index`. Test samples are dealt in each
+    client's share of each class. Needs flwr-datasets, an extra.
 
         scenario: {source: digits, partition: flower, partitioner: DirichletPartitioner, options: {alpha: 0.3}}
     """
 
-    partitioner: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    partitioner: str = Field(
+        description="Class name of the partitioner in `flwr_datasets.partitioner`.",
+        examples=["ShardPartitioner"],
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Arguments of the partitioner. Unless they are set here, `num_partitions` is the number of "
+        'clients, `partition_by` is "label" and `seed` is drawn from the scenario\'s seed.',
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         kind, table = self._kind(), self._table(train)

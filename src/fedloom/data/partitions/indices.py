@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.core.files import parse_json, write_atomic
@@ -22,7 +23,7 @@ _FORMAT = "fedloom indices 1"
 
 @partition("indices")
 class IndexLists(Partition):
-    """The index lists of a JSON file, `partition_file`, as `export_indices` writes them.
+    """The index lists of a JSON file, as `export_indices` writes them.
 
     The least that such a file must hold is {"clients": [{"train": [3, 5], "test": [0]}, ...]}; `test` and `val` may
     be missing. Lists of validation samples are taken as they are; without them the scenario's `val` holds out its
@@ -32,7 +33,10 @@ class IndexLists(Partition):
     """
 
     takes_thinned: ClassVar[bool] = False
-    partition_file: Path
+    partition_file: Path = Field(
+        description="Path of the JSON file with the index lists of the clients.",
+        examples=["dealt.json"],
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         path = self.partition_file

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data.dataset import Dataset
@@ -18,19 +19,30 @@ from fedloom.data.views import Indices, Views
 class Natural(Partition):
     """One client per id: per writer, hospital, device. Ids are the source's domains, or come from a file.
 
-    `owners`: a `.npy` file with the id (number or word) of each training sample; `test_owners`: the same of the test
-    set. Without `test_owners`, or for a source without test domains, test samples are dealt in each client's share of
-    each class. Clients follow the sorted ids (the source's order for domains). `clients` is the number of ids;
-    `sample_ids: true` takes fewer of them, chosen at random, and leaves out the others' samples.
+    Without ids of the test samples, these are dealt in each client's share of each class. Clients follow the sorted ids
+    (the source's order for domains). The number of clients is the number of ids.
 
     >>> data = labels_only([0, 1, 1], domain=[1, 0, 1], domains=["north", "south"])
     >>> Natural().deal(data, data, 2, rng).train.sizes
     array([1, 2])
     """
 
-    owners: Path | None = None
-    test_owners: Path | None = None
-    sample_ids: bool = False
+    owners: Path | None = Field(
+        None,
+        description="Path of a `.npy` file with the id (number or word) of each training sample; null takes the "
+        "source's domains.",
+        examples=["writers.npy"],
+    )
+    test_owners: Path | None = Field(
+        None,
+        description="Path of a `.npy` file with the id of each test sample; null deals test samples in each "
+        "client's share of each class.",
+    )
+    sample_ids: bool = Field(
+        False,
+        description="Whether `clients` may be smaller than the number of ids; ids are then chosen at random, and "
+        "the samples of the others are left out.",
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         if self.test_owners is not None and self.owners is None:

@@ -29,8 +29,19 @@ class Pachinko(Partition):
     array([120, 120, 120, 120, 120, 120, 120, 120, 120, 120])
     """
 
-    alpha: float = Field(0.3, gt=0, allow_inf_nan=False)
-    beta: float = Field(10.0, gt=0, allow_inf_nan=False)
+    alpha: float = Field(
+        0.3,
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution over superclasses; small values mean strong skew.",
+    )
+    beta: float = Field(
+        10.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution over the classes within a superclass; small "
+        "values mean strong skew.",
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         coarse = np.array(coarse_labels(train.classes))

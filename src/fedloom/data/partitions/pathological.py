@@ -16,11 +16,11 @@ from fedloom.data.partitions.partition import Dealt, Partition, partition
 
 @partition("pathological")
 class Pathological(Partition):
-    """Each client holds `classes_per_client` classes, of each a share in proportion to a draw from U(low, high).
+    """Each client holds a few classes, of each a share in proportion to a draw from U(low, high).
 
     Fed-CO2's label skew (CIFAR-10 2, CIFAR-100 10 classes per client) and the released code of FedSSA, after Shamsian
     et al. 2021 (pFedHN). Every class has k = classes_per_client N / C holders (a whole number), chosen as in
-    `classes`; each draws q ~ U(0.4, 0.6), its share is q / sum of the k draws, and it gets floor(n_c share) samples
+    `classes`; each draws q ~ U(low, high), its share is q / sum of the k draws, and it gets floor(n_c share) samples
     of the class, of the training and of the test set alike. What the rounding leaves, up to k - 1 samples of a class,
     goes to nobody.
 
@@ -30,9 +30,23 @@ class Pathological(Partition):
     array([4, 4, 4, 4, 4, 4, 4, 4, 4, 4])
     """
 
-    classes_per_client: int = Field(ge=1)
-    low: float = Field(0.4, gt=0, allow_inf_nan=False)
-    high: float = Field(0.6, gt=0, allow_inf_nan=False)
+    classes_per_client: int = Field(
+        ge=1,
+        description="Number of classes that each client holds.",
+        examples=[2],
+    )
+    low: float = Field(
+        0.4,
+        gt=0,
+        allow_inf_nan=False,
+        description="Lower end of the uniform draw that decides a client's share of a class.",
+    )
+    high: float = Field(
+        0.6,
+        gt=0,
+        allow_inf_nan=False,
+        description="Upper end of the uniform draw that decides a client's share of a class.",
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Pathological:

@@ -16,8 +16,7 @@ from fedloom.data.views import Views, starts
 class Quantity(Partition):
     """Quantity skew: sizes drawn from Dirichlet(alpha, ..., alpha), labels as they come (no label skew).
 
-    Li et al. 2022 (NIID-Bench, arXiv 2102.02079). Redrawn until every client has `min_samples` training samples, at
-    most `max_draws` times. Test views take the same shares.
+    Li et al. 2022 (NIID-Bench, arXiv 2102.02079). Test views take the same shares.
 
     >>> data = labels_only([0, 1] * 500)
     >>> sizes = Quantity(alpha=0.5).deal(data, data, 5, rng).train.sizes
@@ -25,9 +24,23 @@ class Quantity(Partition):
     (1000, True)
     """
 
-    alpha: float = Field(gt=0, allow_inf_nan=False)
-    min_samples: int = Field(10, ge=0)
-    max_draws: int = Field(1000, ge=1)
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution over clients; small values mean very unequal sizes.",
+        examples=[0.5],
+    )
+    min_samples: int = Field(
+        10,
+        ge=0,
+        description="Smallest number of training samples of a client; the draw is repeated until every client has "
+        "as many.",
+    )
+    max_draws: int = Field(
+        1000,
+        ge=1,
+        description="Largest number of draws before the partition is refused.",
+    )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("quantity", clients, self.min_samples, len(train))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.client_splits import hold_out
@@ -18,13 +19,17 @@ from fedloom.data.skews.skew import Skew, skew
 class LabelNoise(Skew):
     """Symmetric label noise: floor(share n_k) random training samples of each client get another class, all alike.
 
-    `share` is one number in [0, 1], or one per client. Validation and test labels stay true. After the partition, so
-    that label skew is that of the true labels; class counts show the labels that clients see.
+    Validation and test labels stay true. After the partition, so that label skew is that of the true labels; class
+    counts show the labels that clients see.
 
         skews: [{name: label-noise, share: 0.2}]
     """
 
-    share: float | tuple[float, ...]
+    share: float | tuple[float, ...] = Field(
+        description="Share of a client's training samples that get a wrong label, from 0 to 1: one number, or one "
+        "per client.",
+        examples=[0.2],
+    )
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         shares, classes = per_client("share", self.share, scenario.clients), scenario.num_classes

@@ -17,14 +17,19 @@ class LongTail(Skew):
     """Exponential long tail over all clients, before the partition; the test set stays as it is.
 
     Class j of 0 .. C-1 keeps n_j = floor(n_max (1 / rho)^(j / (C - 1))) random training samples, n_max = n / C, or all
-    it has if it has fewer. rho is the largest class over the smallest. Cao et al. 2019 (arXiv 1906.07413), as in the
-    released code of FedSKC and FedSC, where the config key is 1 / rho.
+    it has if it has fewer. Cao et al. 2019 (arXiv 1906.07413), as in the released code of FedSKC and FedSC, where the
+    config key is 1 / rho.
 
     >>> tail_counts(50_000 / 10, 10, rho=100)
     array([5000, 2997, 1796, 1077,  645,  387,  232,  139,   83,   50])
     """
 
-    rho: float = Field(ge=1, allow_inf_nan=False)
+    rho: float = Field(
+        ge=1,
+        allow_inf_nan=False,
+        description="Size of the largest class divided by the size of the smallest; 1 keeps all classes alike.",
+        examples=[100],
+    )
 
     def thin(self, train: Dataset, kept: Indices, rng: np.random.Generator) -> Indices:
         classes = train.num_classes

@@ -26,18 +26,27 @@ class Noise(Skew):
     Fed-CO2, Fig. 5 (10 clients, sigma 0, 5, 10, 15, 20). Drawn once per image, from a stream that does not depend on
     who holds it; the same for all methods, in training, validation and test views.
 
-    noise_space: "pixel" adds sigma_i / 255 of the full range (0 to the largest training value) and clips to it, before
-    normalisation. "normalised-clamped" is what Fed-CO2's released code did, but for drawing anew at every access: after
-    normalisation, sigma_i in normalised units, then clamped to [0, 255], which cuts every value below the mean.
-
-    The changed copy is float32, four times the size of bytes; `rounded: true` keeps bytes, to whole grey levels.
-
         skews: [{name: noise, sigma: 15}]
     """
 
-    sigma: float = Field(ge=0, allow_inf_nan=False)
-    noise_space: Literal["pixel", "normalised-clamped"] = "pixel"
-    rounded: bool = False
+    sigma: float = Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="Standard deviation of the noise of the last client, in grey levels of 255.",
+        examples=[15],
+    )
+    noise_space: Literal["pixel", "normalised-clamped"] = Field(
+        "pixel",
+        description="Scale of the noise. `pixel` adds sigma_i / 255 of the full range (0 to the largest training "
+        "value) and clips to it, before normalisation. `normalised-clamped` adds sigma_i after normalisation and "
+        "then clamps to [0, 255], which cuts every value below the mean: Fed-CO2's released code, but for its new "
+        "draw at every access.",
+    )
+    rounded: bool = Field(
+        False,
+        description="Whether changed images are rounded to whole grey levels and stored as bytes; otherwise they "
+        "are float32, which takes four times the memory.",
+    )
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         require_images(self.kind, scenario.train_set)

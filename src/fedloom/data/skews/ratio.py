@@ -17,15 +17,25 @@ from fedloom.data.skews.skew import Skew, skew
 class Ratio(Skew):
     """Data ratio: each client trains on a random part of its training samples; validation and test stay.
 
-    `ratio`: one number, or one per client. Without `base`, client k keeps floor(ratio n_k) samples, ratio in (0, 1].
-    With it, floor(ratio base), so that a ratio above 1 is possible: Fed-CO2's Fig. 6 is base 743.8 and ratio 0.2, 0.4,
-    0.6, 1 or 2, over clients that hold 1,487 images or more. At one seed, smaller ratios keep a subset of larger ones.
+    Fed-CO2's Fig. 6 is base 743.8 and ratio 0.2, 0.4, 0.6, 1 or 2, over clients that hold 1,487 images or more. At one
+    seed, smaller ratios keep a subset of larger ones.
 
         skews: [{name: ratio, ratio: 0.4, base: 743.8}]
     """
 
-    ratio: float | tuple[float, ...]
-    base: float | None = Field(None, gt=0, allow_inf_nan=False)
+    ratio: float | tuple[float, ...] = Field(
+        description="Share of the training samples that a client keeps, above 0: one number, or one per client. It "
+        "is at most 1, unless `base` is set.",
+        examples=[0.4],
+    )
+    base: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Number of samples that `ratio` is a share of: client k keeps floor(ratio base) samples. Null "
+        "takes the client's own number.",
+        examples=[743.8],
+    )
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         ratios, sizes = per_client("ratio", self.ratio, scenario.clients), scenario.train.sizes

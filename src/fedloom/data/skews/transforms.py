@@ -24,7 +24,7 @@ _AT_ONCE = 4096
 
 @skew("transforms")
 class Transforms(Skew):
-    """Feature skew without other data: client k sees all its images, training and test, through `of[k mod len(of)]`.
+    """Feature skew without other data: client k sees all its images, training and test, through one fixed transform.
 
     rotate90, rotate180, rotate270: by quarter turns, counter-clockwise (images must be square); invert: black for
     white; contrast: half the distance to mid-grey; blur: mean of 3 x 3 pixels, edges repeated. White is the largest
@@ -33,7 +33,12 @@ class Transforms(Skew):
         skews: [{name: transforms, of: [none, rotate90, invert]}]
     """
 
-    of: tuple[Name, ...] = Field(("none", "rotate90", "rotate180", "rotate270"), min_length=1)
+    of: tuple[Name, ...] = Field(
+        ("none", "rotate90", "rotate180", "rotate270"),
+        min_length=1,
+        description="List of transforms; client k has number k mod the length of the list.",
+        examples=[["none", "rotate90", "invert"]],
+    )
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         require_images(self.kind, scenario.train_set)

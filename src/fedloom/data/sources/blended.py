@@ -25,19 +25,38 @@ _PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 class Blended(ImageSource):
     """Colour images [3, size, size]: |photograph - digit| per pixel and channel, the recipe of Ganin et al. 2016.
 
-    Digits are scikit-learn's (`digits: digits`) or MNIST's (`digits: mnist`, found at `path`), each one `copies` times
-    on another patch of the two photographs that scikit-learn ships; training digits lie on their left three quarters,
-    test digits on the right quarter. The same `source_seed` gives the same images. A stand-in of its own: its figures
-    say nothing about any published set of blended digits.
+    Digits lie on patches of the two photographs that scikit-learn ships; training digits on their left three quarters,
+    test digits on the right quarter. A stand-in of its own: its figures say nothing about any published set of blended
+    digits.
     """
 
     model: ClassVar[str] = "fedbn-digits-cnn"
 
-    digits: Literal["digits", "mnist"] = "digits"
-    path: Path | None = None
-    size: int = Field(28, ge=8, le=128)
-    copies: int = Field(1, ge=1, le=100)
-    source_seed: int = Field(0, ge=0)
+    digits: Literal["digits", "mnist"] = Field(
+        "digits",
+        description="Digits that are blended in: scikit-learn's 8x8 images, or MNIST's.",
+    )
+    path: Path | None = Field(
+        None,
+        description="Folder, archive or .npz file of MNIST, for `digits: mnist`; null searches `$FEDLOOM_DATA/mnist`.",
+    )
+    size: int = Field(
+        28,
+        ge=8,
+        le=128,
+        description="Height and width of the images, in pixels.",
+    )
+    copies: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="Number of images made of each digit, each on another patch.",
+    )
+    source_seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of the images; the same seed gives the same images.",
+    )
 
     def files(self) -> Sequence[Path]:
         return [*_photographs(), *self._digits().files()]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from fedloom.core.errors import DataError
 from fedloom.data.cache import Entry, Writer, cached
@@ -20,7 +20,14 @@ from fedloom.data.sources.source import Source, Splits
 Allocate = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
 """Makes the array for "train.x" or "test.x", on disk where a cache entry is being made."""
 
-Normalise = Literal["own", "unit", "half", "published"]
+Normalise = Annotated[
+    Literal["own", "unit", "half", "published"],
+    Field(
+        description="Scaling of the pixels: `own` subtracts the mean and divides by the standard deviation of this "
+        "training set, per channel; `unit` gives values in [0, 1]; `half` gives values in [-1, 1] (mean and deviation "
+        "0.5); `published` takes the values that the papers print."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +122,7 @@ class CachedSource(Source):
 
 
 class ImageSource(CachedSource):
-    """Base of image sources. `normalise`: own (mean and standard deviation of this training set, per channel), unit
-    (pixels in [0, 1]), half (pixels in [-1, 1]: mean and deviation 0.5), published (the values the papers print).
-    """
+    """Base of image sources."""
 
     published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
     """Printed mean and deviation per channel, of pixels in [0, 1]."""

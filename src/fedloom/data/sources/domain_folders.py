@@ -31,7 +31,7 @@ class _DomainFolders(PublishedImages):
 
     Where a domain has lists `<domain>_train.txt` and `<domain>_test.txt` (lines "path label", classes taken from the
     path), they decide; without them 20 % of each class are test, the same in every run, and the training pictures
-    come in shuffled order. `per_domain` takes only the first training pictures of each domain (the papers' prefixes).
+    come in shuffled order.
     """
 
     domain_names: ClassVar[tuple[str, ...]]
@@ -39,8 +39,18 @@ class _DomainFolders(PublishedImages):
     model: ClassVar[str] = "fedbn-alexnet"
 
     normalise: Normalise = "unit"
-    size: int = Field(256, ge=1, le=2048)
-    per_domain: int | None = Field(None, ge=1)
+    size: int = Field(
+        256,
+        ge=1,
+        le=2048,
+        description="Height and width that pictures are resized to, in pixels.",
+    )
+    per_domain: int | None = Field(
+        None,
+        ge=1,
+        description="Number of training pictures of each domain that are used, the first ones of its list; null "
+        "takes all.",
+    )
 
     def layouts(self) -> Sequence[tuple[str, str]]:
         return [("", f"{self.domain_names[0]}/"), (self.folder, f"{self.domain_names[0]}/"), (f"{self.folder}.zip", "")]

@@ -24,23 +24,47 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 @source("domains")
 class Domains(ImageSource):
-    """Image sources with the same classes, each a domain: resized to `size` x `size`, gray replicated to `channels`.
+    """Image sources with the same classes, each a domain: resized to one size, gray replicated to colour.
     Classes are matched by name, and numbered as the first source has them.
 
-    `parts` are names of sources, or mappings {name, source, and the source's own keys}; `paths` gives the path of a
-    part by its name. Training images of each domain are in shuffled order, the same in every run, and `per_domain`
-    takes only the first ones (Fed-CO2: 743). Official test sets stay whole and apart, unless `pool_splits` says to
-    merge both parts and to hold out 20 % of each class anew, as FedBN and Fed-CO2 did.
+    Training images of each domain are in shuffled order, the same in every run. Official test sets stay whole and
+    apart, unless they are pooled.
     """
 
     model: ClassVar[str] = "fedbn-digits-cnn"
 
-    parts: tuple[str | dict[str, Any], ...] = Field(min_length=1)
-    paths: dict[str, Path] = Field({})
-    size: int = Field(28, ge=1, le=2048)
-    channels: Literal[1, 3] = 3
-    per_domain: int | None = Field(None, ge=1)
-    pool_splits: bool = False
+    parts: tuple[str | dict[str, Any], ...] = Field(
+        min_length=1,
+        description="Sources of the domains: names, or mappings {name: domain, source: source, and the source's "
+        "own keys}.",
+        examples=[["mnist", "usps"]],
+    )
+    paths: dict[str, Path] = Field(
+        {},
+        description="Path of the files of a part, by its name.",
+        examples=[{"mnist": "data/mnist"}],
+    )
+    size: int = Field(
+        28,
+        ge=1,
+        le=2048,
+        description="Height and width that images are resized to, in pixels.",
+    )
+    channels: Literal[1, 3] = Field(
+        3,
+        description="Number of channels of the images: 1 for gray, 3 for colour.",
+    )
+    per_domain: int | None = Field(
+        None,
+        ge=1,
+        description="Number of training images of each domain that are used, the first ones; null takes all. "
+        "Fed-CO2 takes 743.",
+    )
+    pool_splits: bool = Field(
+        False,
+        description="Whether training and test images of each domain are merged and 20 % of each class held out "
+        "anew, as FedBN and Fed-CO2 did.",
+    )
     normalise: Normalise = "half"
 
     @model_validator(mode="after")

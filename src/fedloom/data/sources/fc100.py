@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from fedloom.data.dataset import Dataset
 from fedloom.data.sources.cached import Normalise, own_moments
@@ -32,13 +33,16 @@ class FC100(CIFAR100):
     """FC100 (Oreshkin et al. 2018): CIFAR-100 split by superclass into 60 training, 20 validation and 20 test classes.
 
     Training data are all images of the 60 base classes, official test images included; the test set holds other
-    classes, the 20 of `novel`, so that only `evaluation: {protocol: few-shot}` can test on it. Files and keys as for
-    cifar100, of which it uses the cache entry. `normalise: own` is by the base images: nothing of a new class is known
-    in training.
+    classes, so that only `evaluation: {protocol: few-shot}` can test on it. Files and keys as for cifar100, of which it
+    uses the cache entry. With `normalise: own` pixels are scaled by the base images: nothing of a new class is known in
+    training.
     """
 
     model: ClassVar[str] = "resnet10"
-    novel: Literal["val", "test"] = "test"
+    novel: Literal["val", "test"] = Field(
+        "test",
+        description="Classes of the test set: the 20 validation or the 20 test classes.",
+    )
     normalise: Normalise = "own"
 
     def files(self) -> Sequence[Path]:

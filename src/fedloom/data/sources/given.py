@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from fedloom.core.errors import DataError
 from fedloom.data.sources.source import Source, Splits, source
 
 
 @source("given")
 class Given(Source):
-    """A `Scenario` made in Python and passed to `fedloom.run`. `digest` is its fingerprint: a run folder can only be
-    resumed with the same data.
-    """
+    """A `Scenario` made in Python and passed to `fedloom.run`."""
 
-    digest: str
+    digest: str = Field(
+        description="Fingerprint of the scenario; a run folder can only be resumed with the same data.",
+    )
 
     def load(self) -> Splits:
         raise DataError("source given: this run used a scenario made in Python; pass it to fedloom.run to go on")

@@ -26,32 +26,80 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @source("hf")
 class HuggingFace(ImageSource):
-    """A classification set from the Hugging Face hub or a local folder of one: images, or texts if `text` is given.
+    """A classification set from the Hugging Face hub or a local folder of one: images or texts.
 
-    `dataset`, `subset` and `revision` as in `datasets.load_dataset`; `image` or `text`, and `label`, are column names;
-    without `test_split` 20 % of each class are held out, the same in every run. Where both splits state class names,
-    labels are matched by name. Images become `channels` x `size` x `size`, read as those of `image-folder` are; texts
-    become token ids, see `TextSource`. The output format of a dataset (torch, numpy, ...) is not used. The only source
-    that may touch the network; `offline` forbids it. Parsed arrays are cached when `revision` is a commit hash, since
+    Where both splits state class names, labels are matched by name. Images are read as those of `image-folder` are;
+    texts become token ids, see `TextSource`. The output format of a dataset (torch, numpy, ...) is not used.
+    The only source that may touch the network. Parsed arrays are cached when `revision` is a commit hash, since
     only that always means the same data.
     """
 
     later: ClassVar[frozenset[str]] = frozenset({"tokens"})
 
-    dataset: str
-    subset: str | None = None
-    revision: str | None = None
-    offline: bool = False
-    train_split: str = "train"
-    test_split: str | None = "test"
-    image: str = "image"
-    text: str | None = None
-    label: str = "label"
-    size: int = Field(32, ge=1, le=2048)
-    channels: Literal[1, 3] = 3
-    vocabulary: int = Field(10_000, ge=3)
-    length: int = Field(200, ge=1)
-    tokens: Tokens | None = Field(None, description="How texts are split: see `TextSource`.")
+    dataset: str = Field(
+        description="Name of the data set on the hub, or path of a local folder.",
+        examples=["ylecun/mnist"],
+    )
+    subset: str | None = Field(
+        None,
+        description="Name of the data set's configuration, as `name` in `datasets.load_dataset`; null takes the "
+        "default one.",
+    )
+    revision: str | None = Field(
+        None,
+        description="Branch, tag or commit hash of the data set; null takes the newest version. Only a commit hash "
+        "lets the parsed arrays be cached.",
+    )
+    offline: bool = Field(
+        False,
+        description="Whether the network may not be used.",
+    )
+    train_split: str = Field(
+        "train",
+        description="Name of the split with the training samples.",
+    )
+    test_split: str | None = Field(
+        "test",
+        description="Name of the split with the test samples; null holds out 20 % of each class, the same in every "
+        "run.",
+    )
+    image: str = Field(
+        "image",
+        description="Column of the images.",
+    )
+    text: str | None = Field(
+        None,
+        description="Column of the texts; null reads images.",
+    )
+    label: str = Field(
+        "label",
+        description="Column of the classes.",
+    )
+    size: int = Field(
+        32,
+        ge=1,
+        le=2048,
+        description="Height and width that images are resized to, in pixels.",
+    )
+    channels: Literal[1, 3] = Field(
+        3,
+        description="Number of channels of the images: 1 for gray, 3 for colour.",
+    )
+    vocabulary: int = Field(
+        10_000,
+        ge=3,
+        description="Number of token ids for texts, with padding and unknown tokens included.",
+    )
+    length: int = Field(
+        200,
+        ge=1,
+        description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end.",
+    )
+    tokens: Tokens | None = Field(
+        None,
+        description="Unit that texts are split into, `words` or `characters`; null splits into words, and refuses "
+        "texts without spaces.",
+    )
     normalise: Normalise = "own"
 
     def load(self) -> Splits:

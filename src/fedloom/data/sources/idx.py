@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
@@ -80,13 +81,16 @@ def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] 
 
 @source("idx")
 class Idx(ImageSource):
-    """Any set of MNIST's four IDX files (train/t10k, images/labels, .gz or not) in the folder `path`.
+    """Any set of MNIST's four IDX files (train/t10k, images/labels, .gz or not) in a folder.
 
     Labels are whole numbers from 0; others are the names of their classes. Pixels are scaled by the training set's own
     mean and standard deviation.
     """
 
-    path: Path
+    path: Path = Field(
+        description="Path of the folder with the four files.",
+        examples=["data/mnist"],
+    )
 
     def files(self) -> Sequence[Path]:
         files = Files(self.path)

@@ -60,19 +60,35 @@ def parse_class_folders(
 
 @source("image-folder")
 class ImageFolder(ImageSource):
-    """Any pictures in class folders, at `path`: a folder or an archive (.zip, .tar.gz).
+    """Any pictures in class folders, in a folder or an archive (.zip, .tar.gz).
 
-    train/<class>/* and test/<class>/*, or <class>/train/* and <class>/test/*, or <class>/* alone: then `test_share` of
+    train/<class>/* and test/<class>/*, or <class>/train/* and <class>/test/*, or <class>/* alone: then a share of
     each class is held out, the same in every run. Parts may be spelled as is usual ("Train", "val_images", "Testing
     Set"), and folders may lie around all of it. Without a test folder, validation pictures are the test set. Each
-    picture is turned as its EXIF orientation says and resized to `size` x `size`. PNG, JPEG, BMP, GIF, WebP, TIFF and
+    picture is turned as its EXIF orientation says and resized. PNG, JPEG, BMP, GIF, WebP, TIFF and
     PPM are read; other files are counted in a note. Pixels with 12 or 16 bits keep their levels, as real numbers.
     """
 
-    path: Path
-    size: int = Field(64, ge=1, le=2048)
-    channels: Literal[1, 3] = 3
-    test_share: float = Field(0.2, gt=0, lt=1)
+    path: Path = Field(
+        description="Path of the folder or the archive.",
+        examples=["photos"],
+    )
+    size: int = Field(
+        64,
+        ge=1,
+        le=2048,
+        description="Height and width that pictures are resized to, in pixels.",
+    )
+    channels: Literal[1, 3] = Field(
+        3,
+        description="Number of channels of the images: 1 for gray, 3 for colour.",
+    )
+    test_share: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of each class that is held out as test pictures where the folder has no test part.",
+    )
 
     def files(self) -> Sequence[Path]:
         if not self.path.exists():

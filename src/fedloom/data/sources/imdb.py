@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.files import Files, open_files, verify_md5
@@ -20,7 +21,7 @@ _CLASSES = ("neg", "pos")
 
 @source("imdb")
 class IMDB(TextSource):
-    """IMDB (Maas et al. 2011): 25,000 + 25,000 film reviews, classes neg and pos; `length` token ids a text.
+    """IMDB (Maas et al. 2011): 25,000 + 25,000 film reviews as token ids, classes neg and pos.
 
     `aclImdb_v1.tar.gz` or its folder (train/pos/*.txt and so on; unsup/ is not used), or `imdb_train.tsv` and
     `imdb_test.tsv` with lines label, file, text. The training set is in shuffled order, the same in every run: the
@@ -30,8 +31,14 @@ class IMDB(TextSource):
     publisher: ClassVar[str] = "Stanford's AI lab as aclImdb_v1.tar.gz"
     checksums: ClassVar[dict[str, str]] = {"aclImdb_v1.tar.gz": "7c2ac02c03563afcf9b574c7e56c153a"}
 
-    path: Path | None = None
-    verify: bool = True
+    path: Path | None = Field(
+        None,
+        description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`.",
+    )
+    verify: bool = Field(
+        True,
+        description="Whether the archive is compared with the publisher's MD5.",
+    )
 
     def files(self) -> Sequence[Path]:
         found = self._found()

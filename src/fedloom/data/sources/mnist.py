@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocate, Parsed, Part
 from fedloom.data.sources.files import Files
@@ -42,8 +44,7 @@ class MNIST(PublishedImages):
 class FashionMNIST(MNIST):
     """Fashion-MNIST (Xiao et al. 2017, MIT licence): 60,000 + 10,000 images of 28x28, 10 classes.
 
-    Read from the folder `path`; without it, from where Debian's package `dataset-fashion-mnist` puts it. Official
-    test set kept. `limit` takes only the first images of the training set.
+    Official test set kept.
     """
 
     published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = ((0.2860,), (0.3530,))
@@ -60,7 +61,10 @@ class FashionMNIST(MNIST):
         "ankle boot",
     )
 
-    path: Path | None = _DEBIAN
+    path: Path | None = Field(
+        _DEBIAN,
+        description="Folder of the four IDX files; without it, the folder of Debian's package `dataset-fashion-mnist`.",
+    )
 
     def found(self) -> Path:
         if self.path is not None and not self.path.exists():
@@ -73,8 +77,8 @@ class FashionMNIST(MNIST):
 
 @source("emnist")
 class EMNIST(PublishedImages):
-    """EMNIST (Cohen et al. 2017): gray images of 28x28, 47 classes of digits and letters. `subset` bymerge (697,932 +
-    116,323 images) or balanced (112,800 + 18,800). The published `gzip.zip`, or its IDX files in a folder.
+    """EMNIST (Cohen et al. 2017): gray images of 28x28, 47 classes of digits and letters. The published `gzip.zip`, or
+    its IDX files in a folder.
 
     The published images are transposed; they are turned upright here, as MNIST's are.
     """
@@ -84,7 +88,10 @@ class EMNIST(PublishedImages):
     class_names: ClassVar[tuple[str, ...]] = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
     model: ClassVar[str] = "emnist-cnn"
 
-    subset: Literal["bymerge", "balanced"] = "bymerge"
+    subset: Literal["bymerge", "balanced"] = Field(
+        "bymerge",
+        description="Part of EMNIST: bymerge (697,932 + 116,323 images) or balanced (112,800 + 18,800 images).",
+    )
 
     def layouts(self) -> Sequence[tuple[str, str]]:
         first = f"emnist-{self.subset}-{_FIRST}"

@@ -25,23 +25,44 @@ class Nodes(Source):
     """Data that every node of a real federation reads from its own disk; its own file says where. The keys here are
     what all nodes share, and the server knows no more than these.
 
-    `classes`: all names, in their order. `shape` of a sample, e.g. [1, 28, 28]; or `features` of a table: "age" for a
-    measured column, "sex=f" for a word of a column, which is 1 or 0. `values`: samples are numbers, or bytes from 0 to
-    255 as those of pictures. `mean`, `std`: nets see (stored value - mean) / std, per channel or feature. Without them
-    bytes are divided by 255, numbers are left alone, and measured columns of a table are standardised: nodes tell the
-    count, mean and squares of each when they join.
+    Without mean and standard deviation, bytes are divided by 255, numbers are left alone, and measured columns of a
+    table are standardised: nodes report the count, mean and squares of each when they join.
 
         scenario: {source: nodes, clients: 3, classes: [well, ill], features: [age, pressure, sex=f, sex=m]}
     """
 
     model: ClassVar[str] = "mlp"
 
-    classes: tuple[str, ...] = Field(min_length=2)
-    shape: tuple[int, ...] | None = None
-    features: tuple[str, ...] | None = Field(None, min_length=1)
-    values: Literal["numbers", "bytes"] = "numbers"
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    classes: tuple[str, ...] = Field(
+        min_length=2,
+        description="Names of all classes, in the order of their numbers.",
+        examples=[["well", "ill"]],
+    )
+    shape: tuple[int, ...] | None = Field(
+        None,
+        description="Shape of a sample; null takes the length of `features`.",
+        examples=[[1, 28, 28]],
+    )
+    features: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        description='Features of a table: "age" for a measured column, "sex=f" for a word of a column, which is 1 '
+        "or 0.",
+        examples=[["age", "sex=f", "sex=m"]],
+    )
+    values: Literal["numbers", "bytes"] = Field(
+        "numbers",
+        description="Type of the stored values: `numbers`, or `bytes` from 0 to 255 as those of pictures.",
+    )
+    mean: tuple[float, ...] | None = Field(
+        None,
+        description="Mean that is subtracted from stored values, per channel or feature, before the net sees them.",
+    )
+    std: tuple[float, ...] | None = Field(
+        None,
+        description="Standard deviation that stored values are divided by, per channel or feature, after `mean` is "
+        "subtracted.",
+    )
 
     @field_validator("classes", mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
@@ -136,14 +137,17 @@ def parse_npz(path: Path, new: Allocate, classes: Sequence[str] | None = None) -
 
 @source("npz")
 class Npz(ImageSource):
-    """Any `.npz` with `x_train, y_train, x_test, y_test` (the Keras convention) and optional `classes`, at `path`.
+    """Any `.npz` with `x_train, y_train, x_test, y_test` (the Keras convention) and optional `classes`.
 
     Images [n, h, w], [n, h, w, c] or [n, c, h, w], volumes [n, c, d, h, w]; uint8 or real numbers; or features [n, d].
     Labels are integers from 0, or words; other integers are the names of their classes. Images and volumes are scaled
     by the training set's own mean and standard deviation per channel.
     """
 
-    path: Path
+    path: Path = Field(
+        description="Path of the .npz file.",
+        examples=["data.npz"],
+    )
 
     def files(self) -> Sequence[Path]:
         if not self.path.exists():

@@ -48,18 +48,27 @@ def holds(home: Path, place: str, needed: str) -> bool:
 
 
 class PublishedImages(ImageSource):
-    """Base of sets with published files. `path` is the folder they are in, or the archive or .npz file itself; without
-    it, `$FEDLOOM_DATA/<source>` is searched. `verify` compares archives with the publisher's MD5 where there is one.
-    `limit` takes only the first images of the training set, in the order of the files.
-    """
+    """Base of sets with published files."""
 
     publisher: ClassVar[str] = ""
     class_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
     checksums: ClassVar[dict[str, str]] = {}
 
-    path: Path | None = None
-    verify: bool = True
-    limit: int | None = Field(None, ge=1)
+    path: Path | None = Field(
+        None,
+        description="Folder of the published files, or the archive or .npz file itself; null searches "
+        "`$FEDLOOM_DATA/<source>`.",
+    )
+    verify: bool = Field(
+        True,
+        description="Whether archives are compared with the publisher's MD5 where there is one.",
+    )
+    limit: int | None = Field(
+        None,
+        ge=1,
+        description="Number of training images that are used, the first ones in the order of the files; null takes "
+        "all.",
+    )
 
     def load(self) -> Splits:
         splits = super().load()

@@ -21,16 +21,33 @@ class Rendered(ImageSource):
     """Colour images [3, size, size] of digits drawn from the twelve DejaVu text fonts that matplotlib ships.
 
     Font, height (half to nine tenths of the image), turn (up to 25 degrees), place and the colours of digit and ground
-    are drawn anew for each image; classes take turns. The same `source_seed` gives the same images under the same
-    version of Pillow. A stand-in of its own: its figures say nothing about any published set of rendered digits.
+    are drawn anew for each image; classes take turns. A stand-in of its own: its figures say nothing about any
+    published set of rendered digits.
     """
 
     model: ClassVar[str] = "fedbn-digits-cnn"
 
-    size: int = Field(28, ge=8, le=256)
-    per_class: int = Field(800, ge=1)
-    test_per_class: int = Field(200, ge=1)
-    source_seed: int = Field(0, ge=0)
+    size: int = Field(
+        28,
+        ge=8,
+        le=256,
+        description="Height and width of the images, in pixels.",
+    )
+    per_class: int = Field(
+        800,
+        ge=1,
+        description="Number of training images of each class.",
+    )
+    test_per_class: int = Field(
+        200,
+        ge=1,
+        description="Number of test images of each class.",
+    )
+    source_seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of the images; the same seed gives the same images under the same version of Pillow.",
+    )
 
     def files(self) -> Sequence[Path]:
         return _fonts()

@@ -53,8 +53,7 @@ class Splits:
 class Source(BaseModel):
     """Base of all sources: its fields are its config keys, `load()` reads the data.
 
-    Subclasses register with `@source("name")`. Loading is done once per scenario. `offline` promises that the network
-    is not touched; it changes nothing but for the source `hf`, the only one that ever does.
+    Subclasses register with `@source("name")`. Loading is done once per scenario.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,7 +65,12 @@ class Source(BaseModel):
     """Keys of this class that runs of earlier versions do not know; bases name theirs. At their default they are not
     written, so that these runs keep their fingerprint and resume."""
 
-    offline: bool = Field(False, exclude=True)
+    offline: bool = Field(
+        False,
+        exclude=True,
+        description="Whether the network may not be used. It only matters for the source `hf`; no other source "
+        "uses the network.",
+    )
 
     _home = field_validator("*")(in_full)
 

@@ -127,20 +127,26 @@ def token_notes(ids: np.ndarray, origin: str) -> list[str]:
 
 
 class TextSource(CachedSource):
-    """Base of text sources. `vocabulary`: number of token ids, with 0 for padding and 1 for unknown tokens, the rest by
-    frequency in the training texts; `length`: tokens per text, cut or padded at the end. `tokens`: words, or characters
-    for texts without spaces between words; without the key words, and texts without spaces are refused.
-    """
+    """Base of text sources."""
 
     model: ClassVar[str] = "bilstm"
     later: ClassVar[frozenset[str]] = frozenset({"tokens"})
 
-    vocabulary: int = Field(10_000, ge=3)
-    length: int = Field(200, ge=1)
+    vocabulary: int = Field(
+        10_000,
+        ge=3,
+        description="Number of token ids, with 0 for padding and 1 for unknown tokens; the others are the most "
+        "frequent tokens of the training texts.",
+    )
+    length: int = Field(
+        200,
+        ge=1,
+        description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end.",
+    )
     tokens: Tokens | None = Field(
         None,
-        description="words, or characters for texts without spaces between words (Chinese, Thai, DNA); without it "
-        "words, and texts without spaces are refused.",
+        description="Unit that texts are split into: `words`, or `characters` for texts without spaces between "
+        "words (Chinese, Thai, DNA). Null splits into words, and refuses texts without spaces.",
     )
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:

@@ -61,16 +61,28 @@ def _other_separator(line: str) -> str:
 
 @source("tsv")
 class Tsv(TextSource):
-    """Labelled texts in the UTF-8 files `train_file` and `test_file` of the folder `path`; `length` token ids a text.
+    """Labelled texts in two UTF-8 files of a folder, as token ids.
 
-    A line is label<TAB>text or label<TAB>file<TAB>text (with another `separator`, label and text only), and there is no
+    A line is label<TAB>text or label<TAB>file<TAB>text (with another separator, label and text only), and there is no
     header. Labels are integers or words; classes are those of the training file.
     """
 
-    path: Path
-    train_file: str = "train.tsv"
-    test_file: str = "test.tsv"
-    separator: str = Field("\t", min_length=1)
+    path: Path = Field(
+        description="Path of the folder with the two files.",
+    )
+    train_file: str = Field(
+        "train.tsv",
+        description="File name of the training texts.",
+    )
+    test_file: str = Field(
+        "test.tsv",
+        description="File name of the test texts.",
+    )
+    separator: str = Field(
+        "\t",
+        min_length=1,
+        description="Text between label and text of a line; the default is a tab.",
+    )
 
     def files(self) -> Sequence[Path]:
         names = [self.train_file, self.test_file]

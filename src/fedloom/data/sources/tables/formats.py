@@ -15,18 +15,12 @@ from fedloom.data.sources.tables.source import TableSource
 
 @source("csv")
 class Csv(TableSource):
-    """Rows of a CSV file with a header: `label` names the column of the class, all others are numbers or words.
+    """Rows of a CSV file with a header: a column holds the class, all others are numbers or words.
 
-    `owner` names the column that says whose a row is; with `partition: natural` each owner becomes a client.
-    `features` names the columns to learn from, if not all, and `drop` those to leave out; `categorical` those whose
-    numbers are names. A categorical column becomes one feature for each word of the training rows, 1 or 0; a word that
-    is not among these is all 0. Test rows come from `test_path`; without it `test_share` of each class are held out,
-    with `owner` of each owner's rows, the same in every run. A column without a name, as pandas writes its row index,
-    is left out.
-
-    `separator` stands between cells. `decimal` and `thousands` say how numbers are written, `missing` which cells stand
-    for a missing value. Rows with missing values are refused, or left out with `incomplete: drop`. A column that is
-    mostly numbers or dates but for some cells, or that has nearly as many words as rows, is refused.
+    With `partition: natural` each owner becomes a client. A categorical column becomes one feature for each word of the
+    training rows, 1 or 0; a word that is not among these is all 0. A column without a name, as pandas writes its row
+    index, is left out. A column that is mostly numbers or dates but for some cells, or that has nearly as many words as
+    rows, is refused.
 
     Numbers are standardised when clients are dealt, by the rows that clients train on: mean and deviation see no test
     and no validation row.
@@ -36,7 +30,13 @@ class Csv(TableSource):
 
     later: ClassVar[frozenset[str]] = frozenset({"encoding"})
 
-    separator: str = Field(",", min_length=1, max_length=1)
+    separator: str = Field(
+        ",",
+        min_length=1,
+        max_length=1,
+        description="Character between the cells of a row.",
+        examples=[";"],
+    )
     encoding: str = Field("utf-8", description="The encoding of the file's text, such as latin-1 or cp1252.")
 
     @field_validator("encoding")

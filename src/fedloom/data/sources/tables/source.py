@@ -32,26 +32,51 @@ _SPELLING = ("missing", "decimal", "thousands")
 
 
 class TableSource(Source):
-    """Base of tables. `path`: the file; `test_path`: another one with the test rows. `label`: the column of the class.
-
-    owner: the column that says whose a row is. features: the columns to learn from; None takes all others. drop:
-    columns to leave out of these. categorical: columns of numbers that are names. Words are names anyway.
-    missing, decimal, thousands: how cells are written. incomplete: what becomes of rows with missing values.
-    """
+    """Base of tables, with one row per sample. Words are categories anyway."""
 
     model: ClassVar[str] = "mlp"
     later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", *_SPELLING})
     typed: ClassVar[bool] = False
     """Whether files state the kinds of their columns."""
 
-    path: Path
-    test_path: Path | None = None
-    label: str
-    owner: str | None = None
-    features: tuple[str, ...] | None = None
-    categorical: tuple[str, ...] = ()
-    test_share: float = Field(0.2, gt=0, lt=1)
-    drop: tuple[str, ...] = Field((), description="Columns that are left out.")
+    path: Path = Field(
+        description="Path of the file with the rows.",
+        examples=["patients.csv"],
+    )
+    test_path: Path | None = Field(
+        None,
+        description="Path of another file with the test rows; null holds out a share of the rows.",
+    )
+    label: str = Field(
+        description="Column of the class.",
+        examples=["ill"],
+    )
+    owner: str | None = Field(
+        None,
+        description="Column of the owner of a row, such as its hospital; null if rows have none.",
+        examples=["hospital"],
+    )
+    features: tuple[str, ...] | None = Field(
+        None,
+        description="Columns to learn from; null takes all columns but label and owner.",
+        examples=[["age", "pressure"]],
+    )
+    categorical: tuple[str, ...] = Field(
+        (),
+        description="Columns of numbers that are names of categories.",
+        examples=[["ward"]],
+    )
+    test_share: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of each class, and with `owner` of each owner's rows, that is held out for tests where "
+        "there is no `test_path`; the same rows in every run.",
+    )
+    drop: tuple[str, ...] = Field(
+        (),
+        description="Columns that are left out.",
+    )
     missing: tuple[str, ...] | None = Field(
         None,
         description="Cells that stand for a missing value, beside empty ones, in all columns. Without it NA, NaN, null "

@@ -1,0 +1,56 @@
+"""Every key of a config's sections and of the registries of data has a description that can be read alone."""
+
+from typing import get_args
+
+import pytest
+
+from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
+from fedloom.study.config import RunConfig
+from fedloom.study.explain import fields_of
+from fedloom.study.models import GivenModel, ModelConfig
+from fedloom.study.public import PublicConfig
+from fedloom.study.scenario_config import ScenarioConfig
+
+LONGEST = 45  # words of a sentence
+
+
+def sections_below(kind):
+    """A section's class, and those of the sections in it."""
+    yield kind
+    for field in fields_of(kind).values():
+        for annotation in (field.annotation, *get_args(field.annotation)):
+            if fields_of(annotation) is not None:
+                yield from sections_below(annotation)
+
+
+KINDS = dict.fromkeys([*sections_below(RunConfig), ScenarioConfig, PublicConfig, ModelConfig, GivenModel])
+for registry in (SOURCES, PARTITIONS, SKEWS, ATTACKS):
+    KINDS |= dict.fromkeys(kind for _, kind in registry if kind.__module__.startswith("fedloom."))
+KEYS = [(kind, name) for kind in KINDS for name in fields_of(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), KEYS, ids=lambda part: getattr(part, "__name__", part))
+def test_every_key_has_a_description_in_full_sentences(kind, name):
+    text = fields_of(kind)[name].description
+    assert text, f"{kind.__name__}.{name} has no description"
+    assert text[0].isupper(), text
+    assert text.endswith("."), text
+    assert len(text.split()) >= 3, text
+    assert "  " not in text
+    assert all(len(sentence.split()) <= LONGEST for sentence in text.split(". ")), text
+
+
+def test_the_walk_reaches_every_section_and_registry():
+    names = {f"{kind.__name__}.{name}" for kind, name in KEYS}
+    assert {"RunConfig.rounds", "OptimizerSpec.lr", "EngineChoice.workers", "FlowerConfig.max_norm"} <= names
+    assert {"Dirichlet.alpha", "Csv.decimal", "LabelFlip.share", "LongTail.rho", "OwnSplit.pool"} <= names
+
+
+@pytest.mark.parametrize(("kind", "name"), KEYS, ids=lambda part: getattr(part, "__name__", part))
+def test_examples_are_accepted_by_the_type(kind, name):
+    from pydantic import ConfigDict, TypeAdapter
+
+    field = fields_of(kind)[name]
+    adapter = TypeAdapter(field.annotation, config=ConfigDict(arbitrary_types_allowed=True)) if field.examples else None
+    for example in field.examples or ():
+        adapter.validate_python(example)
