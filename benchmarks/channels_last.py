@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from fedloom.core.streams import Streams
 from fedloom.nets import MODELS, build
-from fedloom.nets.live import Live
+from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 
 BATCH, SECONDS = 32, 3.0
@@ -39,7 +39,7 @@ def main() -> None:
         plain = build(name, input_shape=shape, num_classes=10, streams=Streams(0)).train()
         last, chosen = copy.deepcopy(plain), plain.channels_last
         plain.channels_last, last.channels_last = False, True  # type: ignore[misc]
-        plain, last = Live(plain).net, Live(last).net  # as engines lay them out
+        plain, last = LoadedNet(plain).net, LoadedNet(last).net  # as engines lay them out
         x, y = torch.randn(BATCH, *shape), torch.randint(0, 10, (BATCH,))
         taken: dict[str, list[float]] = {"plain": [], "last": []}
         until = time.perf_counter() + SECONDS

@@ -90,7 +90,7 @@ def golden_run(
     facts = {"clients": 3, "num_classes": 4, "rounds": rounds, "local_epochs": epochs or WORLD["epochs"]}
     task = Task.of(net, **facts, streams=Streams(0), optimizer=optimizer, batch_size=9)
     worker = Worker(method, [net], scenario.train_set, LocalTraining(9, optimizer))
-    federation = Federation(method, Serial(worker), [task], scenario, participation=2 / 3, nets=[net.frozen])
+    federation = Federation(method, Serial(worker), [task], scenario, participation=2 / 3, nets=[net.functional])
     servers = []
     for _ in range(rounds):
         federation.step()

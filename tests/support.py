@@ -230,7 +230,9 @@ def world(
         batch_size=batch_size,
     )
     worker = Worker(method, [made], data, LocalTraining(batch_size, optimizer, augment or Augmentation()))
-    federation = Federation(method, engine(worker), [task], scenario, participation=participation, nets=[made.frozen])
+    federation = Federation(
+        method, engine(worker), [task], scenario, participation=participation, nets=[made.functional]
+    )
     return World(method, made, data, scenario, task, worker, federation)
 
 
@@ -253,7 +255,7 @@ def mixed(
     facts = {"clients": len(labels), "num_classes": CLASSES, "rounds": 5, "local_epochs": 1, "streams": Streams(3)}
     tasks = [Task.of(net, **facts, group=group) for group, net in enumerate(nets)]
     worker = Worker(method, nets, data, LocalTraining(4, PLAIN_SGD, augment or Augmentation()))
-    frozen = [net.frozen for net in nets]
+    frozen = [net.functional for net in nets]
     return Federation(method, Recording(worker), tasks, scenario, participation=participation, nets=frozen)
 
 

@@ -114,7 +114,7 @@ def local_steps(
     def step_of(method: Method, payload: Record, ctx: ClientContext) -> Callable[[], None]:
         start = method.begin(payload, {}, ctx)
         phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
-        live = worker.lives[0]
+        live = worker.loaded_nets[0]
         trained = {name: live.parameters[name] for name in moving(live.parameters, phase, ctx)}
         optimizer = Optimizer(worker.local.optimizer, list(trained.values()))
         steps = Steps(live, phase, start.consts, trained, optimizer, ahead=1.0)

@@ -151,7 +151,7 @@ def test_own_kernels_that_are_named_are_those_of_all_candidates():
     for one in made:
         one.close()
     assert all(worker.speedups.kernels for worker in workers)
-    assert all(live.net.within is not None for worker in workers for live in worker.lives)
+    assert all(live.net.within is not None for worker in workers for live in worker.loaded_nets)
 
 
 # -- own kernels -------------------------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ def test_the_workers_own_nets_stay_torchs():
     assert isinstance(engine, Serial)
     assert engine.worker.speedups.kernels
     assert not toy.worker.speedups.kernels
-    assert engine.worker.lives[0].net.within is not None
-    assert toy.worker.lives[0].net.within is None
-    weights = [p for p in engine.worker.lives[0].net.parameters() if p.dim() == 4]
+    assert engine.worker.loaded_nets[0].net.within is not None
+    assert toy.worker.loaded_nets[0].net.within is None
+    weights = [p for p in engine.worker.loaded_nets[0].net.parameters() if p.dim() == 4]
     assert all(p.is_contiguous() for p in weights)
 
 

@@ -13,7 +13,7 @@ from fedloom.engine.processes import workers
 from fedloom.engine.stacked import obstacle
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
-from fedloom.nets.held_back import held_back, hold_back
+from fedloom.nets.frozen_parameters import freeze_as_buffers, frozen_parameters
 from fedloom.nets.net import Net, tree_of
 from support import ENGINES, ROW_METHODS, STEEP, TinyAdapter, after, alike, configured, furthest, same_tree, world
 
@@ -26,7 +26,7 @@ STATISTICS = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked
 def lean() -> Net:
     """`TinyAdapter` as with `share: trainable`."""
     net = TinyAdapter()
-    hold_back(net, travels=False)
+    freeze_as_buffers(net, persistent=False)
     return net
 
 
@@ -111,9 +111,9 @@ def test_spawned_workers_have_the_same_bits(monkeypatch):
 
 def test_a_twin_of_a_worker_computes_with_the_same_frozen_values():
     toy = made(net=lean)
-    (twin,) = toy.worker.twin().lives
-    assert set(held_back(twin.net)) == FROZEN
-    assert same_tree(held_back(twin.net), held_back(toy.net))
+    (twin,) = toy.worker.twin().loaded_nets
+    assert set(frozen_parameters(twin.net)) == FROZEN
+    assert same_tree(frozen_parameters(twin.net), frozen_parameters(toy.net))
 
 
 class TinyTied(TinyAdapter):

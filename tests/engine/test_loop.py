@@ -341,7 +341,7 @@ def test_clients_with_different_nets_train_and_are_tested_each_with_its_own():
             alone.federation.step()
         for client in clients:
             assert same_tree(alone.federation.states[client]["model"], trees[client])
-    evaluator = Evaluator(worker.live_of, federation.scenario, "personal/local", batch=PASS_BATCH)
+    evaluator = Evaluator(worker.net_of_client, federation.scenario, "personal/local", batch=PASS_BATCH)
     scores = evaluator.scores("test", offered_by(federation))
     for client, tree in trees.items():
         net = (TinyBN if client % 2 else Tiny)().eval()
@@ -462,7 +462,7 @@ def test_a_third_party_method_works_end_to_end(open_registry):
     assert toy.federation.server["running"].abs().sum() > 0
     assert all(r.findings == [] for r in reports)
     assert all(r.bytes_down > 0 and r.bytes_up > 0 for r in reports)
-    evaluator = Evaluator(toy.worker.live_of, toy.scenario, "global/global", batch=PASS_BATCH)
+    evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, "global/global", batch=PASS_BATCH)
     ctx = ServerContext(toy.task, 6)
     scores = evaluator.scores("test", iter([(-1, method.predictors(toy.federation.server, None, ctx))]))
     assert scores.pooled.total == sum(map(len, LABELS))

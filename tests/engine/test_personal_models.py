@@ -24,7 +24,7 @@ def found(name, protocol, engine, *, net=TinyBN, also=(), split="test"):
     if split == "val":
         val = Views.of([np.arange(k, k + 2) for k in range(len(LABELS))])
         object.__setattr__(toy.scenario, "val", val)
-    toy.worker.evaluator = Evaluator(toy.worker.live_of, toy.scenario, protocol, batch=PASS_BATCH, also=also)
+    toy.worker.evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, protocol, batch=PASS_BATCH, also=also)
     after(toy, 2)
     federation = toy.federation
     if engine == "processes":
@@ -80,7 +80,9 @@ def test_training_goes_on_after_a_test_as_without(engine):
     plain, tested = (world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2))
     after(plain, 3)
     federation = tested.federation
-    tested.worker.evaluator = Evaluator(tested.worker.live_of, tested.scenario, "personal/local", batch=PASS_BATCH)
+    tested.worker.evaluator = Evaluator(
+        tested.worker.net_of_client, tested.scenario, "personal/local", batch=PASS_BATCH
+    )
     if engine == "processes":
         federation.engine = Processes(tested.worker, federation.tasks, workers=2)
     elif engine == "stacked":
@@ -99,7 +101,7 @@ def test_training_goes_on_after_a_test_as_without(engine):
 def test_many_clients_are_tested_some_at_a_time(monkeypatch):
     monkeypatch.setattr("fedloom.engine.processes.engine._TESTS_AT_ONCE", 2)
     toy = after(world(configured("fedbn"), LABELS * 5, net=TinyBN), 1)
-    toy.worker.evaluator = Evaluator(toy.worker.live_of, toy.scenario, "personal/local", batch=PASS_BATCH)
+    toy.worker.evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, "personal/local", batch=PASS_BATCH)
     expected = sorted(map(toy.worker.test, toy.federation.tests("test")), key=lambda one: one.client)
     engine, made = Processes(toy.worker, toy.federation.tasks, workers=2), []
 
@@ -126,7 +128,7 @@ def test_a_test_that_fails_says_whose_it_was():
             return []
 
     toy = after(world(Fails(), LABELS, net=TinyBN), 1)
-    toy.worker.evaluator = Evaluator(toy.worker.live_of, toy.scenario, "personal/local", batch=PASS_BATCH)
+    toy.worker.evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, "personal/local", batch=PASS_BATCH)
     engine = Processes(toy.worker, toy.federation.tasks, workers=2)
     try:
         with pytest.raises(ClientError, match=r"client 3 failed in round 1 \(adapt\)"):

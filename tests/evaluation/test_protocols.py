@@ -18,7 +18,7 @@ from fedloom.data.views import Views
 from fedloom.evaluation import PROTOCOLS, Evaluator
 from fedloom.methods import METHODS
 from fedloom.methods.phases import Predictor
-from fedloom.nets.live import Live
+from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 from fedloom.study.rows import score_rows
 
@@ -62,7 +62,7 @@ def scenario():
 
 
 def evaluate(scenario, protocol, predictors, *, split="test", batch=4, also=()):
-    live = Live(Lookup().train())
+    live = LoadedNet(Lookup().train())
     evaluator = Evaluator(lambda client: live, scenario, protocol, batch=batch, also=also)
     return evaluator.scores(split, iter(predictors))
 
@@ -130,7 +130,7 @@ def test_the_batch_size_of_testing_changes_nothing(scenario, protocol, batch):
 
 
 def test_at_most_batch_samples_pass_at_once(scenario):
-    live = Live(Lookup())
+    live = LoadedNet(Lookup())
     Evaluator(lambda client: live, scenario, "global/global", batch=4).scores("test", iter(SERVER))
     assert live.net.batches == [4, 2]
 
@@ -201,7 +201,7 @@ def test_other_predictors_of_the_server_are_tested_once_on_everything(scenario):
 
 
 def test_a_predictor_that_the_method_does_not_offer_is_refused_by_name(scenario):
-    live = Live(Lookup())
+    live = LoadedNet(Lookup())
     evaluator = Evaluator(lambda client: live, scenario, "personal/local", batch=4, also=("ofline",))
     says = "evaluation.also = 'ofline': the method offers offline, online, personal"
     with pytest.raises(ConfigError, match=says):
@@ -214,15 +214,15 @@ def test_a_predictor_that_the_method_does_not_offer_is_refused_by_name(scenario)
 
 
 def test_every_client_is_tested_on_the_live_net_of_its_own(scenario):
-    lives, asked = [Live(Lookup()), Live(Lookup())], []
+    loaded_nets, asked = [LoadedNet(Lookup()), LoadedNet(Lookup())], []
 
-    def live_of(client):
+    def net_of_client(client):
         asked.append(client)
-        return lives[client % 2]
+        return loaded_nets[client % 2]
 
-    scores = Evaluator(live_of, scenario, "personal/global", batch=4).scores("test", iter(CLIENTS))
+    scores = Evaluator(net_of_client, scenario, "personal/global", batch=4).scores("test", iter(CLIENTS))
     assert set(asked) == {0, 1, 2}
-    assert [sum(live.net.batches) for live in lives] == [12, 6]
+    assert [sum(live.net.batches) for live in loaded_nets] == [12, 6]
     assert scores.accuracy == pytest.approx((2 + 4 + 4) / 18)
 
 

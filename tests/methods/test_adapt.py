@@ -47,7 +47,7 @@ def after_tests(method, *, protocol="personal/local", engine="serial", net=Tiny,
     sizes = np.cumsum([0, 5, 4, 3, 4])
     views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(sizes)])
     scenario = dataclasses.replace(toy.scenario, test_set=apart, test=views)
-    toy.worker.evaluator = Evaluator(toy.worker.live_of, scenario, protocol, batch=PASS_BATCH)
+    toy.worker.evaluator = Evaluator(toy.worker.net_of_client, scenario, protocol, batch=PASS_BATCH)
     federation = toy.federation
     made = {
         "serial": lambda: Serial(toy.worker),
@@ -143,7 +143,7 @@ def test_its_draws_are_not_those_of_training():
 
     toy, _ = after_tests(Same(), rounds=1)
     job, ctx = toy.job(0), toy.federation.client_context(0, 1)
-    live = toy.worker.live_of(0)
+    live = toy.worker.net_of_client(0)
     toy.worker.adapted(live, Predictor(job.payload["model"]), ctx, job.indices)
     adapted = live.weights()
     trained = toy.worker.run(job).payload["model"]

@@ -70,7 +70,7 @@ def test_two_architectures(name):
     for client in range(len(LABELS)):
         facts, ctx = federation.client_context(client, federation.round), federation.server_context(client)
         offered = method.predictors(federation.server, federation.state_of(facts), ctx)["personal"]
-        task, live = federation.task_of(client), federation.engine.worker.live_of(client)
+        task, live = federation.task_of(client), federation.engine.worker.net_of_client(client)
         assert list(offered.tree) == list(task.init)
         if client in trained and len(LABELS[client]) > 1:  # a sample under batch norm makes no step
             assert furthest(offered.tree, task.init) > 1e-4

@@ -113,7 +113,7 @@ def test_calibration_mends_a_head_that_one_client_bent():
         net=TinyBN,
         rounds=1,
     )
-    frozen = toy.net.frozen
+    frozen = toy.net.functional
 
     def accuracy(tree):
         return float((frozen.logits(tree, toy.data.x).argmax(1) == toy.data.y).float().mean())

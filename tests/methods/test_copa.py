@@ -38,7 +38,7 @@ def test_the_ensemble_is_the_mean_of_all_heads_logits():
     toy = after(world(configured("copa"), LABELS, net=TinyBN), 2)
     server, x = toy.federation.server, toy.data.x
     offered = toy.method.predictors(server, None, toy.federation.server_context())
-    frozen = toy.net.frozen
+    frozen = toy.net.functional
     each = [frozen.logits(server["model"] | server[f"head.{k}"], x) for k in range(4)]
     assert torch.allclose(frozen.logits(offered["global"].tree, x), torch.stack(each).mean(0), atol=1e-6)
     assert toy.method.predictors(server, {}, toy.federation.server_context(1)) == {}

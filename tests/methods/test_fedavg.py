@@ -101,6 +101,6 @@ def test_the_global_predictor_is_the_server_model_and_there_is_no_personal_one()
     net = copy.deepcopy(toy.net)
     net.load_state_dict(offered["global"].tree)
     x, _ = toy.samples(1)
-    toy.worker.lives[0].load(toy.federation.server["model"])
+    toy.worker.loaded_nets[0].load(toy.federation.server["model"])
     assert torch.equal(offered["global"].logits(net, x), toy.net(x))
     assert toy.method.predictors(toy.federation.server, {}, ctx) == {}

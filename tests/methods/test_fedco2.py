@@ -229,11 +229,11 @@ def test_teachers_answer_in_evaluation_mode_and_students_in_training_mode():
     toy = fedco2(rounds=2)
     job = toy.job(0, round_=3)
     start, batch = toy.method.begin(job.payload, job.state, job.ctx), batch_of(toy)
-    toy.worker.lives[0].load(start.tree)
+    toy.worker.loaded_nets[0].load(start.tree)
     bundle, teachers = toy.net.train(), copy.deepcopy(toy.net).eval()
     objective = toy.method.mutual(bundle, batch, start.consts)
     assert list(objective.terms) == ["intra_online", "intra_offline"]
-    toy.worker.lives[0].load(start.tree)
+    toy.worker.loaded_nets[0].load(start.tree)
     for student, teacher in (NETS, NETS[::-1]):
         targets, answers = softmax(teachers[teacher](batch.x), 1), log_softmax(bundle[student](batch.x), 1)
         expected = kl_div(answers, targets, reduction="batchmean")
@@ -311,7 +311,7 @@ def test_own_classifiers_learn_from_their_own_loss_alone():
     toy = fedco2(rounds=1)
     job = toy.job(0, round_=2)
     start, batch = toy.method.begin(job.payload, job.state, job.ctx), batch_of(toy)
-    toy.worker.lives[0].load(start.tree)
+    toy.worker.loaded_nets[0].load(start.tree)
     gradients = []
     for heads in (start.consts["heads"], []):
         total = toy.method.loss(toy.net.train(), batch, {"heads": heads}).total

@@ -47,9 +47,9 @@ def test_a_single_teacher_leaves_its_model_as_it_is():
 def distances(server, toy, public):
     """KL from the ensemble to the server's model on the public samples, and to the plain mean."""
     sent = [done.payload["model"] for done in toy.federation.engine.done]
-    logits = torch.stack([toy.net.frozen.logits(tree, public.x) for tree in sent]).mean(0)
+    logits = torch.stack([toy.net.functional.logits(tree, public.x) for tree in sent]).mean(0)
     mean = weighted_mean(sent, [float(len(labels)) for labels in LABELS])
-    each = [torch.log_softmax(toy.net.frozen.logits(tree, public.x), 1) for tree in (server["model"], mean)]
+    each = [torch.log_softmax(toy.net.functional.logits(tree, public.x), 1) for tree in (server["model"], mean)]
     target = torch.softmax(logits, 1)
     return [float((target * (target.log() - said)).sum(1).mean()) for said in each], mean
 

@@ -581,7 +581,7 @@ def on_digits(method, rounds):
     federation = Federation(method, Serial(worker), [task], scenario, participation=1.0)
     for _ in range(rounds):
         federation.step()
-    worker.lives[0].load(federation.server["model"])
+    worker.loaded_nets[0].load(federation.server["model"])
     with torch.no_grad():
         test = scenario.test_set
         return net.eval()(test.gather(torch.arange(len(test)))), test.y

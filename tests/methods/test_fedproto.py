@@ -39,7 +39,7 @@ def test_golden_nearest_prototype():
         offered = federation.method.predictors(
             federation.server, federation.state_of(facts), federation.server_context()
         )
-        net = federation.engine.worker.lives[0].net
+        net = federation.engine.worker.loaded_nets[0].net
         net.load_state_dict(offered["nearest"].tree)
         said = offered["nearest"].logits(net, x[SIZES[client] : SIZES[client + 1]]).argmax(1)
         assert said.tolist() == wanted

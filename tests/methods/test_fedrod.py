@@ -24,7 +24,7 @@ def test_golden():
         assert matches(private, own)
     assert refuted(servers[1]["model"], GOLD)
     offered = federation.method.predictors(servers[1], federation.states[0], federation.server_context())["personal"]
-    net = federation.engine.worker.lives[0].net
+    net = federation.engine.worker.loaded_nets[0].net
     net.load_state_dict(offered.tree)
     logits = offered.logits(net, torch.tensor(WORLD["x"][0])).detach()
     assert torch.allclose(logits, torch.tensor(GOLD["out"]["personal_logits_of_client_0"]).double(), rtol=0, atol=2e-6)

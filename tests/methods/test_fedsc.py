@@ -561,7 +561,7 @@ def test_U_of_the_data_set_is_its_mean_distance():
     job = toy.job(2, round_=2)
     toy.worker.run(job)
     x, _ = toy.samples(2)
-    toy.worker.lives[0].load(toy.federation.server["model"])
+    toy.worker.loaded_nets[0].load(toy.federation.server["model"])
     with torch.no_grad():
         z = toy.net.eval().features(x)
     rows = job.payload["relational"].values[job.payload["relational"].held]

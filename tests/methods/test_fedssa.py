@@ -171,7 +171,7 @@ def test_uploads_and_states_share_no_memory(options):
     toy = fedssa(rounds=2, options=options)
     first = {n: v.clone() for n, v in toy.task.init.items()}
     states = [state["model"] for state in toy.federation.states.values()]
-    owned = [v for tree in (*states, toy.task.init, toy.worker.lives[0].tree) for v in tree.values()]
+    owned = [v for tree in (*states, toy.task.init, toy.worker.loaded_nets[0].tree) for v in tree.values()]
     sent = [d.payload["header"].values for d in toy.federation.engine.done[-4:]]
     sent.append(toy.federation.server["header"].values)
     places = [v.untyped_storage().data_ptr() for v in owned + sent]

@@ -32,7 +32,7 @@ class Taught(Method):
     def loss(self, net, batch, consts):
         net = self.one(net)
         teacher = self.teacher(consts)
-        logits, features = net.frozen.logits(teacher, batch.x), net.frozen.features(teacher, batch.x)
+        logits, features = net.functional.logits(teacher, batch.x), net.functional.features(teacher, batch.x)
         self.note(logits, features, batch)
         ce = batch.mean(cross_entropy(net(batch.x), batch.y))
         apart = (net(batch.x) - logits).square().sum(1) + (net.features(batch.x) - features).square().sum(1)

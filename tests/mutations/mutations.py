@@ -76,7 +76,7 @@ MUTATIONS = (
     _of("moon", "the last model is that before training", '{"previous": work.tree}', '{"previous": work.start.tree}'),
     Mutation(
         "moon, fedskc: the teacher's features in training mode",
-        "nets/frozen.py",
+        "nets/functional_net.py",
         "        self.net = net\n        self.eval()",
         "        self.net = net\n        self.train()",
         ("methods/test_frozen_nets.py",),

@@ -7,7 +7,7 @@ from fedloom.core.streams import Streams
 from fedloom.core.trees import clone
 from fedloom.methods.facts import Task
 from fedloom.nets.blueprint import prepared
-from fedloom.nets.frozen import Frozen
+from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.net import build, tree_of
 from fedloom.nets.roles import Role
 from support import WIDTH, Tiny, TinyBN, TinyDropout, same_tree
@@ -85,7 +85,7 @@ def test_frozen_logits_are_those_of_the_net_in_evaluation_mode_with_the_weights_
     net, x = make(), inputs(WIDTH)
     bundle, tree = side_by_side(net).train(), moved(net)
     given, held = clone(tree), clone(tree_of(bundle))
-    ours = bundle.frozen.logits(tree, x)
+    ours = bundle.functional.logits(tree, x)
     assert same_tree(tree, given)  # batch-norm buffers included
     assert same_tree(tree_of(bundle), held)
     net.load_state_dict(tree)
@@ -96,23 +96,23 @@ def test_frozen_logits_are_those_of_the_net_in_evaluation_mode_with_the_weights_
 def test_gradients_of_frozen_nets_reach_their_arguments_and_nothing_else():
     net, x = TinyBN(), inputs(WIDTH).requires_grad_()
     bundle, tree = side_by_side(net), moved(net)
-    bundle.frozen.logits(tree, x).square().sum().backward()
+    bundle.functional.logits(tree, x).square().sum().backward()
     assert float(x.grad.abs().max()) > 1e-3
     maps = bundle["online"].maps(inputs(WIDTH))
-    bundle.frozen.classify({n: v for n, v in tree.items() if n.startswith("head.")}, maps).square().sum().backward()
+    bundle.functional.classify({n: v for n, v in tree.items() if n.startswith("head.")}, maps).square().sum().backward()
     touched = {name for name, p in bundle.named_parameters() if p.grad is not None}
     assert touched == {"online.fc.weight", "online.fc.bias", "online.norm.weight", "online.norm.bias"}
-    skeleton = list(bundle.frozen._net.parameters())
+    skeleton = list(bundle.functional._net.parameters())
     assert all(p.is_meta and p.grad is None for p in skeleton)
     weight = tree["head.weight"].requires_grad_()
-    bundle.frozen.logits(tree, x.detach()).sum().backward()
+    bundle.functional.logits(tree, x.detach()).sum().backward()
     assert weight.grad is not None
 
 
 @pytest.mark.parametrize(("make", "shape"), [(TinyBN, (WIDTH,)), (digits, (3, 8, 8))])
 def test_a_frozen_classifier_is_the_nets_classifier_with_the_weights_given(make, shape):
     net, x = make(), inputs(*shape)
-    frozen, tree = Frozen(net), moved(net)
+    frozen, tree = FunctionalNet(net), moved(net)
     block = {name: v for name, v in tree.items() if name.split(".")[0] in net.classifier_block}
     assert {name.split(".")[0] for name in block} == set(net.classifier_block)
     given = clone(block)
@@ -125,7 +125,7 @@ def test_a_frozen_classifier_is_the_nets_classifier_with_the_weights_given(make,
 
 def test_a_frozen_net_does_not_follow_the_net_it_was_made_from():
     net, x = TinyBN().eval(), inputs(WIDTH)
-    frozen, tree = Frozen(net), clone(tree_of(net))
+    frozen, tree = FunctionalNet(net), clone(tree_of(net))
     expected = net(x)
     for value in tree_of(net).values():
         value.zero_()
@@ -138,5 +138,5 @@ def test_a_head_without_bias_is_without_in_all_nets():
     assert bundle["offline"].head.bias is None
     tree, x = moved(bundle["online"]), inputs(WIDTH)
     bundle["online"].load_state_dict(tree)
-    assert torch.equal(bundle.frozen.logits(tree, x), bundle.eval()(x))
+    assert torch.equal(bundle.functional.logits(tree, x), bundle.eval()(x))
     assert "head.bias" in tree_of(prepared(Tiny(), head_bias=True))

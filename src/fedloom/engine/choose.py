@@ -225,7 +225,7 @@ def _candidates(
     yield from (made(name, words, worker) for name, words in names.items())
     if choice.same_bits:
         return
-    nets = [live.net for live in worker.lives]
+    nets = [live.net for live in worker.loaded_nets]
     if choice.kernels == "auto" and Speedups.kernels_obstacle(nets, worker.device) is None:
         own = worker.twin(replace(worker.speedups, kernels=True))
         yield from (made(name, f"{words} with own kernels", own, reference=False) for name, words in names.items())
@@ -235,7 +235,7 @@ def _candidates(
 
 def _with_kernels(worker: Worker, choice: EngineChoice) -> Worker:
     """The worker with own kernels. Raises `ConfigError` if they cannot be used in the engine that is asked for."""
-    why = Speedups.kernels_obstacle([live.net for live in worker.lives], worker.device)
+    why = Speedups.kernels_obstacle([live.net for live in worker.loaded_nets], worker.device)
     if choice.name == "batched":
         why = "stacks are computed by torch"
     if why is not None:

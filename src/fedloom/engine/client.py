@@ -25,7 +25,7 @@ from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.method import Method
 from fedloom.methods.phases import Batch, Collect, Consts, Phase, Predictor, Statistic, Train
 from fedloom.nets.copies import copied
-from fedloom.nets.live import Live, live_of
+from fedloom.nets.loaded_net import LoadedNet, net_of_client
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role, has_batch_norm
 
@@ -72,7 +72,7 @@ class Worker:
         for part in (module for net in nets for module in net.modules() if isinstance(module, Net)):
             part.in_bfloat16 = bfloat16
             self.speedups.prepare(part)
-        self.lives = [Live(net.to(device)) for net in nets]
+        self.loaded_nets = [LoadedNet(net.to(device)) for net in nets]
         self.stepping = self.speedups.stepping()
         self.evaluator: Evaluator | None = None
         self.memory_for: Callable[[Tensor], Tensor] | None = None  # for the weights that clients leave
@@ -81,22 +81,22 @@ class Worker:
 
     def twin(self, speedups: Speedups | None = None) -> Worker:
         """A worker with nets of its own, on the same data; `speedups` None: the same."""
-        nets = [copied(live.net) for live in self.lives]
+        nets = [copied(live.net) for live in self.loaded_nets]
         speedups = speedups or self.speedups
         made = Worker(self.method, nets, self.data, self.local, self.device, bfloat16=self.bfloat16, speedups=speedups)
         made.evaluator = self.evaluator
         return made
 
-    def live_of(self, client: int) -> Live:
+    def net_of_client(self, client: int) -> LoadedNet:
         """The live net that fits a client's trees; of -1, the server's."""
-        return live_of(self.lives, client)
+        return net_of_client(self.loaded_nets, client)
 
     # -- one round -------------------------------------------------------------------------------------------
     def run(self, job: Job) -> Done:
         """The whole round of one client. Raises `ClientError` that says where an exception came from."""
         started, ctx = time.perf_counter(), job.ctx
         client = self.begun(job)
-        live = self.lives[ctx.task.group]
+        live = self.loaded_nets[ctx.task.group]
         with staged(ctx, "begin"):
             live.load(client.start.tree)
         with self._random(ctx):
@@ -127,7 +127,7 @@ class Worker:
         counts = client.terms, client.steps, client.samples, seconds(), client.norms
         return Done(ctx.client, payload, state, *counts, notes)
 
-    def adapted(self, live: Live, predictor: Predictor, ctx: ClientContext, indices: Tensor) -> int:
+    def adapted(self, live: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor) -> int:
         """Load a personal model into `live`, adapted to the client's training data where the method does so.
 
         Returns the number of samples that were processed. Raises `ClientError`.
@@ -156,7 +156,7 @@ class Worker:
 
     def _tested(self, test: Test) -> TestDone:
         assert self.evaluator is not None, "a worker that tests needs an evaluator"
-        ctx, live = test.ctx, self.live_of(test.ctx.client)
+        ctx, live = test.ctx, self.net_of_client(test.ctx.client)
         facts = ServerContext(ctx.task, ctx.round)
         if self.evaluator.kind == "global":
             offered = self.method.predictors(test.server, None, facts)
@@ -177,7 +177,7 @@ class Worker:
         return ctx.task.streams.isolated(f"{prefix}dropout", ctx.round, ctx.client, self.device)
 
     # -- one phase -------------------------------------------------------------------------------------------
-    def _phase(self, live: Live, phase: Phase, client: Client) -> None:
+    def _phase(self, live: LoadedNet, phase: Phase, client: Client) -> None:
         if isinstance(phase, Collect):
             results = self._statistics(live.net, phase.statistics, client)
             client.learned(results)
@@ -185,7 +185,7 @@ class Worker:
         else:
             self._train(live, phase, client)
 
-    def _train(self, live: Live, phase: Train, client: Client) -> None:
+    def _train(self, live: LoadedNet, phase: Train, client: Client) -> None:
         job, ctx, net = client.job, client.job.ctx, live.net
         names = moving(live.parameters, phase, ctx)
         trained: Tree = {name: live.parameters[name] for name in names}

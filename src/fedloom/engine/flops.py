@@ -52,7 +52,7 @@ def _adapting(worker: Worker, federation: Federation, job: Job) -> float:
     size = min(worker.local.batch_size, job.ctx.samples)
     offered = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
     with _Counter() as counter:
-        samples = worker.adapted(worker.live_of(job.ctx.client), offered["personal"], job.ctx, job.indices[:size])
+        samples = worker.adapted(worker.net_of_client(job.ctx.client), offered["personal"], job.ctx, job.indices[:size])
     return float(counter.total) / max(1, samples)
 
 

@@ -23,7 +23,7 @@ from fedloom.engine.serial import Engine
 from fedloom.engine.states import States
 from fedloom.methods.facts import ClientContext, Finding, ServerContext, Task
 from fedloom.methods.method import Method, Uploads
-from fedloom.nets.frozen import Frozen
+from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.groups import group_of
 
 # Makes the server's next state and tests it: it gets the function that aggregates, the state so far and the uploads,
@@ -100,7 +100,7 @@ class Federation:
         *,
         participation: float,
         states: States | None = None,
-        nets: Sequence[Frozen] = (),
+        nets: Sequence[FunctionalNet] = (),
     ) -> None:
         self.method, self.engine, self.tasks, self.scenario = method, engine, tasks, scenario
         self.sampled = max(1, round(participation * scenario.clients))

@@ -15,7 +15,7 @@ from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.term_balance import gradient_norms
 from fedloom.methods.facts import ClientContext
 from fedloom.methods.phases import Batch, Consts, Objective, Statistic, Train
-from fedloom.nets.live import Live
+from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 
 
@@ -121,7 +121,7 @@ class Steps:
     ahead: how many times what has been done so far the run has still to do.
     """
 
-    live: Live
+    live: LoadedNet
     phase: Train
     consts: Consts
     moving: Tree

@@ -20,7 +20,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metrics import Tested
 from fedloom.methods.phases import Predictor
-from fedloom.nets.live import Live
+from fedloom.nets.loaded_net import LoadedNet
 
 # Episodes whose distances are computed together: 64 of 5 x 20 features of 512 float64 are 26 MB.
 _TOGETHER = 64
@@ -144,7 +144,9 @@ class FewShotEvaluator:
     kind = "global"
     splits = ("test",)
 
-    def __init__(self, live: Live, scenario: Scenario, shape: EpisodeShape, streams: Streams, *, batch: int) -> None:
+    def __init__(
+        self, live: LoadedNet, scenario: Scenario, shape: EpisodeShape, streams: Streams, *, batch: int
+    ) -> None:
         if not live.net.classifier_block:
             raise ConfigError("evaluation.protocol = 'few-shot': tests features, and this model has no head to cut at")
         self.live, self.data, self.batch = live, scenario.test_set, batch

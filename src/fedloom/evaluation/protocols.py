@@ -28,10 +28,10 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metrics import Tested
 from fedloom.methods.phases import Predictor
-from fedloom.nets.live import Live
+from fedloom.nets.loaded_net import LoadedNet
 
 PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local")
-LiveOf = Callable[[int], Live]
+NetOfClient = Callable[[int], LoadedNet]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +79,20 @@ class Scores:
 class Evaluator:
     """Tests predictors on a scenario; `batch` samples at a time.
 
-    live_of: the live net that fits a client's trees (-1: the server's). also: further predictors of the method to test
-    in the same way, e.g. Fed-CO2's "online" and "offline". `splits` are those that can be tested. Raises `ConfigError`
-    if the test set has other classes than were trained.
+    net_of_client: the loaded net that fits a client's trees (-1: the server's). also: further predictors of the method
+    to test in the same way, e.g. Fed-CO2's "online" and "offline". `splits` are those that can be tested. Raises
+    `ConfigError` if the test set has other classes than were trained.
     """
 
     def __init__(
-        self, live_of: LiveOf, scenario: Scenario, protocol: str, *, batch: int, also: Sequence[str] = ()
+        self, net_of_client: NetOfClient, scenario: Scenario, protocol: str, *, batch: int, also: Sequence[str] = ()
     ) -> None:
         if scenario.test_set.classes != scenario.train_set.classes:
             raise ConfigError(
                 f"evaluation.protocol = '{protocol}': the test set of {scenario.name} has other classes than its "
                 "training set; use few-shot"
             )
-        self.live_of, self.scenario, self.batch = live_of, scenario, batch
+        self.net_of_client, self.scenario, self.batch = net_of_client, scenario, batch
         self.kind, self.where = protocol.split("/")
         self.also = tuple(name for name in dict.fromkeys(also) if name != self.kind)
         self.names = (self.kind, *self.also)
@@ -118,7 +118,7 @@ class Evaluator:
         also = dict(zip(self.also, others, strict=True))
         return Scores(split, main.pooled, main.clients, also, self.scenario.bad)
 
-    def of_client(self, live: Live, predictor: Predictor, client: int, split: str) -> Tested:
+    def of_client(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> Tested:
         """One client's personal predictor, whose weights `live` has, on what the protocol tests it on."""
         (tested,) = self._on(live, predictor, client, split).values()
         return tested
@@ -163,11 +163,11 @@ class Evaluator:
 
     def _tested(self, client: int, predictor: Predictor, split: str) -> dict[int, Tested]:
         """One predictor's results by client; those on the whole test set under the predictor's own number."""
-        live = self.live_of(client)
+        live = self.net_of_client(client)
         live.load(predictor.tree)
         return self._on(live, predictor, client, split)
 
-    def _on(self, live: Live, predictor: Predictor, client: int, split: str) -> dict[int, Tested]:
+    def _on(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> dict[int, Tested]:
         data = self.scenario.test_set if split == "test" else self.scenario.train_set
         views = self.scenario.test if split == "test" else self.scenario.val
         if self.where == "global":
@@ -183,7 +183,7 @@ class Evaluator:
         return Scores(split, Tested.sum(tested.values()), tested)
 
     @torch.no_grad()
-    def _test(self, live: Live, predictor: Predictor, data: Dataset, indices: Tensor) -> Tested:
+    def _test(self, live: LoadedNet, predictor: Predictor, data: Dataset, indices: Tensor) -> Tested:
         live.net.eval()
         parts = []
         for part in torch.split(indices, self.batch) if len(indices) else ():

@@ -78,7 +78,7 @@ from fedloom.methods.phases import (
 )
 from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.bundle import Bundle
-from fedloom.nets.frozen import Frozen
+from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.net import Net
 from fedloom.nets.roles import ALL_ROLES, BN_ROLES, Role
 
@@ -98,7 +98,7 @@ __all__ = [
     "Collect",
     "Consts",
     "Finding",
-    "Frozen",
+    "FunctionalNet",
     "Method",
     "Net",
     "Objective",

@@ -14,8 +14,8 @@ from fedloom.core.trees import Tree, clone
 from fedloom.data.dataset import Dataset
 from fedloom.methods.phases import Consts, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.frozen import Frozen
-from fedloom.nets.held_back import held_back
+from fedloom.nets.frozen_parameters import frozen_parameters
+from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.net import Net, tree_of
 from fedloom.nets.roles import Role
 
@@ -54,7 +54,7 @@ class Task:
             roles=net.roles(),
             feature_dim=getattr(getattr(net, "head", None), "in_features", 0),
             classifier=net.classifier_block,
-            frozen=frozenset(held_back(net)),
+            frozen=frozenset(frozen_parameters(net)),
             **facts,
         )
 
@@ -73,17 +73,17 @@ class Task:
 class ServerContext:
     """Where the server is: `round` is 1-based, 0 before the first.
 
-    net: what the server computes with, in evaluation mode, with trees of its own (`Frozen`). public: data that it holds
-    itself (`scenario.public`), None without any. nets: of clients with different architectures, each one's, by group;
+    net: the net as a function of its weights, in evaluation mode. public: data that the server holds itself
+    (`scenario.public`), None without any. nets: of clients with different architectures, each one's, by group;
     client k has number k mod their count. participants: how many clients the run draws for a round. All are missing in
     contexts that a test or a plug-in makes by hand.
     """
 
     task: Task
     round: int
-    net: Frozen | None = None
+    net: FunctionalNet | None = None
     public: Dataset | None = None
-    nets: Sequence[Frozen] = ()
+    nets: Sequence[FunctionalNet] = ()
     participants: int = 0
 
 

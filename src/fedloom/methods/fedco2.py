@@ -173,7 +173,7 @@ class FedCO2(Method):
         for student, teacher in ((ONLINE, OFFLINE), (OFFLINE, ONLINE)):
             if to[student]:
                 with torch.no_grad():
-                    taught = bundle.frozen.logits(consts["teachers"][teacher], batch.x)
+                    taught = bundle.functional.logits(consts["teachers"][teacher], batch.x)
                 terms[f"intra_{student}"] = batch.mean(kl_divergence(taught, bundle[student](batch.x)))
             elif self.options.replace_intra:
                 terms[f"ce_{student}"] = batch.mean(cross_entropy(bundle[student](batch.x), batch.y))
@@ -231,7 +231,7 @@ def fused(net: Net, x: Tensor) -> Tensor:
 
 def foreign_losses(bundle: Bundle, maps: Tensor, batch: Batch, heads: list[Tree]) -> Tensor:
     """Sum of the foreign heads' cross-entropies on maps [B, f], Eq. 6. The heads are frozen, in evaluation mode."""
-    losses = [batch.mean(cross_entropy(bundle.frozen.classify(head, maps), batch.y)) for head in heads]
+    losses = [batch.mean(cross_entropy(bundle.functional.classify(head, maps), batch.y)) for head in heads]
     return torch.stack(losses).sum()
 
 

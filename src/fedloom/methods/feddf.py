@@ -22,7 +22,7 @@ from fedloom.methods.parts.descent import batches, descended
 from fedloom.methods.parts.losses import kl_divergence
 from fedloom.methods.phases import Predictor
 from fedloom.methods.spec import Sent, Spec
-from fedloom.nets.frozen import Frozen
+from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.groups import group_of
 
 _AT_ONCE = 256  # public samples in one forward pass of a teacher
@@ -95,9 +95,11 @@ class FedDF(method.Method):
             new[model_of(group)] = self._taught(mean, ctx.nets[group], torch.stack(every).mean(0), public, rng)
         return new
 
-    def _taught(self, tree: Tree, net: Frozen, logits: Tensor, public: Dataset, rng: np.random.Generator) -> Tree:
+    def _taught(
+        self, tree: Tree, net: FunctionalNet, logits: Tensor, public: Dataset, rng: np.random.Generator
+    ) -> Tree:
         """`tree` after the steps of a round; logits: the ensemble's [n, C] of all public samples."""
-        options, trained = self.options, {name: value for name, value in tree.items() if name in net.trained}
+        options, trained = self.options, {name: value for name, value in tree.items() if name in net.trainable}
         drawn = batches(len(public), options.server_batch_size, rng)
 
         def loss(leaves: Tree) -> Tensor:

@@ -59,7 +59,7 @@ class FedNTD(method.Method):
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         tau, logits = self.options.tau, net(batch.x)
         with torch.no_grad():
-            taught = net.frozen.logits(consts["received"], batch.x)
+            taught = net.functional.logits(consts["received"], batch.x)
         others = [not_true(o, batch.y) / tau for o in (taught, logits)]
         distilled = self.options.beta * tau**2 * batch.mean(kl_divergence(*others))
         return Objective.sum({"ce": batch.mean(cross_entropy(logits, batch.y)), "not_true": distilled})

@@ -72,7 +72,7 @@ class MOON(method.Method):
         terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
         if "previous" in consts:
             with torch.no_grad():
-                anchors = [net.frozen.features(consts[name], batch.x) for name in ("received", "previous")]
+                anchors = [net.functional.features(consts[name], batch.x) for name in ("received", "previous")]
             scores = torch.stack([torch.cosine_similarity(z, anchor) for anchor in anchors], 1) / self.options.tau
             terms["contrast"] = self.options.mu * batch.mean(-torch.log_softmax(scores, 1)[:, 0])
         return Objective.sum(terms)

@@ -13,8 +13,8 @@ from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.copies import copied
+from fedloom.nets.frozen_parameters import freeze_as_buffers
 from fedloom.nets.given import Given
-from fedloom.nets.held_back import hold_back
 from fedloom.nets.net import MODELS, Net, tree_of
 
 Share: TypeAlias = Literal["all", "trainable"]
@@ -27,7 +27,7 @@ class Blueprint:
 
     head_bias: False takes the bias out of the head. nets: several nets in one `Bundle`, by name, None for this model or
     the name of another; empty for one net. extra: makes what a method adds to the net. make: makes the net in place of
-    a registered model. share: "trainable" leaves frozen parameters out of the net's tree (`hold_back`).
+    a registered model. share: "trainable" leaves frozen parameters out of the net's tree (`freeze_as_buffers`).
     """
 
     model: str
@@ -102,7 +102,7 @@ def prepared(
         net = Bundle(made)
     else:
         _strip(net, head_bias)
-    hold_back(net, travels=share == "all")
+    freeze_as_buffers(net, persistent=share == "all")
     added = extra(net) if extra else None
     if added is not None:
         net.extra = added

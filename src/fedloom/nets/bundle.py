@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from fedloom.nets.frozen import Frozen
+from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role, tag_roles
 
@@ -16,7 +16,7 @@ class Bundle(Net):
     """Nets under names: a method that trains an online and an offline net gets both as one module.
 
     A tree of it is flat: "online.conv1.weight", "offline.conv1.weight". `bundle["online"]` is a child. Where one net is
-    expected (features, head, logits, frozen) the first child answers. The nets may differ.
+    expected (features, head, logits, functional) the first child answers. The nets may differ.
     """
 
     def __init__(self, nets: Mapping[str, Net]) -> None:
@@ -42,9 +42,9 @@ class Bundle(Net):
         return self[self._first].head
 
     @property
-    def frozen(self) -> Frozen:
+    def functional(self) -> FunctionalNet:
         """The first net's."""
-        return self[self._first].frozen
+        return self[self._first].functional
 
     def features(self, x: Tensor) -> Tensor:
         return self[self._first].features(x)

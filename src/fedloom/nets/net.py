@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
-from fedloom.nets.frozen import Frozen
+from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.roles import Role, tag_roles
 
 N = TypeVar("N", bound="Net")
@@ -48,7 +48,7 @@ class Net(nn.Module):
     in_bfloat16 = False
     within: Callable[[], AbstractContextManager[Any]] | None = None
     extra: nn.Module
-    _frozen: Frozen | None = None
+    _functional: FunctionalNet | None = None
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -84,11 +84,11 @@ class Net(nn.Module):
         return logits
 
     @property
-    def frozen(self) -> Frozen:
-        """What this net computes in evaluation mode with a tree that comes as a constant: a teacher's, say."""
-        if self._frozen is None:
-            self._frozen = Frozen(self)
-        return self._frozen
+    def functional(self) -> FunctionalNet:
+        """This net as a function of its weights, in evaluation mode: for teachers, say."""
+        if self._functional is None:
+            self._functional = FunctionalNet(self)
+        return self._functional
 
     @property
     def plain(self) -> nn.Module:

@@ -116,7 +116,7 @@ class Opened:
         name, server, round_ = self.config.method, self.checkpoint.server, self.checkpoint.round
         if client is None:
             task, public = self.setup.tasks[0], self.scenario.public if self._public else None
-            ctx = ServerContext(task, round_, self.setup.nets[0].frozen, public)
+            ctx = ServerContext(task, round_, self.setup.nets[0].functional, public)
             offered = self.method.predictors(server, None, ctx)
             if "global" not in offered:
                 raise ConfigError(f"{name} has no global model: name a client, 0 to {self.clients - 1}")
@@ -154,6 +154,6 @@ class Opened:
         local = LocalTraining(config.batch_size, config.optimizer, config.augment)
         half = config.precision == "bfloat16"
         worker = Worker(self.method, nets, data.train_set, local, bfloat16=half, speedups=Speedups(steps=False))
-        live = worker.lives[facts.task.group]
+        live = worker.loaded_nets[facts.task.group]
         worker.adapted(live, predictor, facts, data.train.tensor(facts.client))
         return dataclasses.replace(predictor, tree=live.weights())

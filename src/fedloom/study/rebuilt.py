@@ -17,8 +17,8 @@ from fedloom.methods import METHODS, Method
 from fedloom.methods.facts import ServerContext, Task
 from fedloom.methods.phases import Predictor, plain_logits
 from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.frozen_parameters import unfreeze_buffers
 from fedloom.nets.given import Given, Source
-from fedloom.nets.held_back import give_back
 from fedloom.nets.net import MODELS, Net
 from fedloom.nets.predicts import Predicts, load_tree, with_head_bias
 from fedloom.nets.roles import EXTRA
@@ -64,7 +64,7 @@ def module_of(
     """The predictor as a module in evaluation mode: the author's own where the net alone predicts ("model"), else one
     that computes what the method does ("method"). `net` is what `blueprint` made, and is used up."""
     load_tree(net, predictor.tree)
-    give_back(net)
+    unfreeze_buffers(net)
     if not blueprint.head_bias:
         with_head_bias(net, dataclasses.replace(blueprint, head_bias=True).build(Streams(0)))
     net.eval()
@@ -105,7 +105,7 @@ def _blueprint(card: Card, own: Source | None, **more: Any) -> Blueprint:
 
 def _plain(card: Card, own: Source | None) -> nn.Module:
     net = _blueprint(card, own).build(Streams(0))
-    give_back(net)
+    unfreeze_buffers(net)
     return net.plain
 
 
@@ -122,5 +122,5 @@ def _of_method(card: Card, own: Source | None) -> nn.Module:
     server: Record = {"model": {name: value for name, value in task.init.items() if name not in private}}
     state: Record = {"model": {name: value for name, value in task.init.items() if name in private}}
     held, kind = (None, "global") if training.client is None else (state, "personal")
-    offered = method.predictors(server, held, ServerContext(task, training.round, net.frozen))
+    offered = method.predictors(server, held, ServerContext(task, training.round, net.functional))
     return module_of(net, offered[kind], blueprint, method)[0]

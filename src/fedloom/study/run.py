@@ -144,7 +144,7 @@ class _Run:
             scenario,
             participation=config.participation,
             states=States(config.engine.state_budget(), folder.states if folder else None),
-            nets=[net.frozen for net in nets],
+            nets=[net.functional for net in nets],
         )
         self.findings = {finding.code: finding for finding in [*self.federation.examined, *model_findings]}
         self.protocol = config.evaluation.protocol

@@ -15,7 +15,7 @@ from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.methods import Method
 from fedloom.methods.facts import Finding, Task
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.live import live_of
+from fedloom.nets.loaded_net import net_of_client
 from fedloom.nets.net import Net
 from fedloom.nets.probe import check_classifies
 from fedloom.nets.training_probe import check_entries, check_trains, is_foreign
@@ -84,8 +84,10 @@ class Setup:
         evaluation = config.evaluation
         if evaluation.protocol == "few-shot":
             shape = evaluation.episode_shape()
-            return FewShotEvaluator(worker.lives[0], there, shape, self.streams, batch=PASS_BATCH)
+            return FewShotEvaluator(worker.loaded_nets[0], there, shape, self.streams, batch=PASS_BATCH)
         protocol, also = evaluation.protocol, evaluation.also
-        # not worker.live_of: worker and evaluator would hold each other, and the nets would outlive the run
-        worker.evaluator = Evaluator(partial(live_of, worker.lives), there, protocol, batch=PASS_BATCH, also=also)
+        # not worker.net_of_client: worker and evaluator would hold each other, and the nets would outlive the run
+        worker.evaluator = Evaluator(
+            partial(net_of_client, worker.loaded_nets), there, protocol, batch=PASS_BATCH, also=also
+        )
         return worker.evaluator

@@ -201,7 +201,7 @@ def test_a_worker_that_must_not_record_does_not():
 
 def steps_of(toy, *, spec=PLAIN_SGD, phase=None):
     """A client's steps, ready to be taken."""
-    client, live = toy.worker.begun(toy.job(0)), toy.worker.lives[0]
+    client, live = toy.worker.begun(toy.job(0)), toy.worker.loaded_nets[0]
     live.load(client.start.tree)
     live.net.train()
     moving = dict(live.parameters)

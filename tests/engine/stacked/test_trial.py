@@ -116,9 +116,9 @@ def test_why_a_net_cannot_be_stacked(net):
 @pytest.mark.parametrize("net", [Tiny, TinyBN])
 def test_a_net_that_can_be_stacked_is_as_it_was(net):
     toy = world(FedAvg(), LABELS, net=net)
-    before = toy.worker.lives[0].weights()
+    before = toy.worker.loaded_nets[0].weights()
     assert obstacle(toy.worker) is None
-    assert all(torch.equal(value, before[name]) for name, value in toy.worker.lives[0].weights().items())
+    assert all(torch.equal(value, before[name]) for name, value in toy.worker.loaded_nets[0].weights().items())
 
 
 class BranchingLoss(FedAvg):

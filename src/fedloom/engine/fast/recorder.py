@@ -22,7 +22,7 @@ from fedloom.engine.leaves import leaves_of, rebuilt, shape_of
 from fedloom.engine.steps import Block, Steps, Taken, all_steps, loss_and_gradients
 from fedloom.methods.facts import Finding
 from fedloom.methods.phases import Batch, Consts, Objective
-from fedloom.nets.functional import Functional
+from fedloom.nets.functional_call import FunctionalCall
 
 # Full batches in a piece. A shorter last batch is a piece of its own.
 LENGTHS = (8, 4, 2, 1)
@@ -66,7 +66,7 @@ class _Epoch:
     def inputs(self, piece: Block) -> list[Tensor]:
         """All tensors that steps read or write: the net's entries, the optimiser's rates and state, constants, data."""
         steps = self.steps
-        steps.live.settle()  # programs read and write the tensors of its tree
+        steps.live.restore_buffers()  # programs read and write the tensors of its tree
         data = [piece.x, piece.y] if piece.second is None else [piece.x, piece.y, piece.second]
         return [*steps.live.tree.values(), *steps.optimizer.rates, *steps.optimizer.state, *self.consts, *data]
 
@@ -174,7 +174,7 @@ def lengths_of(block: Block) -> list[int]:
 
 def pure(steps: Steps, piece: Block) -> Callable[..., Taken]:
     """The steps of a piece as a function of `_Epoch.inputs`, in which it changes what they change."""
-    net = Functional(steps.live.net)
+    net = FunctionalCall(steps.live.net)
     names, moved, phase = list(steps.live.tree), list(steps.moving), steps.phase
     made, size, twice = steps.optimizer.remaking(), piece.size, piece.second is not None
     shape, leaves = shape_of(steps.consts), leaves_of(steps.consts)

@@ -15,7 +15,7 @@ from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.leaves import placed
 from fedloom.engine.stacked.constants import Stacked
 from fedloom.methods.phases import Batch, Statistic
-from fedloom.nets.functional import Functional
+from fedloom.nets.functional_call import FunctionalCall
 from fedloom.nets.masked import masked_copy
 from fedloom.nets.net import Net
 
@@ -30,7 +30,7 @@ class StackedNet:
                 module.within = None  # other kernels know one client's tensors
         self.parameters = [name for name, _ in net.named_parameters()]
         self.module: nn.Module = copied
-        self._net = Functional(copied)
+        self._net = FunctionalCall(copied)
 
     def call(self, function: Callable[..., Any], tree: Tree, batch: Batch, *arguments: Any) -> Any:
         """`function(net, batch, *arguments)`, the net having the weights `tree`."""

@@ -28,17 +28,19 @@ def obstacle(worker: Worker) -> str | None:
     """Why clients of this worker cannot be stacked; None if nothing is known against it."""
     if worker.method.spec.unstackable is not None:
         return f"{worker.method.name()}: {worker.method.spec.unstackable}"
-    modules = [module for live in worker.lives for module in live.net.modules()]
+    modules = [module for live in worker.loaded_nets for module in live.net.modules()]
     if any(isinstance(module, torch.nn.RNNBase) for module in modules):
         return "torch.vmap has no rule for recurrent layers"
-    named = [live.net.named_parameters(remove_duplicate=False) for live in worker.lives]
-    if any(len(list(all_names)) > len(live.parameters) for all_names, live in zip(named, worker.lives, strict=True)):
+    named = [live.net.named_parameters(remove_duplicate=False) for live in worker.loaded_nets]
+    if any(
+        len(list(all_names)) > len(live.parameters) for all_names, live in zip(named, worker.loaded_nets, strict=True)
+    ):
         return "a parameter has two names"
     if any("Dropout" in type(module).__name__ for module in modules):
         return "dropout draws for one client at a time"
     if any(isinstance(module, BATCH_NORM) and module.momentum is None for module in modules):
         return "batch norm with momentum=None counts its batches in Python"
-    return next(filter(None, (obstacle_of(worker, live) for live in worker.lives)), None)
+    return next(filter(None, (obstacle_of(worker, live) for live in worker.loaded_nets)), None)
 
 
 class Stacks:
@@ -47,7 +49,7 @@ class Stacks:
     def __init__(self, worker: Worker, stack: int) -> None:
         self.worker, self.stack = worker, stack
         self.notes: list[Finding] = []
-        self._nets = [StackedNet(live.net) for live in worker.lives]
+        self._nets = [StackedNet(live.net) for live in worker.loaded_nets]
 
     def run(self, jobs: Sequence[Job]) -> list[Done]:
         """One `Done` per job, in any order. Raises `ClientError`."""

@@ -14,7 +14,7 @@ from fedloom.engine.client import Worker
 from fedloom.engine.stacked.members import StackedNet, dims
 from fedloom.methods.phases import Batch
 from fedloom.nets.given import one_line
-from fedloom.nets.live import Live
+from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 from fedloom.nets.training_probe import is_foreign
 
@@ -30,7 +30,7 @@ _MEANINGS = {
 }
 
 
-def obstacle_of(worker: Worker, live: Live) -> str | None:
+def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
     """Why the net of `live` cannot be stacked; None if nothing is known against it, and for nets of this library."""
     if not is_foreign(live.net):
         return None
@@ -77,7 +77,7 @@ def is_of_vmap(error: BaseException) -> bool:
 
 
 @torch.no_grad()
-def _mixes_samples(net: StackedNet, live: Live, batch: Batch) -> bool:
+def _mixes_samples(net: StackedNet, live: LoadedNet, batch: Batch) -> bool:
     """Whether a row that does not count changes outputs of rows that do, or buffers."""
     if len(batch.y) < 2:
         return False
@@ -102,7 +102,7 @@ def _near(value: Tensor, expected: Tensor, tolerance: float) -> bool:
     return bool(((value.double() - expected.double()).abs().nan_to_num() <= bound).all())
 
 
-def _entries(live: Live) -> Tree:
+def _entries(live: LoadedNet) -> Tree:
     return {name: value.detach().clone() for name, value in live.tree.items()}
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.nets.functional import Functional
-from fedloom.nets.live import Live
+from fedloom.nets.functional_call import FunctionalCall
+from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net, tree_of
 
 
@@ -21,7 +21,7 @@ class Volumes(Net):
 def test_weights_of_plane_convolutions_lie_channels_last_and_come_back_in_the_plain_order():
     net = Volumes()
     before = {name: value.clone() for name, value in tree_of(net).items()}
-    live = Live(net)
+    live = LoadedNet(net)
     assert net.flat.weight.is_contiguous(memory_format=torch.channels_last)
     assert live.tree["flat.weight"].data_ptr() == net.flat.weight.data_ptr()
     weights = live.weights()
@@ -34,7 +34,7 @@ def test_weights_of_one_channel_have_the_strides_of_channels_last():
     """They count as contiguous in both orders; convolutions compute in the order that the strides say."""
     net = Volumes()
     net.flat = nn.Conv2d(1, 4, 3)
-    Live(net)
+    LoadedNet(net)
     assert net.flat.weight.stride() == (9, 1, 3, 1)
 
 
@@ -43,14 +43,14 @@ def test_a_net_may_keep_the_plain_order():
         channels_last = False
 
     net = Plain()
-    assert not Live(net).tree["flat.weight"].is_contiguous(memory_format=torch.channels_last)
+    assert not LoadedNet(net).tree["flat.weight"].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_nets_with_own_kernels_keep_the_plain_order_whatever_they_had():
     net = Volumes()
-    Live(net)
+    LoadedNet(net)
     net.channels_last = False  # as `Speedups.prepare` leaves it
-    Live(net)
+    LoadedNet(net)
     assert net.flat.weight.is_contiguous()
 
 
@@ -72,7 +72,7 @@ class Averages(Net):
 
 def test_values_of_buffers_that_a_net_replaces_are_sent_and_received():
     net = Averages()
-    live = Live(net)
+    live = LoadedNet(net)
     first = live.weights()
     net(torch.ones(2, 3))
     assert live.weights()["mean"].tolist() == [1, 1, 1]
@@ -87,7 +87,7 @@ def test_values_of_buffers_that_a_net_replaces_are_sent_and_received():
 def test_a_function_of_weights_moves_buffers_that_a_net_replaces():
     net = Averages().train()
     tree = {name: value.clone() for name, value in tree_of(net).items()}
-    Functional(net).call(lambda net, x: net(x), tree, torch.ones(2, 3))
+    FunctionalCall(net).call(lambda net, x: net(x), tree, torch.ones(2, 3))
     assert tree["mean"].tolist() == [1, 1, 1]
     assert int(tree["passes"]) == 1
     assert net.mean.tolist() == [0, 0, 0]
@@ -96,7 +96,7 @@ def test_a_function_of_weights_moves_buffers_that_a_net_replaces():
 @pytest.mark.parametrize("replacement", [torch.zeros(4), torch.zeros(3, dtype=torch.float64), None])
 def test_a_buffer_that_changes_its_shape_or_dtype_is_named(replacement):
     net = Averages()
-    live = Live(net)
+    live = LoadedNet(net)
     net.mean = replacement
     with pytest.raises(ConfigError, match=r"buffer mean: the model replaces \[3\] of torch.float32 by") as caught:
         live.weights()

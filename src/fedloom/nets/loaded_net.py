@@ -1,0 +1,87 @@
+"""A net in memory that many clients use in turn: their weights are loaded into the same tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.trees import Tree
+from fedloom.nets.frozen_parameters import frozen_parameters
+from fedloom.nets.groups import group_of
+from fedloom.nets.net import Net, tree_of
+
+
+class LoadedNet:
+    """`net`, with its tensors by name in `tree`. Loading copies values; the tensors keep their memory.
+
+    A net may assign new tensors to its buffers (`self.mean = 0.9 * self.mean + ...`). `restore_buffers` copies their
+    values into the old tensors and puts those back.
+    """
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        memory_format = torch.channels_last if net.channels_last else torch.contiguous_format
+        for parameter in [*net.parameters(), *frozen_parameters(net).values()]:
+            if parameter.dim() == 4:  # channels last exists for two-dimensional convolutions only
+                # `contiguous` would leave weights of one channel alone, and their convolutions in the plain order
+                parameter.data = parameter.data.clone(memory_format=memory_format)
+        self.tree = tree_of(net)
+        self.parameters = dict(net.named_parameters())
+        self._buffers = [
+            (module, name, path, buffer)
+            for prefix, module in net.named_modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and (path := f"{prefix}.{name}".lstrip(".")) in self.tree
+        ]
+
+    def restore_buffers(self) -> None:
+        """Copy buffers that the net has replaced into their old tensors.
+
+        Raises `ConfigError` for a buffer with another shape or dtype.
+        """
+        for module, name, path, buffer in self._buffers:
+            replacement = module._buffers[name]
+            if replacement is not buffer:
+                copy_replaced_buffer(path, buffer, replacement)
+                module._buffers[name] = buffer
+
+    def load(self, tree: Tree) -> None:
+        """Copy `tree` into the net."""
+        for module, name, _, buffer in self._buffers:
+            module._buffers[name] = buffer
+        with torch.no_grad():
+            torch._foreach_copy_(list(self.tree.values()), [tree[name] for name in self.tree])
+
+    def weights(self, allocate: Callable[[Tensor], Tensor] | None = None) -> Tree:
+        """Return a copy of the net's tensors on the CPU, in the plain memory order.
+
+        allocate: makes memory for the copy of one tensor, of its shape and dtype; None takes new memory.
+        """
+        self.restore_buffers()
+        if allocate is not None:
+            return {name: allocate(tensor).copy_(tensor.detach()) for name, tensor in self.tree.items()}
+        plain = torch.contiguous_format
+        return {name: tensor.detach().to("cpu", copy=True, memory_format=plain) for name, tensor in self.tree.items()}
+
+
+@torch.no_grad()
+def copy_replaced_buffer(path: str, buffer: Tensor, replacement: Tensor | None) -> None:
+    """Copy `replacement`, which a net has assigned to the buffer at `path`, into the tensor `buffer`.
+
+    Raises `ConfigError` for another shape or dtype.
+    """
+    if replacement is None or replacement.shape != buffer.shape or replacement.dtype != buffer.dtype:
+        changed = "nothing" if replacement is None else f"{list(replacement.shape)} of {replacement.dtype}"
+        raise ConfigError(
+            f"buffer {path}: the model replaces {list(buffer.shape)} of {buffer.dtype} by {changed}; a buffer keeps "
+            "its shape and dtype, because it is averaged and stored"
+        )
+    buffer.copy_(replacement)
+
+
+def net_of_client(loaded_nets: Sequence[LoadedNet], client: int) -> LoadedNet:
+    """Return the net of a client's architecture; for client -1, the server's."""
+    return loaded_nets[0 if client < 0 else group_of(client, loaded_nets)]
