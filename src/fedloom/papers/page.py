@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import TypeAlias
 
 from tabulate import tabulate
 
@@ -15,32 +16,48 @@ from fedloom.papers.verdicts import NOT_RUN
 from fedloom.study.parts import Cell, Part, Sheet
 from fedloom.study.results import mean_std
 
+Block: TypeAlias = str | Sheet | list[str]
+
 
 def as_markdown(recipe: Recipe, found: Sequence[Measured], setting: str, failed: Failed | None = None) -> str:
     """`as_part` as Markdown."""
     part = as_part(recipe, found, setting, failed)
-    return "\n\n".join([f"## {part.title}", *filter(None, map(_markdown, part.blocks))]) + "\n"
-
-
-def _markdown(block: str | Sheet | list[str]) -> str:
-    if isinstance(block, Sheet):
-        return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
-    return block if isinstance(block, str) else listed(block)
+    return f"## {part.title}\n\n{markdown_of(part.blocks)}\n"
 
 
 def as_part(recipe: Recipe, found: Sequence[Measured], setting: str, failed: Failed | None = None) -> Part:
-    """Ours beside theirs with verdicts, the order of the methods, what each gains over the plain one, what it took,
-    what limits the comparison, and what the paper leaves open; of a figure, which has no verdicts, the last alone.
-    Lines that were not run are named below.
+    """The section of a table: `table_blocks` under the names of the paper and the table."""
+    blocks = table_blocks(recipe, found, setting, failed, recipe.open)
+    return Part("paper", f"{recipe.paper.paper}, {recipe.table.title}", blocks)
 
-    setting: in what setting the cells ran, in words. failed: why cells of the study failed.
+
+def table_blocks(
+    recipe: Recipe, found: Sequence[Measured], setting: str, failed: Failed | None, choices: Sequence[str]
+) -> list[Block]:
+    """Ours beside theirs with verdicts, the order of the methods, gains over the plain method, core minutes, what
+    limits the comparison, and what the paper leaves open. Figures have no verdicts, so theirs is the last alone.
+
+    setting: the setting in which the cells ran, in words. failed: why cells of the study failed. choices: what the
+    paper leaves open, and what was chosen.
     """
-    blocks: list[str | Sheet | list[str]] = [f"Setting: {setting}."]
+    blocks: list[Block] = [f"Setting: {setting}."]
     if recipe.table.kind == "table":
         every = lines(recipe, found, failed)
         blocks += [*_compared(recipe, found, every), notes(every, failed)]
-    blocks += ["Left open by the paper, and what was chosen:", list(recipe.open)]
-    return Part("paper", f"{recipe.paper.paper}, {recipe.table.title}", blocks)
+    if choices:
+        blocks += ["Left open by the paper, and what was chosen:", list(choices)]
+    return blocks
+
+
+def markdown_of(blocks: Sequence[Block]) -> str:
+    """Blocks as Markdown, with an empty line between two of them."""
+    return "\n\n".join(filter(None, map(_markdown, blocks)))
+
+
+def _markdown(block: Block) -> str:
+    if isinstance(block, Sheet):
+        return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
+    return block if isinstance(block, str) else bullets(block)
 
 
 def _compared(recipe: Recipe, found: Sequence[Measured], every: Sequence[Line]) -> list[str | Sheet]:
@@ -137,6 +154,6 @@ def number(mean: float, std: float | None) -> str:
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 
-def listed(texts: Sequence[str]) -> str:
-    """As a list of Markdown."""
+def bullets(texts: Sequence[str]) -> str:
+    """Texts as a list of Markdown."""
     return "\n".join(f"- {text}" for text in texts)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.papers.document import document
-from fedloom.papers.drawn import read_rows
 from fedloom.papers.recipe import find
-from fedloom.papers.swept import swept_markdown
+from reproduction_page.figure_rows import read_rows
+from reproduction_page.pages import pages
+from reproduction_page.sweep_section import sweep_section
 
 # Over mu 0.01, mu 1 gains 1, 2, 3: 2 ± 4.3027 / sqrt(3); mu 10 gains 2.0, 2.1, 1.9: 2 ± 0.43027 / sqrt(3).
 FIG6 = """panel,row,seed,x,accuracy,changed
@@ -28,6 +28,10 @@ FIG6 = """panel,row,seed,x,accuracy,changed
 """
 
 
+def text_of(folder: Path) -> str:
+    return "".join(pages(folder).values())
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     path = tmp_path / "feddw-fig6-small.csv"
@@ -41,7 +45,7 @@ def cells(page: str, setting: str) -> list[list[str]]:
 
 
 def test_each_value_of_the_axis_is_a_mean_beside_its_gain_over_the_first(kept: Path) -> None:
-    page = swept_markdown(find("feddw/fig6"), read_rows(kept, "sweep"))
+    page = sweep_section(find("feddw/fig6"), read_rows(kept, "sweep"))
     assert "Setting: 5 rounds of one local epoch, three seeds." in page
     assert cells(page, "CIFAR-10, practical") == [
         ["0.01", "3", "62.00 ± 2.00", "–", "–", "–"],
@@ -51,7 +55,7 @@ def test_each_value_of_the_axis_is_a_mean_beside_its_gain_over_the_first(kept: P
 
 
 def test_one_seed_and_other_seeds_are_shown_as_such(kept: Path) -> None:
-    page = swept_markdown(find("feddw/fig6"), read_rows(kept, "sweep"))
+    page = sweep_section(find("feddw/fig6"), read_rows(kept, "sweep"))
     assert cells(page, "CIFAR-10, pathological") == [
         ["0.01", "1", "50.00", "–", "–", "–"],
         ["1", "1", "49.50", "-0.50", "–", "one seed"],
@@ -60,12 +64,12 @@ def test_one_seed_and_other_seeds_are_shown_as_such(kept: Path) -> None:
 
 
 def test_the_page_has_it_and_a_reduction_still_counts_as_not_run(kept: Path) -> None:
-    page = document(kept.parent)
-    assert "## FedDW, Fig. 6: accuracy by mu" in page
+    page = text_of(kept.parent)
+    assert "## Fig. 6: accuracy by mu" in page
     assert "The images of CIFAR were JPEG files" in page
     assert "| `feddw/fig6` |" in page
     kept.write_text(FIG6.replace('"5 rounds of one local epoch, three seeds"', ""))
-    assert "| `feddw/fig6` |" not in document(kept.parent)
+    assert "| `feddw/fig6` |" not in text_of(kept.parent)
 
 
 def test_rows_of_another_kind_are_refused(kept: Path) -> None:

@@ -1,27 +1,42 @@
-"""The page of reproductions is what its generator makes, and says what was not run."""
+"""The reproduction pages are what their generator makes, and say what was not run."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from fedloom.papers.document import document
 from fedloom.papers.measured import measured, measured_csv
 from fedloom.papers.recipe import find, recipes
 from fedloom.study.results import Result
+from reproduction_page.pages import pages
 from toy_results import MakeResult
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
-def test_the_page_is_that_of_the_committed_values() -> None:
-    made = document(ROOT / "benchmarks" / "results" / "reproduction")
-    assert (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8") == made
+def text_of(folder: Path) -> str:
+    return "".join(pages(folder).values())
+
+
+def test_the_pages_are_those_of_the_committed_values() -> None:
+    generated = pages(ROOT / "benchmarks" / "results" / "reproduction")
+    committed = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reproduction").iterdir()}
+    assert committed == generated
+
+
+def test_the_index_counts_what_each_paper_gave(tmp_path: Path, make_result: MakeResult) -> None:
+    done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.9931]) for seed in range(2)]}
+    recipe = find("feddw/table1")
+    (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(recipe, done, {})))
+    (tmp_path / "feddw-table2-mlp.csv").write_text(measured_csv(measured(recipe, done, {}, "with model=mlp", False)))
+    index = pages(tmp_path)["index.md"]
+    assert "| [FedDW](feddw.md) | 9 | 1 | 1 | 1 | 0 | 0 | – | – |" in index
+    assert "| [FedSC](fedsc.md) | 10 | 0 | 0 | – | – | – | – | – |" in index
 
 
 def test_without_values_every_table_is_named_as_not_run(tmp_path: Path) -> None:
-    page = document(tmp_path)
-    assert "No table has been run and committed yet." in page
+    page = text_of(tmp_path)
+    assert page.count("No table has been run and committed yet.") == 5
     for name in recipes():
         assert f"| `{name}` |" in page
 
@@ -29,11 +44,11 @@ def test_without_values_every_table_is_named_as_not_run(tmp_path: Path) -> None:
 def test_what_was_not_run_has_its_hours(tmp_path: Path) -> None:
     tables = [{"name": name, "hours": 1234.56} for name in recipes() if name != "fedsc/table4"]
     (tmp_path / "planned.json").write_text(json.dumps({"machine": "a fast one", "tables": tables}))
-    page = document(tmp_path)
+    page = text_of(tmp_path)
     assert "`fedloom reproduce --list` on a fast one" in page
     assert "Table 3: label skew on CIFAR | 36 | 1,234.6 |" in page
-    assert "Fed-CO2, Table 6: clients of the data sets | nothing is run | – |" in page
-    assert "FedSC, Table 4: parts taken out | 96 | – |" in page
+    assert "Table 6: clients of the data sets | nothing is run | – |" in page
+    assert "Table 4: parts taken out | 96 | – |" in page
 
 
 def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
@@ -43,14 +58,14 @@ def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     other = measured(recipe, done, {}, "with model=mlp", False)
     (tmp_path / "feddw-table1-mlp.csv").write_text(measured_csv(other))
     (tmp_path / "fedskc-table5-small.csv").write_text(measured_csv(other))
-    page = document(tmp_path)
+    page = text_of(tmp_path)
     assert "| `fedskc/table5` |" in page  # what was run is another setting
     assert "Setting: the paper's own." in page
     assert "Setting: with model=mlp." in page
     assert "another setting: only the order is compared" in page
     assert "practical and pathological | the paper's own | 2 | 1 | 0 | 0 | – | – |" in page
     assert "| with model=mlp | 2 | – | – | – | – | – |" in page
-    assert "## FedDW, Table I: accuracy on four data sets" in page
+    assert "## Table I: accuracy on four data sets" in page
     assert "| 2       | 99.31 ± 0.00 |" in page
     assert "| `feddw/table1` |" not in page
 
@@ -59,7 +74,7 @@ def test_a_long_setting_is_whole_in_its_section_alone(tmp_path: Path, make_resul
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.9931])]}
     told = "with scenario={source: domains, parts: [mnist, usps, mnist-m]} fedsc={cpdr: 'off'}"
     (tmp_path / "feddw-table1-long.csv").write_text(measured_csv(measured(find("feddw/table1"), done, {}, told, False)))
-    page = document(tmp_path)
+    page = text_of(tmp_path)
     assert "| other data, with scenario={...} fedsc={cpdr: 'off'} | 1 |" in page
     assert f"Setting: {told}." in page
 
@@ -70,7 +85,7 @@ def test_rows_within_the_promised_factor_are_counted(tmp_path: Path, make_result
     seconds = {"FedAvg": 5.0, "FedProx": 2.0, "FedDW": 1.0}  # each took 2.5; Local was not foreseen
     foreseen = {f"mnist-practical/{name}": value for name, value in seconds.items()}
     (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(find("feddw/table1"), done, foreseen)))
-    page = document(tmp_path)
+    page = text_of(tmp_path)
     assert "1 of 3 rows are within a factor of 1.5." in page
     assert "goes from 0.50 to 2.50." in page
 
@@ -88,4 +103,4 @@ def test_gains_that_are_claimed_are_counted(tmp_path: Path, make_result: MakeRes
         ("mnist-practical", "FedDW [sound]"): runs("feddw", 0.9, 0.9),  # not what is printed
     }
     (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(find("feddw/table1"), done, {})))
-    assert "| 0 of 1 | 1 of 2 |" in document(tmp_path)
+    assert "| 0 of 1 | 1 of 2 |" in text_of(tmp_path)

@@ -1,0 +1,93 @@
+"""The index of the reproduction pages: the glance, what the verdicts mean, and how to run a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedloom.papers.beside import lines
+from fedloom.papers.page import ratios_of
+from reproduction_page.committed import PaperResults
+from reproduction_page.glance import papers_glance
+
+_HEAD = """# Reproduction
+
+fedloom has a recipe for every table of its five papers, and for every figure that shows data. A recipe says what is
+run, in which setting, and what the paper leaves open. The page of each paper puts what was measured beside what is
+printed.
+
+## At a glance
+"""
+_COUNTS = """The values are those that were run in the paper's own setting. *Orders reproduced* counts, of the columns
+with at least five methods, those that have the printed order. *Gains seen* counts, of the printed gains above zero that
+were run with several seeds, those that are ahead. Orders and gains also come from other settings, which the page of each
+paper names. Presets `authors` and `sound` are not counted, since papers do not print them. CIFAR's images were JPEG
+files of quality 95 in these runs, not the original pixels."""
+_TEXT = """## What the verdicts mean
+
+| verdict | what it means |
+|---|---|
+| reproduced | theirs lies inside the 95 % t interval of our mean over seeds; a large spread makes it wide |
+| near | our mean is within one point of theirs |
+| order reproduced | the rank correlation with theirs is above zero: by its interval, and by a count of all orders |
+| not reproduced | none of these |
+| not comparable | another setting, measure or method; the reason stands beside it |
+
+With one seed there is no interval, so such a value is near at best. Other settings than the paper's, as those of
+`--scale small`, never have their values compared, only the order of their methods. The count of all orders is made for
+up to seven methods: at most 2.5 % of the orders that they can have may agree with theirs as well. Fewer than five
+methods are too few to tell an order from chance.
+
+What a paper claims is a gain. So tables also have gains, each over the row that its column *over* names. That is
+FedAvg, or local training where a table has no FedAvg. Where parts are taken out or added it is the plain method, and
+MOON for MOON+DW. A gain is the mean difference over equal seeds, with its 95 % t interval. A method is ahead or behind
+where the interval leaves out zero. Intervals are not corrected for the number of rows.
+
+## Run a table yourself
+
+```text
+fedloom reproduce --list                                  # every table: cells, data, hours on this machine
+fedloom reproduce feddw/table1 --plan                     # rows, hours, what is missing
+fedloom reproduce feddw/table1 --only 'mnist-*' --workers 2
+fedloom reproduce fedsc/table1 --scale small              # a stated reduction: the order of the methods alone
+fedloom reproduce feddw/fig5                              # figure.png, figure.svg and figure.csv in its folder
+```
+
+A table is a [study](../how-to/studies.md), so it continues after a crash, and several machines can share its folder.
+A cell takes one core, and `--workers` says how many cells run at a time. With `engine=processes` a cell takes all
+cores, and its time is not compared with the estimate. The study ends with `reproduced.md` and `report.html` in its
+folder, which also say what failed and why.
+
+Data are read from `$FEDLOOM_DATA/SOURCE`. If a file is missing, nothing runs, and the message names the file, its
+layout and where to get it.
+
+A figure is drawn from the cells that are done, also those of a table. [Draw figures](../how-to/figures.md) says how
+each is measured. Papers print no numbers with most of their figures, so figures have no verdicts. The pages have the
+numbers of two kinds: what was sent until a target accuracy, and accuracy by an option.
+
+`python benchmarks/reproduction.py` writes these pages from the CSV files that `fedloom reproduce` leaves. Where
+released code departs from its paper, and what each departure does, is on [a page of its own](../methods/departures.md).
+"""
+_FORESEEN = """## Foreseen and taken
+
+Core minutes of a row are estimated by trials of about a second. Every table shows them beside what the row took.
+"""
+_FACTOR = 1.5
+
+
+def index_page(papers: Sequence[PaperResults], estimates: Path) -> str:
+    """The index as Markdown. estimates: a text file that says how the core minutes of the runs were estimated."""
+    blocks = [_HEAD.rstrip(), papers_glance(papers), _COUNTS, _TEXT.rstrip(), *_foreseen(papers, estimates)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _foreseen(papers: Sequence[PaperResults], estimates: Path) -> list[str]:
+    """How many rows took what was estimated, within the factor that is promised."""
+    measured = [table for paper in papers for table in paper.tables]
+    ratios = [ratio for table in measured for ratio in ratios_of(lines(*table)).values()]
+    if not ratios:
+        return []
+    history = estimates.read_text(encoding="utf-8") if estimates.exists() else ""
+    near = sum(1 / _FACTOR <= ratio <= _FACTOR for ratio in ratios)
+    spread = f"The ratio of taken to foreseen goes from {min(ratios):.2f} to {max(ratios):.2f}."
+    return [f"{_FORESEEN}{history}{near} of {len(ratios)} rows are within a factor of {_FACTOR}. {spread}"]
