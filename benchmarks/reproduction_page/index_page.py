@@ -20,8 +20,8 @@ printed.
 """
 _COUNTS = """The values are those that were run in the paper's own setting. *Orders reproduced* counts, of the columns
 with at least five methods, those that have the printed order. *Gains seen* counts, of the printed gains above zero that
-were run with several seeds, those that are ahead. Orders and gains also come from other settings, which the page of each
-paper names. Presets `authors` and `sound` are not counted, since papers do not print them. CIFAR's images were JPEG
+were run with several seeds, those that are ahead. Orders and gains also come from other settings, named on the page of
+each paper. Presets `authors` and `sound` are not counted, since papers do not print them. CIFAR's images were JPEG
 files of quality 95 in these runs, not the original pixels."""
 _TEXT = """## What the verdicts mean
 
