@@ -30,7 +30,7 @@ from fedloom.methods import METHODS, Method, fedsc
 from fedloom.methods.method import ClientContext, ServerContext, Task
 from fedloom.methods.phases import Batch
 from fedloom.nets import build
-from fedloom.nets.blueprint import prepared
+from fedloom.nets.blueprint import prepare_net
 from fedloom.study.environment import describe
 
 BATCH, CLASSES, HOLDERS = 64, 10, 10
@@ -60,7 +60,7 @@ def steps_of(names: Iterable[str], *, recorded: bool) -> dict[str, Callable[[], 
     torch.manual_seed(0)
     streams, samples = Streams(0), BATCH * 8
     net = build("lenet5", input_shape=(1, 28, 28), num_classes=CLASSES, streams=streams)
-    prepared(net, head_bias=False, nets=())  # as FedDW needs it
+    prepare_net(net, head_bias=False, nets=())  # as FedDW needs it
     y = torch.arange(samples) % CLASSES
     data = Dataset(torch.randn(samples, 1, 28, 28), y, tuple(str(c) for c in range(CLASSES)))
     task = Task.of(net, clients=HOLDERS, num_classes=CLASSES, rounds=9, local_epochs=1, streams=streams)

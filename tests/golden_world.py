@@ -25,7 +25,7 @@ from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
 from fedloom.methods import OptimizerSpec, Train
 from fedloom.methods.facts import Task
-from fedloom.nets.blueprint import prepared
+from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "baselines.json").read_text())
@@ -84,7 +84,7 @@ def golden_run(
 
     method = type(kind.__name__, (Drawn, kind), {})(kind.Options(**options))
     scenario, rounds = golden_scenario(), rounds or len(schedule)
-    net = prepared(GoldenNet(), nets=method.spec.nets, extra=method.extra, head_bias=method.spec.head_bias)
+    net = prepare_net(GoldenNet(), nets=method.spec.nets, extra=method.extra, head_bias=method.spec.head_bias)
     net.double()
     optimizer = OptimizerSpec(lr=WORLD["lr"] if lr is None else lr, momentum=momentum)
     facts = {"clients": 3, "num_classes": 4, "rounds": rounds, "local_epochs": epochs or WORLD["epochs"]}

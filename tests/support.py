@@ -28,7 +28,7 @@ from fedloom.methods.facts import ServerContext, Task
 from fedloom.methods.method import PRESETS, Method
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.nets import MODELS
-from fedloom.nets.blueprint import prepared
+from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
 WIDTH, CLASSES = 5, 4
@@ -218,7 +218,7 @@ def world(
     spec = method.spec
     with streams.isolated("init"):
         made = registered(net) if isinstance(net, str) else net()
-        made = prepared(made, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra, other=registered)
+        made = prepare_net(made, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra, build_model=registered)
     task = Task.of(
         made,
         clients=len(clients),

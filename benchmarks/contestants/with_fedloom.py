@@ -25,7 +25,7 @@ from fedloom.methods import METHODS, Method
 from fedloom.methods.facts import ClientContext, Start, Task
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.phases import OptimizerSpec, Phase, Train
-from fedloom.nets.blueprint import prepared
+from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
 ROUNDS = 1000  # of the run that is said to go on: what is made once is made as in a long run
@@ -50,7 +50,7 @@ def federation(workload: Workload, scenario: Scenario | None = None, **engine: A
     method: Method = NoOp() if workload.method == "no-op" else METHODS.get(workload.method).configured("sound", {})
     net = workload.net(scenario)
     if workload.method != "no-op":
-        net = prepared(net, head_bias=method.spec.head_bias, nets=method.spec.nets, extra=method.extra)
+        net = prepare_net(net, head_bias=method.spec.head_bias, nets=method.spec.nets, extra=method.extra)
     optimizer = OptimizerSpec("sgd", LR, workload.momentum, workload.weight_decay)
     task = Task.of(
         net,

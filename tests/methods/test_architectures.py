@@ -7,7 +7,7 @@ from torch import nn
 from fedloom.data.augment import Augmentation
 from fedloom.methods import METHODS, Net
 from fedloom.nets import MODELS
-from fedloom.nets.blueprint import prepared
+from fedloom.nets.blueprint import prepare_net
 from support import CLASSES, after, furthest, handmade, mixed, same_bits, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0, 3]]
@@ -58,7 +58,7 @@ def test_two_architectures(name):
     spec = method.spec
     torch.manual_seed(1)
     nets = [
-        prepared(net(), head_bias=spec.head_bias, nets=spec.nets, extra=method.extra, other=registered)
+        prepare_net(net(), head_bias=spec.head_bias, nets=spec.nets, extra=method.extra, build_model=registered)
         for net in (Flat, Convolved)
     ]
     federation = mixed(method, nets, LABELS, shape=SHAPE, participation=0.6, augment=Augmentation(flip=spec.views == 2))

@@ -21,7 +21,7 @@ from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
 from fedloom.methods.fedco2 import foreign_losses, fused
 from fedloom.methods.parts.losses import kl_divergence
 from fedloom.methods.phases import Batch, OptimizerSpec
-from fedloom.nets.blueprint import prepared
+from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net, tree_of
 from support import Precision, Through, configured
@@ -60,7 +60,7 @@ class Straight(Net):
 
 def pair(net, **values) -> Bundle:
     """A bundle whose nets hold `values` by full name."""
-    bundle = prepared(net, nets=dict.fromkeys(NETS))
+    bundle = prepare_net(net, nets=dict.fromkeys(NETS))
     bundle.load_state_dict(values)
     return bundle
 
@@ -168,7 +168,7 @@ def heads(precision: Precision) -> list[dict[str, Tensor]]:
 
 def adapted(precision: Precision, **options):
     """The local objective of client 0 through `down`, `begin` and `loss`, and the bundle that it was taken on."""
-    bundle = prepared(Block().to(precision.dtype), nets=dict.fromkeys(NETS))
+    bundle = prepare_net(Block().to(precision.dtype), nets=dict.fromkeys(NETS))
     for name in NETS:
         bundle[name].features_given = precision.tensor(GEN["in"][f"features_{name}"]).requires_grad_()
         bundle[name].logits_given = precision.tensor(GEN["in"][f"own_logits_{name}"])
@@ -271,7 +271,7 @@ def averaged(precision: Precision, participants, **options):
     """Server weights by their plain names, and the names that stayed with client 0, both of the online net."""
     method, bundle = (
         configured("fedco2", "paper", **options),
-        prepared(Listed().to(precision.dtype), nets=dict.fromkeys(NETS)),
+        prepare_net(Listed().to(precision.dtype), nets=dict.fromkeys(NETS)),
     )
     task = Task.of(bundle, clients=3, num_classes=3, rounds=3, local_epochs=1, streams=Streams(0))
     assert set(tree_of(bundle)) == set(trees(precision)[0])

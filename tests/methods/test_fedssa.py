@@ -14,7 +14,7 @@ from fedloom.methods.facts import ServerContext, Work
 from fedloom.methods.fedssa import fusion_weight
 from fedloom.methods.phases import OptimizerSpec
 from fedloom.nets import build
-from fedloom.nets.groups import GROUPS
+from fedloom.nets.groups import MODEL_GROUPS
 from fedloom.nets.net import Net
 from support import (
     CLASSES,
@@ -226,7 +226,7 @@ def small_cnns(names, shape=(3, 16, 16)) -> list[Net]:
 
 def test_five_architectures_train_together_and_exchange_rows():
     labels = [[0, 1, 0, 1], [1, 2, 2], [0, 2, 0, 2], [0, 1, 1], [1, 2, 1], [0, 0, 2]]
-    nets = small_cnns(GROUPS["fedssa-cnn"])
+    nets = small_cnns(MODEL_GROUPS["fedssa-cnn"])
     federation = mixed(configured("fedssa", "paper"), nets, labels, shape=(3, 16, 16))
     first = federation.tasks[0].init
     assert torch.equal(federation.server["header"].values, header(first))

@@ -11,7 +11,7 @@ from fedloom.methods.parts.losses import cross_entropy, kl_divergence
 from fedloom.methods.phases import Objective, OptimizerSpec, Train
 from fedloom.methods.spec import Spec
 from fedloom.nets import MODELS
-from fedloom.nets.blueprint import Blueprint, prepared
+from fedloom.nets.blueprint import Blueprint, prepare_net
 from fedloom.nets.net import tree_of
 from support import CLASSES, ENGINES, Tiny, after, alike, furthest, same_tree, world
 
@@ -128,4 +128,4 @@ def test_a_blueprint_draws_each_from_its_model():
 
 def test_another_model_beside_a_net_as_it_is_needs_a_registered_one():
     with pytest.raises(ConfigError, match="'mlp-128' beside the run's own needs a registered model"):
-        prepared(Tiny(), nets={"one": None, "other": "mlp-128"})
+        prepare_net(Tiny(), nets={"one": None, "other": "mlp-128"})

@@ -7,7 +7,7 @@ import pytest
 from fedloom.core.records import to_bytes
 from fedloom.data.augment import Augmentation
 from fedloom.methods import METHODS
-from fedloom.nets.blueprint import prepared
+from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.roles import BN_ROLES, Role
 from support import CLASSES, ROW_METHODS, Recording, TinyBN, handmade, world
 
@@ -31,7 +31,7 @@ def values_of(record):
 
 def sizes(name, held, participants=CLIENTS):
     """Bytes of each symbol on the toy net, of whose classes `held` are held: 4 for a number, 8 for an integer."""
-    net = prepared(TinyBN(), head_bias=METHODS.get(name).spec.head_bias)
+    net = prepare_net(TinyBN(), head_bias=METHODS.get(name).spec.head_bias)
     entries = {name: value.numel() * value.element_size() for name, value in net.state_dict().items()}
     roles = net.roles()
 

@@ -26,10 +26,14 @@ def test_a_blueprint_builds_what_build_builds(model, options):
 
 def test_a_clients_own_weights_differ_and_can_be_drawn_again():
     plan, streams = Blueprint("digits-cnn", SHAPE, 4), Streams(3)
-    common, first, second = tree_of(plan.build(streams)), plan.weights(streams, 0), plan.weights(streams, 1)
+    common, first, second = (
+        tree_of(plan.build(streams)),
+        plan.initial_weights(streams, 0),
+        plan.initial_weights(streams, 1),
+    )
     torch.rand(5)
-    assert same_tree(first, plan.weights(Streams(3), 0))
-    for a, b in ((common, first), (common, second), (first, second), (first, plan.weights(Streams(4), 0))):
+    assert same_tree(first, plan.initial_weights(Streams(3), 0))
+    for a, b in ((common, first), (common, second), (first, second), (first, plan.initial_weights(Streams(4), 0))):
         assert list(a) == list(b)
         assert not any(torch.equal(a[name], b[name]) for name in a)
 
@@ -38,10 +42,10 @@ def test_the_global_generator_neither_matters_nor_moves():
     plan = Blueprint("digits-cnn", SHAPE, 4)
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        first = plan.weights(Streams(3), 2)
+        first = plan.initial_weights(Streams(3), 2)
         torch.manual_seed(2)
         before = torch.get_rng_state()
-        assert same_tree(plan.weights(Streams(3), 2), first)
+        assert same_tree(plan.initial_weights(Streams(3), 2), first)
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -52,14 +56,14 @@ def test_a_blueprint_builds_bundles_and_heads_without_bias():
     for name in plan.nets:
         assert same_tree(tree_of(bundle[name]), alone)
     assert "head.bias" not in alone
-    assert list(plan.weights(Streams(3), 1)) == list(tree_of(bundle))
+    assert list(plan.initial_weights(Streams(3), 1)) == list(tree_of(bundle))
 
 
 def test_a_task_draws_a_clients_own_weights_from_its_blueprint():
     plan, streams = Blueprint("mlp", SHAPE, 4), Streams(3)
     facts = {"clients": 2, "num_classes": 4, "rounds": 1, "local_epochs": 1, "streams": streams}
     task = Task.of(plan.build(streams), **facts, blueprint=plan)
-    assert same_tree(task.fresh(1), plan.weights(streams, 1))
+    assert same_tree(task.fresh(1), plan.initial_weights(streams, 1))
     with pytest.raises(ConfigError, match="need a registered model"):
         Task.of(plan.build(streams), **facts).fresh(1)
 

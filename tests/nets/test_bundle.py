@@ -6,7 +6,7 @@ import torch
 from fedloom.core.streams import Streams
 from fedloom.core.trees import clone
 from fedloom.methods.facts import Task
-from fedloom.nets.blueprint import prepared
+from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.net import build, tree_of
 from fedloom.nets.roles import Role
@@ -22,7 +22,7 @@ def digits(**options):
 
 def side_by_side(net):
     """Copies of a net under both names."""
-    return prepared(net, nets=dict.fromkeys(NAMES))
+    return prepare_net(net, nets=dict.fromkeys(NAMES))
 
 
 def inputs(*shape, seed=0):
@@ -133,10 +133,10 @@ def test_a_frozen_net_does_not_follow_the_net_it_was_made_from():
 
 
 def test_a_head_without_bias_is_without_in_all_nets():
-    bundle = prepared(TinyBN(), head_bias=False, nets=dict.fromkeys(NAMES))
+    bundle = prepare_net(TinyBN(), head_bias=False, nets=dict.fromkeys(NAMES))
     assert not [name for name in tree_of(bundle) if name.endswith("head.bias")]
     assert bundle["offline"].head.bias is None
     tree, x = moved(bundle["online"]), inputs(WIDTH)
     bundle["online"].load_state_dict(tree)
     assert torch.equal(bundle.functional.logits(tree, x), bundle.eval()(x))
-    assert "head.bias" in tree_of(prepared(Tiny(), head_bias=True))
+    assert "head.bias" in tree_of(prepare_net(Tiny(), head_bias=True))

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.nets.given import title_of
-from fedloom.nets.probe import check_classifies, head_of
-from fedloom.nets.wrap import Whole, wrap
+from fedloom.nets.probe import check_classifies, find_head
+from fedloom.nets.user_model import class_name
+from fedloom.nets.wrap import HeadlessNet, wrap
 
 X = torch.linspace(-1, 1, 10).view(2, 5)
 CLASSES = 3
@@ -49,14 +49,14 @@ HEADS = {
 @pytest.mark.parametrize("case", HEADS)
 def test_the_head_is(case):
     net, expected = HEADS[case]
-    assert head_of(net, X) == expected
+    assert find_head(net, X) == expected
 
 
 def test_looking_leaves_no_trace():
     net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, CLASSES))
     net[1].eval()
     before, drawn = {k: v.clone() for k, v in net.state_dict().items()}, torch.get_rng_state()
-    assert head_of(net, X) == "3"
+    assert find_head(net, X) == "3"
     check_classifies(net, X, CLASSES, "own")
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -67,9 +67,9 @@ def test_looking_leaves_no_trace():
 REFUSED = {
     "one number a sample": (
         nn.Linear(5, 1),
-        r"\[2, 1\] in place of \[2, 3\]: .* is regression, and is not trained here",
+        r"\[2, 1\], expected \[2, 3\]: .* is regression, and is not trained here",
     ),
-    "no axis of classes": (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), r"\[2\] in place of .* regression"),
+    "no axis of classes": (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), r"\[2\], expected .* regression"),
     "other classes": (nn.Linear(5, 7), "it has 7 outputs, the scenario 3 classes"),
     "one label a token": (nn.Sequential(nn.Linear(5, 12), nn.Unflatten(1, (4, 3))), "one label for each sample"),
     "a dictionary": (
@@ -98,7 +98,7 @@ def test_what_is_no_classifier_is_refused_in_one_line(case):
 
 def test_a_module_without_a_head_has_logits_and_no_features():
     body = nn.Sequential(nn.Linear(5, CLASSES), nn.Softmax(1))
-    net = Whole(body)
+    net = HeadlessNet(body)
     assert torch.equal(net(X), body(X))
     assert set(map(str, net.roles().values())) == {"body"}
     with pytest.raises(ConfigError, match="Sequential has no linear layer at its end"):
@@ -107,4 +107,4 @@ def test_a_module_without_a_head_has_logits_and_no_features():
 
 def test_it_is_called_as_the_module_that_it_wraps():
     body = nn.Sequential(nn.Linear(5, CLASSES))
-    assert [title_of(net) for net in (body, Whole(body), wrap(body, "0"))] == ["Sequential"] * 3
+    assert [class_name(net) for net in (body, HeadlessNet(body), wrap(body, "0"))] == ["Sequential"] * 3

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 from fedloom.core.errors import ConfigError
 from fedloom.nets import MODELS
 from fedloom.nets.training_probe import check_entries, check_trains
-from fedloom.nets.wrap import Whole, wrap
+from fedloom.nets.wrap import HeadlessNet, wrap
 
 X = torch.rand(2, 6)
 
@@ -37,7 +37,7 @@ class Plain(nn.Module):
 
 
 def remarks(module, batch_size=8, x=X):
-    net = wrap(module, "head") if isinstance(getattr(module, "head", None), nn.Linear) else Whole(module)
+    net = wrap(module, "head") if isinstance(getattr(module, "head", None), nn.Linear) else HeadlessNet(module)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     named = check_trains(net, x, 3, batch_size, "Mine")
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
@@ -299,9 +299,9 @@ def test_what_is_seldom_meant_is_named(kind):
 
 
 def test_probabilities_are_named_where_the_softmax_is_part_of_the_net():
-    (remark,) = check_trains(Whole(Probabilities()), X, 3, 8, "Mine")
+    (remark,) = check_trains(HeadlessNet(Probabilities()), X, 3, 8, "Mine")
     assert remark.code == "model.probabilities"
-    assert check_trains(Whole(Plain()), X, 3, 8, "Mine") == []
+    assert check_trains(HeadlessNet(Plain()), X, 3, 8, "Mine") == []
     assert check_trains(wrap(Probabilities(), "head"), X, 3, 8, "Mine") == []
 
 
@@ -349,7 +349,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_work_is_refused_in_one_line(kind):
     with pytest.raises(ConfigError, match=f"model Mine:? {REFUSED[kind]}") as caught:
-        check_trains(Whole(kind()), X, 3, 8, "Mine")
+        check_trains(HeadlessNet(kind()), X, 3, 8, "Mine")
     assert "\n" not in str(caught.value)
 
 
@@ -402,4 +402,4 @@ def test_what_cannot_be_sent_or_copied_is_refused_in_one_line(kind):
 
 def test_a_compiled_module_is_refused():
     with pytest.raises(ConfigError, match="it is compiled"):
-        check_entries(Whole(torch.compile(Plain(), backend="eager")), "Mine")
+        check_entries(HeadlessNet(torch.compile(Plain(), backend="eager")), "Mine")

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.nets import MODELS, Net, build, wrap
-from fedloom.nets.groups import GROUPS, group_of
+from fedloom.nets.groups import MODEL_GROUPS, group_of
 from fedloom.nets.resnet import BasicBlock
 from fedloom.nets.roles import Role, tag_roles
 
@@ -263,15 +263,15 @@ def test_classifier_block_computes_the_logits() -> None:
 
 
 def test_groups() -> None:
-    names = GROUPS["fedssa-cnn"]
+    names = MODEL_GROUPS["fedssa-cnn"]
     assert [names[group_of(k, names)] for k in (0, 4, 5, 11)] == [
         "fedssa-cnn1",
         "fedssa-cnn5",
         "fedssa-cnn1",
         "fedssa-cnn2",
     ]
-    for group in GROUPS:
-        assert all(name in MODELS for name in GROUPS[group])
+    for group in MODEL_GROUPS:
+        assert all(name in MODELS for name in MODEL_GROUPS[group])
     assert len({make(name, CIFAR).head.weight.shape for name in names}) == 1
 
 

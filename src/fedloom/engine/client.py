@@ -24,7 +24,7 @@ from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.method import Method
 from fedloom.methods.phases import Batch, Collect, Consts, Phase, Predictor, Statistic, Train
-from fedloom.nets.copies import copied
+from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role, has_batch_norm
@@ -81,7 +81,7 @@ class Worker:
 
     def twin(self, speedups: Speedups | None = None) -> Worker:
         """A worker with nets of its own, on the same data; `speedups` None: the same."""
-        nets = [copied(live.net) for live in self.loaded_nets]
+        nets = [deep_copy(live.net) for live in self.loaded_nets]
         speedups = speedups or self.speedups
         made = Worker(self.method, nets, self.data, self.local, self.device, bfloat16=self.bfloat16, speedups=speedups)
         made.evaluator = self.evaluator

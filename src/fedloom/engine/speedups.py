@@ -53,7 +53,7 @@ class Speedups:
     def prepare(self, net: Net) -> None:
         """Give a net other kernels, if that is asked for."""
         fast = _folder() if self.kernels else None
-        net.within = fast.OwnKernels if fast else None
+        net.training_context = fast.OwnKernels if fast else None
         if fast:
             net.channels_last = False  # they know planes
 

@@ -14,7 +14,7 @@ from fedloom.methods.facts import ClientContext, ServerContext, Task
 from fedloom.methods.method import METHODS, WRAPPERS, Method
 from fedloom.methods.parts.wrapping import averaged
 from fedloom.methods.rare import RareHooks
-from fedloom.nets.blueprint import Blueprint, Extra
+from fedloom.nets.blueprint import Blueprint, ExtraFactory
 
 _CLIENTS, _CLASSES = 20, 4
 _TOY = ("lenet5-bn", (1, 28, 28))
@@ -90,7 +90,7 @@ def _task(method: Method) -> Task:
     return _shared(*wanted) if type(method).extra is RareHooks.extra else _made(*wanted, method.extra)
 
 
-def _made(head_bias: bool, nets: tuple[tuple[str, str | None], ...], extra: Extra | None = None) -> Task:
+def _made(head_bias: bool, nets: tuple[tuple[str, str | None], ...], extra: ExtraFactory | None = None) -> Task:
     model, shape = _TOY
     streams = Streams(0)
     blueprint = Blueprint(model, shape, _CLASSES, head_bias=head_bias, nets=dict(nets), extra=extra)

@@ -66,7 +66,7 @@ class Task:
         """First weights that a client draws for itself, instead of the common `init`."""
         if self.blueprint is None:
             raise ConfigError("weights of a client's own need a registered model: this run was given a net as it is")
-        return self.blueprint.weights(self.streams, client)
+        return self.blueprint.initial_weights(self.streams, client)
 
 
 @dataclass(frozen=True, slots=True)

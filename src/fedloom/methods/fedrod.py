@@ -14,7 +14,7 @@ from fedloom.methods.method import register
 from fedloom.methods.parts.losses import ABSENT, cross_entropy
 from fedloom.methods.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.spec import Spec
-from fedloom.nets.copies import copied
+from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
@@ -55,7 +55,7 @@ class FedRoD(method.Method):
     )
 
     def extra(self, net: Net) -> nn.Module:
-        return copied(net.head)
+        return deep_copy(net.head)
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
         start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()

@@ -1,4 +1,4 @@
-"""All that it takes to make a run's nets: which models, for what input, and what a method adds."""
+"""The description from which a run's nets are built: models, input shape, and what a method changes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,28 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
 from fedloom.nets.bundle import Bundle
-from fedloom.nets.copies import copied
+from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.frozen_parameters import freeze_as_buffers
-from fedloom.nets.given import Given
 from fedloom.nets.net import MODELS, Net, tree_of
+from fedloom.nets.user_model import UserModel
 
-Share: TypeAlias = Literal["all", "trainable"]
-Extra: TypeAlias = Callable[[Net], nn.Module | None]
+SharedParameters: TypeAlias = Literal["all", "trainable"]
+ExtraFactory: TypeAlias = Callable[[Net], nn.Module | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """A registered model with its options. `input_shape` is without the batch.
+    """A model, its options, and the changes that a method makes to the net.
 
-    head_bias: False takes the bias out of the head. nets: several nets in one `Bundle`, by name, None for this model or
-    the name of another; empty for one net. extra: makes what a method adds to the net. make: makes the net in place of
-    a registered model. share: "trainable" leaves frozen parameters out of the net's tree (`freeze_as_buffers`).
+    Attributes:
+        model: name of a registered model, or of the user's for messages.
+        input_shape: shape of one sample, without the batch.
+        options: options of the model by name.
+        head_bias: False removes the bias of the head.
+        nets: models of the nets in a `Bundle` by the net's name, None for `model` itself; empty for a single net.
+        extra: function that makes the module a method adds to the net.
+        factory: function that makes the net instead of a registered model.
+        share: "trainable" leaves frozen parameters out of the net's tree.
     """
 
     model: str
@@ -36,29 +42,30 @@ class Blueprint:
     options: Mapping[str, Any] = field(default_factory=dict)
     head_bias: bool = True
     nets: Mapping[str, str | None] = field(default_factory=dict)
-    extra: Extra | None = None
-    make: Callable[..., Net] | None = None
-    share: Share = "all"
+    extra: ExtraFactory | None = None
+    factory: Callable[..., Net] | None = None
+    share: SharedParameters = "all"
 
     def build(self, streams: Streams, client: int = -1) -> Net:
-        """A new net, initialised from the run's "init" stream, or from a client's own; a bundle's nets of one model
-        start alike.
+        """Build a net, initialised from the run's "init" stream, or from that of `client`.
+
+        The nets of a bundle that have the same model start with the same weights.
 
         Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
         """
         with streams.isolated("init", client=client):
-            return prepared(
-                self._made(None),
+            return prepare_net(
+                self._build_model(None),
                 head_bias=self.head_bias,
                 nets=self.nets,
                 extra=self.extra,
-                other=self._made,
+                build_model=self._build_model,
                 share=self.share,
             )
 
-    def _made(self, model: str | None) -> Net:
+    def _build_model(self, model: str | None) -> Net:
         options = self.options if model is None else {}
-        factory = self.make if self.make and model is None else MODELS.get(self.model if model is None else model)
+        factory = self.factory if self.factory and model is None else MODELS.get(self.model if model is None else model)
         try:
             return factory(input_shape=self.input_shape, num_classes=self.num_classes, **options)
         except RuntimeError as error:
@@ -66,9 +73,9 @@ class Blueprint:
                 raise
             raise ConfigError(f"model {self.model}: does not fit into memory; make it smaller") from None
 
-    def weights(self, streams: Streams, client: int) -> Tree:
-        """The first weights that a client draws for itself. Raises `ConfigError` for a model that came with its own."""
-        if isinstance(self.make, Given) and isinstance(self.make.source, nn.Module):
+    def initial_weights(self, streams: Streams, client: int) -> Tree:
+        """Draw the first weights of one client. Raises `ConfigError` for a module, which comes with its weights."""
+        if isinstance(self.factory, UserModel) and isinstance(self.factory.source, nn.Module):
             raise ConfigError(
                 f"model {self.model}: every client would draw weights of its own, and a module comes with its weights; "
                 "give a function that makes it"
@@ -76,40 +83,40 @@ class Blueprint:
         return clone(tree_of(self.build(streams, client)))
 
 
-def _unregistered(model: str) -> Net:
+def _refuse_other_model(model: str) -> Net:
     raise ConfigError(f"a net of the model '{model}' beside the run's own needs a registered model for the run, too")
 
 
-def prepared(
+def prepare_net(
     net: Net,
     *,
     head_bias: bool = True,
     nets: Mapping[str, str | None] | None = None,
-    extra: Extra | None = None,
-    other: Callable[[str], Net] = _unregistered,
-    share: Share = "all",
+    extra: ExtraFactory | None = None,
+    build_model: Callable[[str], Net] = _refuse_other_model,
+    share: SharedParameters = "all",
 ) -> Net:
-    """`net` as a method wants it.
+    """Change `net` to what a method needs, and return it or a bundle.
 
-    Without its head's bias (heads of more layers are for the method to refuse); as a bundle of `nets`, copies of it or
-    what `other` makes of a model's name; its frozen parameters as buffers, in its tree if `share` is all; with what
-    `extra` makes of it as its child `extra`.
+    head_bias: False removes the bias of a linear head; methods refuse deeper heads themselves. nets: makes a bundle of
+    copies of `net` (None) and of nets that `build_model` builds by a model's name. extra: makes a module from the net,
+    which becomes its child `extra`. share: "all" keeps frozen parameters in the tree; they become buffers either way.
     """
     if nets:
-        made = {name: copied(net) if model is None else other(model) for name, model in nets.items()}
-        for one in made.values():
-            _strip(one, head_bias)
-        net = Bundle(made)
+        members = {name: deep_copy(net) if model is None else build_model(model) for name, model in nets.items()}
+        for member in members.values():
+            _strip_head_bias(member, head_bias)
+        net = Bundle(members)
     else:
-        _strip(net, head_bias)
+        _strip_head_bias(net, head_bias)
     freeze_as_buffers(net, persistent=share == "all")
-    added = extra(net) if extra else None
-    if added is not None:
-        net.extra = added
+    added_module = extra(net) if extra else None
+    if added_module is not None:
+        net.extra = added_module
     return net
 
 
-def _strip(net: Net, head_bias: bool) -> None:
+def _strip_head_bias(net: Net, head_bias: bool) -> None:
     head = getattr(net, "head", None)
     if not head_bias and isinstance(head, nn.Linear):
         head.register_parameter("bias", None)

@@ -13,18 +13,18 @@ from fedloom.nets.roles import EXTRA, Role, tag_roles
 
 
 class Bundle(Net):
-    """Nets under names: a method that trains an online and an offline net gets both as one module.
+    """Several nets under names: a method that trains an online and an offline net gets both as one module.
 
-    A tree of it is flat: "online.conv1.weight", "offline.conv1.weight". `bundle["online"]` is a child. Where one net is
-    expected (features, head, logits, functional) the first child answers. The nets may differ.
+    Its tree is flat ("online.conv1.weight", "offline.conv1.weight"), and `bundle["online"]` is a child. The nets may
+    differ. The first net stands for the bundle where one net is needed: its head, features, logits, and so on.
     """
 
     def __init__(self, nets: Mapping[str, Net]) -> None:
         super().__init__()
-        self._first = next(iter(nets))
-        first = nets[self._first]
-        self.classifier_block = first.classifier_block  # type: ignore[misc]  # as the net's, not this class's
-        self.channels_last = first.channels_last
+        self._first_name = next(iter(nets))
+        first_net = nets[self._first_name]
+        self.classifier_block = first_net.classifier_block  # type: ignore[misc]  # the net's, not this class's
+        self.channels_last = first_net.channels_last
         for name, net in nets.items():
             self.add_module(name, net)
 
@@ -32,36 +32,36 @@ class Bundle(Net):
         return cast(Net, self._modules[name])
 
     @property
-    def answering(self) -> Net:
-        """The net that answers where one is expected."""
-        return self[self._first]
+    def first_net(self) -> Net:
+        """The net that stands for the bundle where one net is needed."""
+        return self[self._first_name]
 
     @property
     def head(self) -> nn.Linear:  # type: ignore[override]
         """The first net's head."""
-        return self[self._first].head
+        return self.first_net.head
 
     @property
     def functional(self) -> FunctionalNet:
-        """The first net's."""
-        return self[self._first].functional
+        """The first net as a function of its weights."""
+        return self.first_net.functional
 
     def features(self, x: Tensor) -> Tensor:
-        return self[self._first].features(x)
+        return self.first_net.features(x)
 
     def maps(self, x: Tensor) -> Tensor:
-        return self[self._first].maps(x)
+        return self.first_net.maps(x)
 
     def classify(self, maps: Tensor) -> Tensor:
-        return self[self._first].classify(maps)
+        return self.first_net.classify(maps)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self[self._first](x)
+        logits: Tensor = self.first_net(x)
         return logits
 
     def roles(self) -> dict[str, Role]:
-        found: dict[str, Role] = {}
+        roles: dict[str, Role] = {}
         for name, child in self.named_children():
-            own = tag_roles(child, "") if name == EXTRA else cast(Net, child).roles()
-            found |= {f"{name}.{entry}": Role.EXTRA if name == EXTRA else role for entry, role in own.items()}
-        return found
+            child_roles = tag_roles(child, "") if name == EXTRA else cast(Net, child).roles()
+            roles |= {f"{name}.{entry}": Role.EXTRA if name == EXTRA else role for entry, role in child_roles.items()}
+        return roles

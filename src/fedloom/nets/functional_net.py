@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedloom.core.trees import Tree
-from fedloom.nets.copies import copied
+from fedloom.nets.deep_copy import deep_copy
 
 if TYPE_CHECKING:
     from fedloom.nets.net import Net
@@ -30,7 +30,7 @@ class FunctionalNet:
             for tensor in [*net.parameters(), *net.buffers()]
             if id(tensor) not in constants
         }
-        self._net = copied(net, placeholders).eval()
+        self._net = deep_copy(net, placeholders).eval()
         entries = [*self._net.named_parameters(), *self._net.named_buffers()]
         self._names = {name for name, _ in entries}  # a tensor under several names has the first of them
         self.trainable = frozenset(name for name, _ in self._net.named_parameters())

@@ -1,4 +1,4 @@
-"""What a net is: features, then a head."""
+"""The net that all methods know: features, then a head."""
 
 from __future__ import annotations
 
@@ -21,65 +21,63 @@ MODELS: Registry[Callable[..., Net]] = Registry("model", home="fedloom.nets")
 
 
 class Net(nn.Module):
-    """A net in two parts: `features(x)` [B, d], the input of the head, and `head(z)` [B, C] logits.
+    """A net in two parts: `features(x)` [B, d] is the input of the head, and `head(z)` gives logits [B, C].
 
-    Subclasses define `self.head` (an `nn.Linear` unless a method asks for more) and `features`. Called as
-    `net(x)`, it gives logits. A factory registered with `@MODELS.register(name)` takes `input_shape` (without the
-    batch, e.g. (1, 28, 28)) and `num_classes`, and any options of its own.
+    Subclasses define `features` and `self.head`, an `nn.Linear` unless a method needs more. `net(x)` gives logits.
+    A factory registered with `@MODELS.register(name)` takes `input_shape` (without the batch, e.g. (1, 28, 28)),
+    `num_classes`, and options of its own, each typed `Annotated[type, Field(description=...)]`.
 
-    `channels_last`: engines keep its weights in that memory order, in which convolutions train up to 1.6 times faster
-    (`benchmarks/channels_last.py`).
+    Some papers cut the net earlier: `classifier_block` names in order the submodules that they call the classifier,
+    and `maps(x)` [B, f] is the input of the first. By default the block is the head alone.
 
-    `in_bfloat16`: while it trains, convolutions and linear layers below the head take their inputs and weights in that
-    dtype; the weights themselves, what leaves `features` and `maps`, and everything after it stay float32.
-
-    `within`: where it is set, `features` and `maps` run inside the context that it makes while the net trains (other
-    kernels for the same operators, say).
-
-    `extra`: what a method adds (`Method.extra`), trained and kept beside the net's own tensors; absent as a rule.
-
-    Some papers cut the same net earlier: `classifier_block` names the submodules, in order, of what they call the
-    classifier; `maps(x)` [B, f] is its input. Here it is the head alone.
+    Attributes:
+        channels_last: engines keep the weights in this memory order, in which convolutions train up to 1.6 times
+            faster (`benchmarks/channels_last.py`).
+        in_bfloat16: in training, convolutions and linear layers below the head compute in bfloat16. Weights, the
+            outputs of `features` and `maps`, and everything after them stay float32.
+        training_context: if set, `features` and `maps` run inside the context that it makes while the net trains.
+            An engine sets it to replace the kernels of operators.
+        extra: the module that a method adds (`Method.extra`); absent as a rule.
     """
 
     head: nn.Linear
     classifier_block: ClassVar[tuple[str, ...]] = ("head",)
     channels_last: bool = True
     in_bfloat16 = False
-    within: Callable[[], AbstractContextManager[Any]] | None = None
+    training_context: Callable[[], AbstractContextManager[Any]] | None = None
     extra: nn.Module
     _functional: FunctionalNet | None = None
 
-    def __init_subclass__(cls, **named: Any) -> None:
-        super().__init_subclass__(**named)
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         for name in cls.__dict__.keys() & {"features", "maps"}:
-            setattr(cls, name, as_asked(cls.__dict__[name]))
+            setattr(cls, name, in_training_context(cls.__dict__[name]))
 
     def features(self, x: Tensor) -> Tensor:
-        """x [B, *input_shape] -> z [B, d]. Every net defines its own."""
+        """Return the features [B, d] of x [B, *input_shape]. Every net defines its own."""
         raise TypeError(f"{type(self).__name__} defines no features(x): a net needs features(x) -> [B, d] and a head")
 
     def levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """x [B, *input_shape] -> what lies at several depths, shallow to deep, [B, c, ...] each; and z [B, d].
+        """Return activations [B, c, ...] at several depths of the net, shallow to deep, and the features z [B, d].
 
-        Here it is z alone; a net with stages gives what enters their last ReLUs.
+        Nets with stages return the inputs of their last ReLUs; other nets return z alone.
         """
         z = self.features(x)
         return (z,), z
 
     def maps(self, x: Tensor) -> Tensor:
-        """x [B, *input_shape] -> [B, f], what enters the classifier block."""
+        """Return the input [B, f] of the classifier block for x [B, *input_shape]."""
         return self.features(x)
 
     def classify(self, maps: Tensor) -> Tensor:
-        """The classifier block: maps [B, f] -> logits [B, C]."""
-        h = maps
+        """Return the logits [B, C] of the classifier block for `maps` [B, f]."""
+        hidden = maps
         for name in self.classifier_block:
-            h = getattr(self, name)(h)
-        return h
+            hidden = getattr(self, name)(hidden)
+        return hidden
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, *input_shape] -> logits [B, C]."""
+        """Return the logits [B, C] of x [B, *input_shape]."""
         logits: Tensor = self.head(self.features(x))
         return logits
 
@@ -91,36 +89,43 @@ class Net(nn.Module):
         return self._functional
 
     @property
-    def plain(self) -> nn.Module:
-        """The module as its author wrote it, with this net's tensors: the net itself, or what it wraps."""
+    def original_module(self) -> nn.Module:
+        """The module as its author wrote it, with this net's tensors: the net itself, or the module that it wraps."""
         return self
 
     def roles(self) -> dict[str, Role]:
-        """The role of every entry of the net's tree, in its order."""
+        """Return the role of every entry of the net's tree, in its order."""
         return tag_roles(self, "head")
 
 
-def as_asked(part: Callable[[N, Tensor], Tensor]) -> Callable[[N, Tensor], Tensor]:
-    """A part of a net, such as its own `features` or `maps`, in bfloat16 or within a context if the net says so."""
+def in_training_context(forward: Callable[[N, Tensor], Tensor]) -> Callable[[N, Tensor], Tensor]:
+    """Wrap a method such as `features`: in training it runs in bfloat16 or in `training_context` if the net says so."""
 
-    @functools.wraps(part)
-    def computed(self: N, x: Tensor) -> Tensor:
+    @functools.wraps(forward)
+    def wrapped(self: N, x: Tensor) -> Tensor:
         if self.training and self.in_bfloat16:
             with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
-                return part(self, x).float()
-        if self.training and self.within is not None:
-            with self.within():
-                return part(self, x)
-        return part(self, x)
+                return forward(self, x).float()
+        if self.training and self.training_context is not None:
+            with self.training_context():
+                return forward(self, x)
+        return forward(self, x)
 
-    return computed
+    return wrapped
 
 
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int, streams: Streams, **options: Any) -> Net:
-    """A new net of the registered kind, initialised from the run's "init" stream.
+    """Build a net of the registered model `name`, initialised from the run's "init" stream.
 
-    The same seed gives the same weights whatever was drawn before. Raises `ConfigError` for an unknown name or a
-    model that does not fit `input_shape`.
+    The same seed gives the same weights, whatever was drawn before. `input_shape` is without the batch.
+
+    Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
+
+    Example:
+        >>> from fedloom.core.streams import Streams
+        >>> net = build("mlp", input_shape=(1, 28, 28), num_classes=10, streams=Streams(0), hidden=(50,))
+        >>> net(torch.zeros(4, 1, 28, 28)).shape
+        torch.Size([4, 10])
     """
     factory = MODELS.get(name)
     with streams.isolated("init"):
@@ -128,5 +133,5 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int, streams:
 
 
 def tree_of(net: nn.Module) -> Tree:
-    """The net's live tensors (parameters and persistent buffers) by name: views, not copies."""
+    """Return the net's parameters and persistent buffers by name: the tensors themselves, not copies."""
     return dict(net.state_dict(keep_vars=False))

@@ -1,4 +1,4 @@
-"""What modules keep in plain attributes of Python, which no engine sends, stores or resets."""
+"""State that modules keep in plain Python attributes, which no engine sends, stores or resets."""
 
 from __future__ import annotations
 
@@ -11,51 +11,50 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_DEPTH, _ELEMENTS = 3, 64  # of containers, as far as they are looked into
-_TORCHS_OWN = frozenset(vars(nn.Module()))
+_MAX_DEPTH, _MAX_ELEMENTS = 3, 64  # of containers that are compared
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
-def attributes_of(net: nn.Module) -> dict[str, Hashable]:
-    """The present values of all plain attributes of a net's modules, by path, in a form that can be compared.
+def plain_attributes(net: nn.Module) -> dict[str, Hashable]:
+    """Return the plain attributes of a net's modules by path, in a form that compares equal for equal values.
 
-    Buffers that are no part of the state count as plain. Parameters, and whatever torch's own modules keep, do not.
+    Buffers outside the state dict are included; parameters and the attributes of torch's own modules are not.
     """
-    registered = {id(tensor) for tensor in [*net.parameters(), *_persistent(net)]}
-    values: dict[str, Hashable] = {}
+    registered = {id(tensor) for tensor in [*net.parameters(), *_persistent_buffers(net)]}
+    snapshot: dict[str, Hashable] = {}
     for prefix, module in net.named_modules():
         if type(module).__module__.startswith("torch.nn.") and type(module) is not nn.Module:
             continue
-        named = {name: value for name, value in vars(module).items() if name not in _TORCHS_OWN}
-        named |= {name: module._buffers[name] for name in module._non_persistent_buffers_set}
-        for name, value in named.items():
-            values[f"{prefix}.{name}".lstrip(".")] = _comparable(value, registered, _DEPTH)
-    return values
+        attributes = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
+        attributes |= {name: module._buffers[name] for name in module._non_persistent_buffers_set}
+        for name, value in attributes.items():
+            snapshot[f"{prefix}.{name}".lstrip(".")] = _comparable(value, registered, _MAX_DEPTH)
+    return snapshot
 
 
-def unregistered(net: nn.Module) -> list[str]:
-    """Plain attributes, by path, that hold modules with parameters, or tensors that need gradients: nothing trains
-    them."""
+def unregistered_weights(net: nn.Module) -> list[str]:
+    """Return the paths of plain attributes with modules or tensors that need gradients: nothing trains them."""
     registered = {id(tensor) for tensor in net.parameters()} | {id(tensor) for tensor in net.buffers()}
     registered |= {id(module) for module in net.modules()}
 
-    def holds(value: Any, depth: int) -> bool:
+    def holds_weights(value: Any, depth: int) -> bool:
         if isinstance(value, Tensor):
             return value.is_leaf and value.requires_grad and id(value) not in registered
         if isinstance(value, nn.Module):
             return id(value) not in registered and any(id(p) not in registered for p in value.parameters())
         elements = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-        return depth > 0 and any(holds(element, depth - 1) for element in elements)
+        return depth > 0 and any(holds_weights(element, depth - 1) for element in elements)
 
     return [
         f"{prefix}.{name}".lstrip(".")
         for prefix, module in net.named_modules()
         if not type(module).__module__.startswith(("torch.nn.", "fedloom.nets."))
         for name, value in vars(module).items()
-        if name not in _TORCHS_OWN and holds(value, _DEPTH)
+        if name not in _MODULE_ATTRIBUTES and holds_weights(value, _MAX_DEPTH)
     ]
 
 
-def _persistent(net: nn.Module) -> Iterator[Tensor]:
+def _persistent_buffers(net: nn.Module) -> Iterator[Tensor]:
     for module in net.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set:
@@ -63,7 +62,7 @@ def _persistent(net: nn.Module) -> Iterator[Tensor]:
 
 
 def _comparable(value: Any, registered: set[int], depth: int) -> Hashable:
-    """Equal for equal values. Nothing is told of objects that cannot be looked into."""
+    """A hashable form, equal for equal values; objects of unknown classes are compared by class alone."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
     if isinstance(value, Tensor):
@@ -73,26 +72,27 @@ def _comparable(value: Any, registered: set[int], depth: int) -> Hashable:
         return str(value.dtype), tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes() if value.dtype != object else len(value)
-    for kind, state in _GENERATORS.items():
+    for kind, state_of in _GENERATOR_STATES.items():
         if isinstance(value, kind):
-            return state(value)
+            return state_of(value)
     if isinstance(value, Mapping) and depth:
-        pairs = [(repr(key)[:64], _comparable(child, registered, depth - 1)) for key, child in _some(value.items())]
+        pairs = [(repr(key)[:64], _comparable(child, registered, depth - 1)) for key, child in _ends(value.items())]
         return "mapping", len(value), tuple(pairs)
     if isinstance(value, set | frozenset):
         return "set", len(value)
     if isinstance(value, list | tuple | deque) and depth:
-        return "sequence", len(value), tuple(_comparable(child, registered, depth - 1) for child in _some(value))
+        return "sequence", len(value), tuple(_comparable(child, registered, depth - 1) for child in _ends(value))
     return type(value).__name__
 
 
-def _some(elements: Any) -> list[Any]:
-    """The first and the last elements: what grows changes its end."""
-    every = list(elements)
-    return every if len(every) <= _ELEMENTS else [*every[: _ELEMENTS // 2], *every[-_ELEMENTS // 2 :]]
+def _ends(container: Any) -> list[Any]:
+    """The first and last elements of a long container: one that grows changes at its end."""
+    elements = list(container)
+    half = _MAX_ELEMENTS // 2
+    return elements if len(elements) <= _MAX_ELEMENTS else [*elements[:half], *elements[-half:]]
 
 
-_GENERATORS: dict[type, Callable[[Any], Hashable]] = {
+_GENERATOR_STATES: dict[type, Callable[[Any], Hashable]] = {
     torch.Generator: lambda generator: generator.get_state().numpy().tobytes(),
     np.random.Generator: lambda generator: repr(generator.bit_generator.state),
     np.random.RandomState: lambda generator: repr(generator.get_state()),

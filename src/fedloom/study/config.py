@@ -186,7 +186,7 @@ class RunConfig(Section):
             "share": self.share,
         }
         return [
-            Blueprint(one.title, input_shape, num_classes, one.options(), make=one.maker, **wanted)
+            Blueprint(one.title, input_shape, num_classes, one.options(), factory=one.maker, **wanted)
             for one in self.models()
         ]
 

@@ -13,10 +13,10 @@ from fedloom.core.errors import ConfigError, nearest, shown
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.nets import MODELS
-from fedloom.nets.given import Given, digest_of, title_of
-from fedloom.nets.groups import GROUPS
+from fedloom.nets.groups import MODEL_GROUPS
 from fedloom.nets.net import Net
-from fedloom.nets.probe import check_classifies, head_of
+from fedloom.nets.probe import check_classifies, find_head
+from fedloom.nets.user_model import UserModel, class_name, model_digest
 from fedloom.study.known import check_options
 
 
@@ -36,7 +36,7 @@ class ModelConfig(BaseModel):
         return self.name
 
     @property
-    def maker(self) -> Given | None:
+    def maker(self) -> UserModel | None:
         """What makes its nets, if that is not a registered model."""
         return None
 
@@ -49,7 +49,9 @@ class ModelConfig(BaseModel):
         if self.name == "given":
             raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to go on")
         if self.name not in MODELS:
-            raise ConfigError(f"unknown model {shown(self.name)}: {nearest(self.name, {*MODELS.names(), *GROUPS})}")
+            raise ConfigError(
+                f"unknown model {shown(self.name)}: {nearest(self.name, {*MODELS.names(), *MODEL_GROUPS})}"
+            )
         check_options(self.name, self.options())
 
 
@@ -75,7 +77,7 @@ class GivenModel(ModelConfig):
     digest: str = Field(
         description="Hash of structure and first weights; weights that a function draws are those of seed 0.",
     )
-    make: Given = Field(
+    make: UserModel = Field(
         exclude=True,
         repr=False,
         description="Factory of the nets.",
@@ -84,16 +86,16 @@ class GivenModel(ModelConfig):
     @staticmethod
     def of(source: Any, data: Dataset) -> GivenModel:
         """The model `source` for `data`. Raises `ConfigError` if it cannot be made, or does not classify these data."""
-        make, shape, classes = Given(source), data.input_shape, data.num_classes
+        make, shape, classes = UserModel(source), data.input_shape, data.num_classes
         with Streams(0).isolated("init"):
             module = make.module(shape, classes)
         x = data.gather(torch.arange(min(2, len(data))))
-        check_classifies(module, x, classes, title_of(module))
+        check_classifies(module, x, classes, class_name(module))
         return GivenModel(
-            module=title_of(module),
+            module=class_name(module),
             weights="own" if isinstance(source, nn.Module) else "drawn",
-            head=None if isinstance(module, Net) else head_of(module, x),
-            digest=digest_of(module),
+            head=None if isinstance(module, Net) else find_head(module, x),
+            digest=model_digest(module),
             make=make,
         )
 
@@ -102,7 +104,7 @@ class GivenModel(ModelConfig):
         return self.module
 
     @property
-    def maker(self) -> Given:
+    def maker(self) -> UserModel:
         return self.make
 
     def options(self) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def each_model(model: str | ModelConfig | Sequence[str | ModelConfig]) -> list[M
     """The models that the key stands for, one by one."""
     found: list[ModelConfig] = []
     for one in [model] if isinstance(model, str | ModelConfig) else model:
-        found += [ModelConfig(name=name) for name in GROUPS.get(one, (one,))] if isinstance(one, str) else [one]
+        found += [ModelConfig(name=name) for name in MODEL_GROUPS.get(one, (one,))] if isinstance(one, str) else [one]
     return found
 
 

@@ -19,8 +19,8 @@ from fedloom.engine.jobs import away_since
 from fedloom.engine.speedups import Speedups
 from fedloom.methods.facts import ClientContext, ServerContext, Start
 from fedloom.methods.phases import Predictor
-from fedloom.nets.given import Given, Source
 from fedloom.nets.groups import group_of
+from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.study.card import Architecture, Card, Input, Training
 from fedloom.study.checkpoint import Checkpoint
 from fedloom.study.config import RunConfig
@@ -78,7 +78,7 @@ class Opened:
             refuse_changed(self.checkpoint.path.parents[1], self._data, record_of(self.config, scenario))
         return scenario
 
-    def model(self, client: int | None, at: At) -> tuple[nn.Module, Card, Source | None]:
+    def model(self, client: int | None, at: At) -> tuple[nn.Module, Card, ModelSource | None]:
         """The server's model, or a client's, and its card. Raises `ConfigError` for one that does not exist."""
         if client is not None and not 0 <= client < self.clients:
             raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")
@@ -105,11 +105,11 @@ class Opened:
         architecture = Architecture(
             model=blueprint.model,
             options=dict(blueprint.options),
-            given=blueprint.make is not None,
+            given=blueprint.factory is not None,
             forward=forward,
         )
         card = Card(architecture=architecture, classes=self.classes, input=self.input, training=training)
-        return module, card, blueprint.make.source if isinstance(blueprint.make, Given) else None
+        return module, card, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None
 
     def _predictor(self, client: int | None) -> Predictor:
         """How the model predicts, with the weights with which it was tested. Raises `ConfigError` if there is none."""

@@ -18,15 +18,15 @@ from fedloom.methods.facts import ServerContext, Task
 from fedloom.methods.phases import Predictor, plain_logits
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.frozen_parameters import unfreeze_buffers
-from fedloom.nets.given import Given, Source
 from fedloom.nets.net import MODELS, Net
-from fedloom.nets.predicts import Predicts, load_tree, with_head_bias
+from fedloom.nets.prediction_module import PredictionModule, load_tree, restore_head_bias
 from fedloom.nets.roles import EXTRA
+from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.study.card import Card
 from fedloom.study.config import RunConfig, parse
 from fedloom.study.models import GivenModel
 
-OwnModel: TypeAlias = Source | Sequence[Source]
+OwnModel: TypeAlias = ModelSource | Sequence[ModelSource]
 """A module of the user's, or what makes one; several where a run was given a list."""
 
 
@@ -45,7 +45,7 @@ def config_of(resolved: Mapping[str, Any], own: OwnModel | None) -> RunConfig:
             f"this run's models from Python: {had}; pass these, or what makes them, to fedloom.load(..., model=...)"
         )
     for number, source in zip(places, sources, strict=True):
-        words[number] = GivenModel.model_validate({**words[number], "make": Given(source)})
+        words[number] = GivenModel.model_validate({**words[number], "make": UserModel(source)})
     return parse({**resolved, "model": words if isinstance(named, list) else words[0]})
 
 
@@ -66,13 +66,13 @@ def module_of(
     load_tree(net, predictor.tree)
     unfreeze_buffers(net)
     if not blueprint.head_bias:
-        with_head_bias(net, dataclasses.replace(blueprint, head_bias=True).build(Streams(0)))
+        restore_head_bias(net, dataclasses.replace(blueprint, head_bias=True).build(Streams(0)))
     net.eval()
     if predictor.logits is not plain_logits or method.spec.nets:
-        return Predicts(net, predictor.logits).eval(), "method"
+        return PredictionModule(net, predictor.logits).eval(), "method"
     if EXTRA in net._modules:
         del net.extra
-    return net.plain.eval(), "model"
+    return net.original_module.eval(), "model"
 
 
 def module_of_card(card: Card, tree: Tree, own: OwnModel | None) -> nn.Module:
@@ -93,23 +93,23 @@ def module_of_card(card: Card, tree: Tree, own: OwnModel | None) -> nn.Module:
     return module.eval()
 
 
-def _blueprint(card: Card, own: Source | None, **more: Any) -> Blueprint:
+def _blueprint(card: Card, own: ModelSource | None, **more: Any) -> Blueprint:
     name, given = card.architecture.model, card.architecture.given
     if given and own is None:
         raise ConfigError(f"{card.weights} needs your {name}: pass it, or what makes it, fedloom.load(..., model=...)")
     if not given and name not in MODELS:
         raise ConfigError(f"model '{name}' is not registered here: import what registers it")
-    make = None if own is None else Given(own)
-    return Blueprint(name, card.input.shape, len(card.classes), card.architecture.options, make=make, **more)
+    make = None if own is None else UserModel(own)
+    return Blueprint(name, card.input.shape, len(card.classes), card.architecture.options, factory=make, **more)
 
 
-def _plain(card: Card, own: Source | None) -> nn.Module:
+def _plain(card: Card, own: ModelSource | None) -> nn.Module:
     net = _blueprint(card, own).build(Streams(0))
     unfreeze_buffers(net)
-    return net.plain
+    return net.original_module
 
 
-def _of_method(card: Card, own: Source | None) -> nn.Module:
+def _of_method(card: Card, own: ModelSource | None) -> nn.Module:
     """What computes a method's way to predict, from the state that weights alone make."""
     training = card.training
     method = METHODS.get(training.method).configured(training.preset, training.options)

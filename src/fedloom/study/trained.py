@@ -18,7 +18,7 @@ from fedloom.core.records import RecordError
 from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH
-from fedloom.nets.given import Source
+from fedloom.nets.user_model import ModelSource
 from fedloom.study import card as cards
 from fedloom.study import checkpoint as checkpoints
 from fedloom.study.card import Card
@@ -40,7 +40,7 @@ class Trained:
 
     module: nn.Module
     card: Card
-    own: Source | None = None
+    own: ModelSource | None = None
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Samples as stored [n, *card.input.shape] -> softmax of the class scores [n, C] float32."""

@@ -16,7 +16,7 @@ from fedloom.engine.leaves import placed
 from fedloom.engine.stacked.constants import Stacked
 from fedloom.methods.phases import Batch, Statistic
 from fedloom.nets.functional_call import FunctionalCall
-from fedloom.nets.masked import masked_copy
+from fedloom.nets.masked_batch_norm import masked_copy
 from fedloom.nets.net import Net
 
 
@@ -27,7 +27,7 @@ class StackedNet:
         copied, self._rows = masked_copy(net)
         for module in copied.modules():
             if isinstance(module, Net):
-                module.within = None  # other kernels know one client's tensors
+                module.training_context = None  # other kernels know one client's tensors
         self.parameters = [name for name, _ in net.named_parameters()]
         self.module: nn.Module = copied
         self._net = FunctionalCall(copied)

@@ -1,7 +1,7 @@
 """Several clients' rounds at once: their weights stacked, their steps taken together under `torch.vmap`.
 
 The same draws and the same losses as one after another (`engine/client.py`); only the order of sums inside a
-product may differ. Short batches are padded, and padded rows do not count (`Batch.mask`, `nets/masked.py`).
+product may differ. Short batches are padded, and padded rows do not count (`Batch.mask`, `nets/masked_batch_norm.py`).
 """
 
 from __future__ import annotations

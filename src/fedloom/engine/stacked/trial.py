@@ -13,10 +13,10 @@ from fedloom.core.trees import Tree
 from fedloom.engine.client import Worker
 from fedloom.engine.stacked.members import StackedNet, dims
 from fedloom.methods.phases import Batch
-from fedloom.nets.given import one_line
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 from fedloom.nets.training_probe import is_foreign
+from fedloom.nets.user_model import error_line
 
 _SAMPLES = 8
 _TOLERANCE = 0.05  # relative to all gradients: above roundings of bfloat16, below what a wrong rule gives
@@ -67,7 +67,7 @@ def reason_of(error: BaseException) -> str:
     for words, meaning in _MEANINGS.items():
         if words in text:
             return meaning
-    return one_line(error).partition(". ")[0]
+    return error_line(error).partition(". ")[0]
 
 
 def is_of_vmap(error: BaseException) -> bool:

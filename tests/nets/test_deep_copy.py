@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
-from fedloom.nets.copies import copied
+from fedloom.nets.deep_copy import deep_copy
 
 
 def net():
@@ -49,7 +49,7 @@ def test_a_copy_computes_the_same_and_shares_nothing(change, used):
     module, x = change(net()), torch.ones(2, 4)
     if used:
         module(x).sum().backward()
-    twin = copied(module).eval()
+    twin = deep_copy(module).eval()
     assert torch.equal(twin(x), module.eval()(x))
     with torch.no_grad():
         for parameter in twin.parameters():
@@ -60,7 +60,7 @@ def test_a_copy_computes_the_same_and_shares_nothing(change, used):
 def test_entries_that_were_made_in_inference_mode_train_in_the_copy():
     with torch.inference_mode():
         module = nn.BatchNorm1d(4)
-    twin = copied(module)
+    twin = deep_copy(module)
     twin(torch.randn(3, 4)).square().sum().backward()
     assert twin.weight.grad is not None
     assert int(twin.num_batches_tracked) == 1

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net
-from fedloom.nets.predicts import Predicts, load_tree, with_head_bias
+from fedloom.nets.prediction_module import PredictionModule, load_tree, restore_head_bias
 from fedloom.nets.wrap import wrap
 from support import Tiny, TinyBN
 
@@ -28,7 +28,7 @@ def pair() -> Bundle:
 
 
 def test_entries_have_the_names_of_their_authors() -> None:
-    module, x = Predicts(pair().eval(), summed), torch.randn(6, 5)
+    module, x = PredictionModule(pair().eval(), summed), torch.randn(6, 5)
     names = list(module.state_dict())
     assert names[:4] == ["a.0.weight", "a.0.bias", "a.2.weight", "a.2.bias"]
     assert {"b.norm.running_mean", "b.head.weight", "extra.share"} <= set(names)
@@ -41,7 +41,7 @@ def test_entries_have_the_names_of_their_authors() -> None:
 
 
 def test_it_is_an_ordinary_module() -> None:
-    module, x = Predicts(pair().eval(), summed), torch.randn(6, 5)
+    module, x = PredictionModule(pair().eval(), summed), torch.randn(6, 5)
     before = module(x)
     twin = copy.deepcopy(module).double()
     assert torch.allclose(twin(x.double()).float(), before, atol=1e-6)
@@ -67,6 +67,6 @@ def test_a_bias_of_zeros_comes_back_where_there_was_one() -> None:
     net, x = Tiny(), torch.randn(3, 5)
     net.head.register_parameter("bias", None)
     before = net(x)
-    with_head_bias(net, Tiny())
+    restore_head_bias(net, Tiny())
     assert net.state_dict().keys() == Tiny().state_dict().keys()
     assert torch.allclose(net(x), before)

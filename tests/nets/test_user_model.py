@@ -11,8 +11,8 @@ from torch import nn
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.given import Given, digest_of
 from fedloom.nets.net import tree_of
+from fedloom.nets.user_model import UserModel, model_digest
 from support import Tiny, same_tree
 
 SHAPE, CLASSES = (1, 4, 4), 3
@@ -24,7 +24,7 @@ def perceptron(input_shape, num_classes, width=6):
 
 
 def blueprint(source, head="3"):
-    return Blueprint("own", SHAPE, CLASSES, {"head": head}, make=Given(source))
+    return Blueprint("own", SHAPE, CLASSES, {"head": head}, factory=UserModel(source))
 
 
 def test_a_module_is_copied_with_its_weights_whatever_the_seed():
@@ -36,7 +36,7 @@ def test_a_module_is_copied_with_its_weights_whatever_the_seed():
         first.head.weight.zero_()
     assert module[3].weight.abs().sum() > 0
     with pytest.raises(ConfigError, match=r"model own: every client would draw weights .* give a function"):
-        blueprint(module).weights(Streams(0), 1)
+        blueprint(module).initial_weights(Streams(0), 1)
 
 
 def test_a_function_draws_from_the_runs_stream():
@@ -44,7 +44,7 @@ def test_a_function_draws_from_the_runs_stream():
     first, again, other = (tree_of(plan.build(Streams(seed))) for seed in (0, 0, 1))
     assert same_tree(first, again)
     assert not torch.equal(first["head.weight"], other["head.weight"])
-    assert not torch.equal(plan.weights(Streams(0), 1)["head.weight"], first["head.weight"])
+    assert not torch.equal(plan.initial_weights(Streams(0), 1)["head.weight"], first["head.weight"])
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_a_function_draws_from_the_runs_stream():
     ids=["both", "partial", "classes", "neither", "others"],
 )
 def test_a_function_is_told_what_it_names(source):
-    assert [len(p) for p in Given(source).module(**FACTS).parameters()] == [6, 6, 3, 3]
+    assert [len(p) for p in UserModel(source).module(**FACTS).parameters()] == [6, 6, 3, 3]
 
 
 def test_a_net_is_taken_as_it_is():
-    assert isinstance(Given(Tiny)(**FACTS), Tiny)
-    assert isinstance(Given(Tiny(CLASSES))(**FACTS), Tiny)
+    assert isinstance(UserModel(Tiny)(**FACTS), Tiny)
+    assert isinstance(UserModel(Tiny(CLASSES))(**FACTS), Tiny)
 
 
 def broken():
@@ -83,7 +83,7 @@ REFUSED = {
 def test_what_makes_no_module_is_refused_in_one_line(case):
     source, why = REFUSED[case]
     with pytest.raises(ConfigError, match=why) as caught:
-        Given(source).module(**FACTS)
+        UserModel(source).module(**FACTS)
     assert "\n" not in str(caught.value)
 
 
@@ -91,21 +91,21 @@ def test_what_cannot_be_copied_is_refused():
     module = perceptron(**FACTS)
     module.lock = threading.Lock()
     with pytest.raises(ConfigError, match="model Sequential: it cannot be copied: TypeError"):
-        Given(module).module(**FACTS)
+        UserModel(module).module(**FACTS)
 
 
 def test_a_module_that_holds_what_autograd_made_is_copied():
     module = perceptron(**FACTS)
     module.cache = module[1].weight * 2
-    twin = Given(module).module(**FACTS)
+    twin = UserModel(module).module(**FACTS)
     assert torch.equal(twin.cache, module.cache)
     assert twin.cache.is_leaf
 
 
 def test_it_goes_to_other_processes_and_what_cannot_says_so_when_it_is_asked():
-    sent = pickle.loads(pickle.dumps(Given(perceptron)))  # noqa: S301
+    sent = pickle.loads(pickle.dumps(UserModel(perceptron)))  # noqa: S301
     assert len(list(sent.module(**FACTS).parameters())) == 4
-    stayed = pickle.loads(pickle.dumps(Given(lambda: perceptron(**FACTS))))  # noqa: S301
+    stayed = pickle.loads(pickle.dumps(UserModel(lambda: perceptron(**FACTS))))  # noqa: S301
     with pytest.raises(ConfigError, match="model <lambda>: it cannot be sent to another process"):
         stayed.module(**FACTS)
 
@@ -114,7 +114,7 @@ def changed(change):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2))
     change(module)
-    return digest_of(module)
+    return model_digest(module)
 
 
 CHANGES = {
@@ -137,4 +137,4 @@ def test_a_digest_is_that_of_values_not_of_places():
     second.load_state_dict(first.state_dict())
     for module in (first, second):
         module.extra_repr = lambda: str(object())
-    assert digest_of(first) == digest_of(second)
+    assert model_digest(first) == model_digest(second)

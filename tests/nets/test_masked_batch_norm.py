@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.nets.masked import MaskedBatchNorm, Rows, masked_copy
+from fedloom.nets.masked_batch_norm import MaskedBatchNorm, RowMask, masked_copy
 from support import Tiny, TinyBN
 
 COUNTED = torch.tensor([True, False, True, True, False])
@@ -20,7 +20,7 @@ def norms(**options):
             for tensor in [*norm.parameters(), *norm.buffers()]:
                 if tensor.is_floating_point():
                     tensor.uniform_(0.5, 1.5)
-    rows = Rows()
+    rows = RowMask()
     return made[0], MaskedBatchNorm(made[1], rows), rows
 
 

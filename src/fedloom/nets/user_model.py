@@ -1,0 +1,125 @@
+"""A model that a user passes as a Python object: a module with its weights, or a function that makes one."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
+from fedloom.nets.deep_copy import deep_copy
+from fedloom.nets.net import Net
+from fedloom.nets.wrap import HeadlessNet, Wrapped, wrap
+
+ModelSource: TypeAlias = nn.Module | Callable[..., nn.Module]
+_ARGUMENTS = ("input_shape", "num_classes")
+
+
+class UserModel:
+    """The factory of nets for a model that a user passed: a module, which is copied, or a function that makes one.
+
+    A function is called with those of `input_shape` (without the batch) and `num_classes` that its signature names. It
+    must draw random numbers from torch's generator alone.
+    """
+
+    def __init__(self, source: ModelSource) -> None:
+        self.source = source
+
+    def __call__(self, *, input_shape: tuple[int, ...], num_classes: int, head: str | None = None) -> Net:
+        """Return a new net, cut at the layer called `head` if that is not None. Raises `ConfigError` if that fails."""
+        module = self.module(input_shape, num_classes)
+        if isinstance(module, Net):
+            return module
+        return HeadlessNet(module) if head is None else wrap(module, head)
+
+    def module(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Return a new module on the CPU. Raises `ConfigError` if it cannot be made or copied."""
+        module: Any
+        try:
+            if isinstance(self.source, nn.Module):
+                module = deep_copy(self.source)
+            else:
+                arguments = dict(zip(_ARGUMENTS, (input_shape, num_classes), strict=True))
+                accepted = inspect.signature(self.source).parameters.keys() & arguments.keys()
+                module = self.source(**{name: arguments[name] for name in accepted})
+        except ConfigError:
+            raise
+        except Exception as error:
+            action = "copied" if isinstance(self.source, nn.Module) else f"made with {' and '.join(_ARGUMENTS)} at most"
+            raise ConfigError(f"model {self.title}: it cannot be {action}: {error_line(error)}") from error
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"model {self.title}: need a torch.nn.Module, or what makes one, got {type(module)}")
+        if any(map(nn.parameter.is_lazy, _entries(module).values())):
+            raise ConfigError(f"model {self.title}: it has lazy layers without sizes; state them")
+        return module.cpu()
+
+    def digest(self, input_shape: tuple[int, ...], num_classes: int) -> str:
+        """Return the `model_digest` of a new module; if a function makes it, with weights drawn from seed 0."""
+        with Streams(0).isolated("init"):
+            return model_digest(self.module(input_shape, num_classes))
+
+    @property
+    def title(self) -> str:
+        """The name of the module's class, or of the function, for messages."""
+        return class_name(self.source) if isinstance(self.source, nn.Module) else _function_name(self.source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle for another process. A function that cannot be pickled becomes an error that is raised on its call."""
+        if not isinstance(self.source, nn.Module):
+            try:
+                pickle.dumps(self.source)
+            except Exception as error:  # whatever the object's own pickling raises
+                return UserModel, (_UnpicklableFunction(self.title, error_line(error)),)
+        return UserModel, (self.source,)
+
+
+class _UnpicklableFunction:
+    """Replaces, in another process, a function that could not be sent there."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.__name__, self.reason = name, reason
+
+    def __call__(self) -> NoReturn:
+        raise ConfigError(
+            f"model {self.__name__}: it cannot be sent to another process ({self.reason}); define it at the top level "
+            "of a file"
+        )
+
+
+def class_name(module: nn.Module) -> str:
+    """Return the name of a module's class; of a wrapped module, the user's class."""
+    return type(module.body if isinstance(module, Wrapped | HeadlessNet) else module).__name__
+
+
+def model_digest(module: nn.Module) -> str:
+    """Return a hash (16 hex digits) of a module's printed structure and of its entries with their values.
+
+    The Python code that computes with them is not included.
+    """
+    digest = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
+    for name, tensor in _entries(module).items():
+        digest.update(str((name, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)).encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def error_line(error: BaseException) -> str:
+    """Return an error as one line: its class and the first line of its text."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _entries(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, including those outside the state dict."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _function_name(function: Callable[..., Any]) -> str:
+    unwrapped = getattr(function, "func", function)  # of a functools.partial
+    return getattr(unwrapped, "__name__", type(unwrapped).__name__)
