@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -93,6 +93,13 @@ def _at(config: Any, key: str) -> Any:
 def titles() -> dict[str, str]:
     """By name, how papers write a method's."""
     return {one.name: one.title for one in entries()}
+
+
+def display_name(label: str, cell: Mapping[str, Any]) -> str:
+    """A method as papers write it, with what its row adds in brackets, e.g. FedDW (paper)."""
+    title = titles().get(cell["method"], cell["method"])
+    variant = label.removeprefix(cell["method"]).strip("-")
+    return f"{title} ({variant})" if variant else title
 
 
 def percent(values: Sequence[float]) -> str:

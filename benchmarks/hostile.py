@@ -3,7 +3,7 @@
     python benchmarks/hostile.py --json benchmarks/results/hostile.json            # all methods
     python benchmarks/hostile.py --methods fedavg fedsc --wrapper median
     python benchmarks/hostile.py --honest --json benchmarks/results/honest.json    # nobody is hostile: what is refused?
-    python benchmarks/hostile.py --page                                            # the tables of docs/hostile-nodes.md
+    python benchmarks/hostile_page.py                                              # the tables of docs/hostile-nodes.md
 
 The nodes are in this process and speak as real ones do. Client 3 trains honestly, and what it uploads is changed.
 Data: scikit-learn's digits, ten clients, Dirichlet 0.5; MLP; 20 rounds of 2 epochs; accuracy is the protocol's, without
@@ -236,54 +236,6 @@ def honest(method: str, name: str, rounds: int) -> dict[str, Any]:
     return {"method": method, "scenario": name, "refused": refused, "largest": round(Measured.nearest, 2)}
 
 
-RESULTS, PAGE = Path(__file__).parent / "results", Path(__file__).parents[1] / "docs" / "hostile-nodes.md"
-
-
-def page(text: str) -> str:
-    """The page with its tables, from the committed results."""
-    rows = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("hostile", "median", "honest")}
-    tables = {
-        "hostile": attack_table(rows["hostile"], NAMES),
-        "median": attack_table(
-            rows["median"], [name for name in NAMES if any(r["attack"] == name for r in rows["median"])]
-        ),
-        "honest": honest_table(rows["honest"]),
-    }
-    for name, lines in tables.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = before + begin + "\n".join(lines) + "\n" + end + after
-    return text
-
-
-def attack_table(rows: list[dict[str, Any]], attacks: Collection[str]) -> list[str]:
-    """A line for each method: accuracy without a hostile node and under each attack; bold if it is 5 points lower."""
-    lines = ["| method | honest | " + " | ".join(attacks) + " |", "|---|" + "---:|" * (len(attacks) + 1)]
-    for method in dict.fromkeys(row["method"] for row in rows):
-        values = {row["attack"]: row.get("accuracy") for row in rows if row["method"] == method}
-        cells = [_cell(values.get(attack), values[None]) for attack in attacks]
-        lines.append(f"| {method} | {_cell(values[None], values[None])} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def _cell(value: float | None, honest: float | None) -> str:
-    if value is None or honest is None:
-        return "ended"
-    return f"**{value:.1f}**" if value < honest - 5 else f"{value:.1f}"
-
-
-def honest_table(rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each method: the largest honest item of an upload by scenario, and how many uploads were refused."""
-    lines = ["| method | " + " | ".join(SCENARIOS) + " | refused |", "|---|" + "---:|" * (len(SCENARIOS) + 1)]
-    for method in dict.fromkeys(row["method"] for row in rows):
-        of_method = {row["scenario"]: row for row in rows if row["method"] == method}
-        cells = [f"{of_method[name]['largest']:.2f}" for name in SCENARIOS]
-        refused = sum(len(row["refused"]) for row in of_method.values())
-        lines.append(f"| {method} | " + " | ".join(cells) + f" | {refused} |")
-    return lines
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="*", help="all unless given")
@@ -293,11 +245,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--honest", action="store_true", help="nobody is hostile: count what is refused")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--page", action="store_true", help="write the tables of docs/hostile-nodes.md")
     words = parser.parse_args()
-    if words.page:
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-        return
     rows: list[dict[str, Any]] = []
     if words.honest:
         for name in words.methods or METHODS.names():

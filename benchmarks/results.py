@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import hundred_rounds
-from cells import FOLDER, keep, percent, titles
+from cells import FOLDER, display_name, keep, percent
 from departures import departure_tables
 from fedloom.core.files import write_atomic
 from fedloom.study.results import mean_std
+from marked_tables import with_tables
+from results_picture import PICTURE, draw
 from sound import sound_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -48,7 +50,7 @@ def setting_table(cells: Cells, setting: str) -> str:
     for label, cell in sorted(rows, key=lambda row: (row[1]["protocol"], -_mean(row[1]))):
         rate = cell["tuned"].get("optimizer.lr", "–")
         lines.append(
-            f"| {_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} | {_worst(cell)} | {rate} |"
+            f"| {display_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} | {_worst(cell)} | {rate} |"
             f" {cell['bytes_up'] / 1e6:,.1f} | {cell['bytes_down'] / 1e6:,.1f} | {cell['flops'] / 1e12:.2f} |"
         )
     return "\n".join(lines) + "\n"
@@ -66,7 +68,7 @@ def leaderboard(studies: Mapping[str, Cells]) -> str:
             scenario = SCENARIOS[f"{study}/{setting}" if setting else study]
             traffic = f"{(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f}"
             lines.append(
-                f"| {scenario} | {_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
+                f"| {scenario} | {display_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
                 f" {_worst(cell)} | {traffic} | {cell['flops'] / 1e12:.2f} | {cell['train_seconds']:.0f} |"
                 f" {len(cell['seeds'])} |"
             )
@@ -101,24 +103,6 @@ def tables() -> dict[Path, dict[str, str]]:
     return found | {DOCS / "methods" / "sound.md": sound_tables(studies.get(SOUND, {}))}
 
 
-def with_tables(page: str, tables: Mapping[str, str]) -> str:
-    """`page` with every table between its marks. Raises `ValueError` where a page has no place for one."""
-    for name, table in tables.items():
-        begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"
-        before, there, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not there or not closed:
-            raise ValueError(f"no lines '{begin.strip()}' and '{end}'")
-        page = f"{before}{begin}{table}{end}{after}"
-    return page
-
-
-def _name(label: str, cell: Mapping[str, Any]) -> str:
-    title = titles().get(cell["method"], cell["method"])
-    own = label.removeprefix(cell["method"]).strip("-")
-    return f"{title} ({own})" if own else title
-
-
 def _mean(cell: Mapping[str, Any]) -> float:
     return mean_std(cell["accuracies"])[0]
 
@@ -135,7 +119,8 @@ def main(words: list[str]) -> None:
     for word in words:
         print(keep(Path(word)))
     for page, own in tables().items():
-        write_atomic(page, with_tables(page.read_text(encoding="utf-8"), own).encode())
+        write_atomic(page, with_tables(page.read_text(encoding="utf-8"), own))
+    draw(kept()["all-methods"], PICTURE)
 
 
 if __name__ == "__main__":

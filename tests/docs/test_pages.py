@@ -1,9 +1,7 @@
-"""What the pages promise of themselves: figures are those of the results file, sentences are short."""
+"""What the pages promise of themselves: sentences are short."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import re
 from pathlib import Path
 
@@ -30,12 +28,3 @@ def sentences(text: str) -> list[str]:
 def test_no_sentence_is_a_riddle(page):
     long = [words for words in sentences(page.read_text(encoding="utf-8")) if len(words.split()) > LONGEST]
     assert not long
-
-
-def test_the_figures_of_the_performance_page_are_those_of_the_results_file():
-    spec = importlib.util.spec_from_file_location("picture", ROOT / "benchmarks" / "picture.py")
-    picture = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(picture)
-    measured = json.loads(picture.RESULTS.read_text(encoding="utf-8"))
-    page = picture.PAGE.read_text(encoding="utf-8")
-    assert picture.with_figures(page, measured) == page

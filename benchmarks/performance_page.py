@@ -1,6 +1,6 @@
-"""What `results/engines.json` says, for people: `python benchmarks/picture.py`.
+"""The picture and the tables of docs/performance.md, and the table of bounds in README.md, from results/engines.json.
 
-Writes the picture, the tables and the figures of `docs/performance.md`. Run it after `engines.py`.
+python benchmarks/performance_page.py      # after engines.py
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedloom.core.files import write_atomic
+from marked_tables import with_tables
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"
 PAGE = HERE.parent / "docs" / "performance.md"
+NOTEBOOK = HERE / "README.md"
 PICTURE = HERE.parent / "docs" / "images" / "performance.png"
 WORK = {  # a column's title, and what it is
     "cnn": ("LeNet5", "LeNet5 on 32x32x3, 50 clients a round of 160 samples each, batch 16"),
@@ -39,17 +43,10 @@ BARS = ("auto", "plain loop", "flower", "pfl", "fluke", "fedjax")
 Measured = Mapping[str, Any]
 
 
-def with_figures(page: str, measured: Measured) -> str:
-    """`page` with the tables and the sentences between their markers."""
-    parts = {"table": table_of(measured), "bounds": bounds_of(measured), "figures": sentences_of(measured)}
-    for name, text in parts.items():
-        begin, end = f"<!-- {name} engines -->\n", f"<!-- end {name} -->"
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        if not rest:
-            raise SystemExit(f"{PAGE}: no line '{begin.strip()}'")
-        page = f"{before}{begin}\n{text}\n{end}{after}"
-    return page
+def tables(measured: Measured) -> dict[Path, dict[str, str]]:
+    """By page, its tables and sentences by the name between their marks."""
+    shown = {"engines": table_of(measured), "beside-rounds": sentences_of(measured)}
+    return {PAGE: shown, NOTEBOOK: {"bounds": bounds_of(measured)}}
 
 
 def table_of(measured: Measured) -> str:
@@ -122,9 +119,10 @@ def _number(seconds: float) -> str:
 
 
 def main() -> None:
-    """Write the page and the picture."""
+    """Write the tables and the picture."""
     measured = json.loads(RESULTS.read_text(encoding="utf-8"))
-    PAGE.write_text(with_figures(PAGE.read_text(encoding="utf-8"), measured), encoding="utf-8")
+    for page, texts in tables(measured).items():
+        write_atomic(page, with_tables(page.read_text(encoding="utf-8"), texts))
     draw(measured, PICTURE)
 
 

@@ -1,27 +1,27 @@
 """The results page shows what was measured."""
 
 import json
-from importlib import import_module
 from pathlib import Path
 
+import departures
+import hundred_rounds
+import results
+import sound
 from fedloom.methods import METHODS
 from fedloom.study.studies.plan import read_study
+from marked_tables import with_tables
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
-def test_the_tables_of_all_pages_are_those_of_the_studies(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    results = import_module("results")
+def test_the_tables_of_all_pages_are_those_of_the_studies():
     for page, tables in results.tables().items():
         text = page.read_text(encoding="utf-8")
         assert tables
-        assert results.with_tables(text, tables) == text
+        assert with_tables(text, tables) == text
 
 
-def test_sound_is_the_plainest_candidate_within_a_point_of_the_best(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    sound = import_module("sound")
+def test_sound_is_the_plainest_candidate_within_a_point_of_the_best():
     plain, simple, rich = (sound.Candidate(name, options, ("a", "b")) for name, options in OPTIONS.items())
 
     def cells(*scores):
@@ -45,9 +45,7 @@ def test_sound_is_the_plainest_candidate_within_a_point_of_the_best(monkeypatch)
 OPTIONS = {"plain": {}, "simple": {"x": 1}, "rich": {"x": 1, "y": 2}}
 
 
-def test_what_was_chosen_is_shown_beside_the_plain_method(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    sound = import_module("sound")
+def test_what_was_chosen_is_shown_beside_the_plain_method():
     cells = {
         f"{at}/{one.label}": {"validations": [0.5, 0.7], "accuracies": [0.4, 0.6]}
         for at in sound.CHOOSE
@@ -64,32 +62,25 @@ def test_what_was_chosen_is_shown_beside_the_plain_method(monkeypatch):
     ]
 
 
-def test_a_hundred_rounds_say_when_a_loss_was_lost(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+def test_a_hundred_rounds_say_when_a_loss_was_lost():
     case = {"method": "fedskc", "preset": "paper", "options": {"tau": 0.01}, "alpha": 0.2, "finite": 4, "seeds": 5}
     lost = case | {"first_not_finite": [None, 5, None, None, None], "accuracy": [0.581, 0.441]}
-    rows = import_module("hundred_rounds").table([lost]).splitlines()
+    rows = hundred_rounds.table([lost]).splitlines()
     assert rows[2] == "| FedSKC | 0.2 | paper | tau=0.01 | 4 of 5 (round 5) | 58.1 ± 44.1 |"
 
 
-def test_fedco2_is_not_scored_where_it_has_no_batch_norm(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    sound = import_module("sound")
+def test_fedco2_is_not_scored_where_it_has_no_batch_norm():
     assert {one.settings for one in sound.candidates("fedco2")} == {("fashion-0.1", "fashion-0.5", "cifar10-0.3")}
     assert {one.settings for one in sound.candidates("fedsc")} == {sound.CHOOSE}
 
 
-def test_preset_sound_is_what_the_rule_chose(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    sound = import_module("sound")
+def test_preset_sound_is_what_the_rule_chose():
     cells = json.loads((ROOT / "benchmarks" / "results" / "studies" / "sound.json").read_text())["cells"]
     for name in sound.FIVE:
         assert sound.chosen(sound.candidates(name), cells).options == METHODS.get(name).presets["sound"], name
 
 
-def test_every_departure_of_released_code_has_a_row_of_its_own(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    departures = import_module("departures")
+def test_every_departure_of_released_code_has_a_row_of_its_own():
     there = {}
     for cell in read_study(departures.STUDY).cells:
         there[cell.method] = (cell.config.method, cell.values.get("preset"), cell.values.get(cell.config.method, {}))
@@ -108,9 +99,7 @@ def test_every_departure_of_released_code_has_a_row_of_its_own(monkeypatch):
             assert (tuple(given) if isinstance(given, list) else given) == released
 
 
-def test_a_departure_is_compared_with_the_paper_seed_by_seed(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    departures = import_module("departures")
+def test_a_departure_is_compared_with_the_paper_seed_by_seed():
     cells = {"/feddw-paper": {"accuracies": [0.5, 0.6]}, "/feddw-sl-ema": {"accuracies": [0.51, 0.57]}}
     assert "| FedAvg | – |" in departures.departure_tables(cells)["departures-others"]
     row = next(line for line in departures.departure_tables(cells)["departures-feddw"].splitlines() if "sl_ema" in line)

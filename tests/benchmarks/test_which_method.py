@@ -1,0 +1,82 @@
+"""The table "Which method should I try?" says what the committed studies say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+import results_picture
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "methods" / "README.md"
+STUDIES = ROOT / "benchmarks" / "results" / "studies"
+SKEWED, VERY_SKEWED = ("all-methods", "alpha-0.2"), ("all-methods", "alpha-0.05")
+DOMAINS, LONG_TAIL, NETS = ("digit-domains", ""), ("long-tail", ""), ("two-classes", "")
+# Methods of a row, the plain method that they are ahead of, where, and the mean gain in points, at least and at most.
+AHEAD = [
+    (("ccvr", "fednh", "feddyn"), "fedavg", VERY_SKEWED, 17, 20),
+    (("ccvr", "fednh", "feddyn"), "fedavg", SKEWED, 3, 5),
+    (("ccvr", "fednh", "fedlc"), "fedavg", LONG_TAIL, 14, 20),
+    (("fedsc",), "fedavg", DOMAINS, 2.5, 2.5),
+    (("fedrep", "fedper", "fedrod", "fedala", "fedco2"), "local", VERY_SKEWED, 3, 4),
+    (("fedrep", "fedper", "fedrod", "fedala", "fedco2"), "local", SKEWED, 6, 7),
+    (("fedco2", "fedproto", "fd"), "local", DOMAINS, 2, 3),
+    (("fd",), "local", NETS, 0.0, 1.1),
+    (("fedproto", "fedssa"), "local", VERY_SKEWED, 0.6, 2.8),
+    (("fedproto", "fedssa"), "local", SKEWED, 0.6, 2.8),
+]
+
+
+def cells(study: str) -> dict[str, dict]:
+    return json.loads((STUDIES / f"{study}.json").read_text(encoding="utf-8"))["cells"]
+
+
+@pytest.mark.parametrize(("methods", "plain", "setting", "at_least", "at_most"), AHEAD)
+def test_methods_are_ahead_on_all_seeds(methods, plain, setting, at_least, at_most):
+    study, name = setting
+    accuracies = {label: cell["accuracies"] for label, cell in cells(study).items()}
+    page = PAGE.read_text(encoding="utf-8")
+    assert any(all(f"[`{method}`]" in line for method in methods) for line in page.splitlines())
+    for method in methods:
+        pairs = zip(accuracies[f"{name}/{method}"], accuracies[f"{name}/{plain}"], strict=True)
+        gains = [100 * (ours - theirs) for ours, theirs in pairs]
+        assert min(gains) > 0
+        digits = 1 if isinstance(at_least, float) else 0  # as many as the table has
+        assert at_least <= round(fmean(gains), digits) <= at_most
+
+
+def test_few_megabytes_travel_where_the_table_says_so():
+    for name, cell in cells("all-methods").items():
+        if name.endswith(("/fedproto", "/fedssa")):
+            assert cell["bytes_up"] + cell["bytes_down"] < 1.5e6
+
+
+def test_with_different_nets_two_methods_are_as_good_as_local_training():
+    accuracies = {label: cell["accuracies"] for label, cell in cells("two-classes").items()}
+    for method in ("fedproto", "fedssa"):
+        pairs = zip(accuracies[f"/{method}"], accuracies["/local"], strict=True)
+        assert all(abs(100 * (ours - theirs)) < 0.5 for ours, theirs in pairs)
+
+
+def test_four_robust_means_lose_two_points_at_most():
+    rows = cells("attacks")
+    attacks = {name.partition("/")[0] for name in rows}
+    for mean in ("median", "trimmed", "multikrum", "geomedian"):
+        accuracies = {attack: fmean(rows[f"{attack}/{mean}"]["accuracies"]) for attack in attacks}
+        assert all(100 * (accuracies["nobody"] - accuracy) <= 2 for accuracy in accuracies.values())
+
+
+def test_the_picture_counts_every_method_of_its_setting(tmp_path):
+    rows = cells("all-methods")
+    results_picture.draw(rows, tmp_path / "results.png")
+    assert (tmp_path / "results.png").stat().st_size > 10_000
+    higher, others = 0, 0
+    for protocol, plain in results_picture.BASELINES.items():
+        labels = [label for label, _ in results_picture.ranked(rows, protocol)]
+        higher += len(labels) - 1 - labels.index(plain)
+        others += len(labels) - 1
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert f"Of the {others} other rows, {higher} have a higher mean" in " ".join(page.split())
