@@ -133,7 +133,7 @@ CASES = [
     case("no-gpu", "run c.yaml engine.device=cuda:99", "engine.device = 'cuda:99': "),
     case("model-option", ("run", "c.yaml", "model={name: mlp, hidden: abc}"), "model.hidden = 'abc': "),
     case("model-nothing", ("run", "c.yaml", "model={hidden: [9]}"), "need a name"),
-    case("model-does-not-fit", "run c.yaml model=lenet5", "images of at least 16x16 pixels"),
+    case("model-does-not-fit", "run c.yaml model=lenet5", "images [c, h, w] of at least 16x16 pixels"),
     case("value-is-no-yaml", "run c.yaml rounds=[", "the value is not YAML"),
     case("value-nested", ("run", "c.yaml", "rounds=" + 3000 * "[" + 3000 * "]"), "nested more than 30 deep"),
     case("nothing-to-select-by", "run c.yaml evaluation.select=best_val scenario.val=0", "there is no validation data"),

@@ -66,7 +66,7 @@ def test_other_images_fit_lenet(shape):
 @pytest.mark.parametrize("name", ["digits-cnn", "lenet5", "lenet5-bn"])
 @pytest.mark.parametrize("shape", [(), (64,), (28, 28), (1, 28, 2), (1, 2, 28), (1, 1, 28, 28)], ids=str)
 def test_inputs_that_do_not_fit_are_refused_with_their_shape(name, shape):
-    with pytest.raises(ConfigError, match=r"needs images of at least \d+x\d+ pixels") as caught:
+    with pytest.raises(ConfigError, match=r"needs images \[c, h, w\] of at least \d+x\d+ pixels") as caught:
         make(name, shape)
     assert str(shape) in str(caught.value)
 

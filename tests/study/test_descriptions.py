@@ -5,6 +5,8 @@ from typing import get_args
 import pytest
 
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
+from fedloom.nets import MODELS
+from fedloom.nets.options import model_options
 from fedloom.study.config import RunConfig
 from fedloom.study.explain import fields_of
 from fedloom.study.models import GivenModel, ModelConfig
@@ -26,13 +28,14 @@ def sections_below(kind):
 KINDS = dict.fromkeys([*sections_below(RunConfig), ScenarioConfig, PublicConfig, ModelConfig, GivenModel])
 for registry in (SOURCES, PARTITIONS, SKEWS, ATTACKS):
     KINDS |= dict.fromkeys(kind for _, kind in registry if kind.__module__.startswith("fedloom."))
-KEYS = [(kind, name) for kind in KINDS for name in fields_of(kind)]
+KEYS = [(kind.__name__, name, fields_of(kind)[name]) for kind in KINDS for name in fields_of(kind)]
+KEYS += [(model, name, option) for model in MODELS.names() for name, option in model_options(model).items()]
 
 
-@pytest.mark.parametrize(("kind", "name"), KEYS, ids=lambda part: getattr(part, "__name__", part))
-def test_every_key_has_a_description_in_full_sentences(kind, name):
-    text = fields_of(kind)[name].description
-    assert text, f"{kind.__name__}.{name} has no description"
+@pytest.mark.parametrize(("section", "name", "field"), KEYS, ids=lambda part: part if isinstance(part, str) else "")
+def test_every_key_has_a_description_in_full_sentences(section, name, field):
+    text = field.description
+    assert text, f"{section}.{name} has no description"
     assert text[0].isupper(), text
     assert text.endswith("."), text
     assert len(text.split()) >= 3, text
@@ -41,16 +44,16 @@ def test_every_key_has_a_description_in_full_sentences(kind, name):
 
 
 def test_the_walk_reaches_every_section_and_registry():
-    names = {f"{kind.__name__}.{name}" for kind, name in KEYS}
+    names = {f"{section}.{name}" for section, name, _ in KEYS}
     assert {"RunConfig.rounds", "OptimizerSpec.lr", "EngineChoice.workers", "FlowerConfig.max_norm"} <= names
     assert {"Dirichlet.alpha", "Csv.decimal", "LabelFlip.share", "LongTail.rho", "OwnSplit.pool"} <= names
+    assert {"mlp.hidden", "bilstm.vocabulary", "resnet8.head_bias", "fedbn-alexnet.fc_norm"} <= names
 
 
-@pytest.mark.parametrize(("kind", "name"), KEYS, ids=lambda part: getattr(part, "__name__", part))
-def test_examples_are_accepted_by_the_type(kind, name):
+@pytest.mark.parametrize(("section", "name", "field"), KEYS, ids=lambda part: part if isinstance(part, str) else "")
+def test_examples_are_accepted_by_the_type(section, name, field):
     from pydantic import ConfigDict, TypeAdapter
 
-    field = fields_of(kind)[name]
     adapter = TypeAdapter(field.annotation, config=ConfigDict(arbitrary_types_allowed=True)) if field.examples else None
     for example in field.examples or ():
         adapter.validate_python(example)

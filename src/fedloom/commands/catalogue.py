@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedloom.commands.shared import AsJson, console_of, print_json
 from fedloom.core.registry import Registry
 
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
 
 def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
-    """The networks, or one of them with its shape."""
+    """The networks, or one of them with its shape and its options."""
     from fedloom.nets import MODELS
+    from fedloom.nets.options import model_options
 
-    _catalogue("model", MODELS, name, as_json, lambda model: {})
+    options = {factory: model_options(model) for model, factory in MODELS}
+    _catalogue("model", MODELS, name, as_json, lambda factory: _keys_and_meanings(options[factory]))
 
 
 def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
@@ -23,9 +29,7 @@ def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJs
     from fedloom.data import SOURCES
 
     def facts(source: Any) -> dict[str, Any]:
-        keys = {n: None if f.is_required() else f.default for n, f in source.model_fields.items()}
-        meanings = {n: f.description for n, f in source.model_fields.items()}
-        return {"keys": keys, "meanings": meanings, "model": source.model}
+        return {**_keys_and_meanings(source.model_fields), "model": source.model}
 
     _catalogue("dataset", SOURCES, name, as_json, facts)
 
@@ -54,6 +58,12 @@ def scenarios(
         listing(console_of(as_json), "scenario", [(r.name, r.summary) for r in ready])
 
 
+def _keys_and_meanings(fields: Mapping[str, FieldInfo]) -> dict[str, dict[str, Any]]:
+    """The default of every key, None for one that is required, and its description."""
+    keys = {name: None if field.is_required() else field.default for name, field in fields.items()}
+    return {"keys": keys, "meanings": {name: field.description for name, field in fields.items()}}
+
+
 def _catalogue(noun: str, items: Registry[Any], name: str | None, as_json: bool, facts: Any) -> None:
     """List all items, or show one."""
     from fedloom.terminal import listing
@@ -75,6 +85,8 @@ def _catalogue(noun: str, items: Registry[Any], name: str | None, as_json: bool,
         return
     console.print(text, markup=False, soft_wrap=True)
     for title, values in facts(item).items():
+        if not values:
+            continue
         console.print(f"\n[bold]{title}[/]")
         pairs = values.items() if isinstance(values, dict) else [("", values)]
         for key, value in pairs:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.nets.net import MODELS, Net
+from fedloom.nets.options import HeadBias
+
+Vocabulary = Annotated[int, Field(description="Number of token ids, from 0 on.", examples=[20_000])]
 
 
 @MODELS.register("bilstm")
@@ -15,13 +21,18 @@ class BiLSTM(Net):
 
     Embedding (10,000 words, 128) dropout 0.2, LSTM 128 in both directions, dropout 0.2, FC 128 ReLU per token, mean
     over all L positions, FC 128 | head 128 -> C. At C = 2: 1,593,856 parameters with FedDW's bias-free head
-    (`head_bias=False`), 1,593,858 with a bias. Layers from the released code, padding included: the padding id has an
-    ordinary embedding and padded positions count in the mean. LSTMs have no batching rule under `torch.func.vmap`
-    without gradients.
+    (`head_bias=False`), 1,593,858 with a bias. Layers as in the released code, also for padding: the padding id has an
+    ordinary embedding, and padded positions count in the mean. The batched engine cannot stack LSTMs, because
+    `torch.vmap` has no rule for them.
     """
 
     def __init__(
-        self, *, input_shape: tuple[int, ...], num_classes: int, vocabulary: int = 10_000, head_bias: bool = True
+        self,
+        *,
+        input_shape: tuple[int, ...],
+        num_classes: int,
+        vocabulary: Vocabulary = 10_000,
+        head_bias: HeadBias = True,
     ) -> None:
         super().__init__()
         if len(input_shape) != 1 or input_shape[0] < 1:

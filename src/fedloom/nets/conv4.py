@@ -19,8 +19,8 @@ class Conv4(Net):
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
-        channels, height, width = image_shape(type(self).__name__, input_shape, at_least=16)
-        blocks = [conv_bn(before, 64, 3, bias=True) for before in (channels, 64, 64, 64)]
+        channels, height, width = image_shape(type(self).__name__, input_shape, min_pixels=16)
+        blocks = [conv_bn(in_channels, 64, 3, bias=True) for in_channels in (channels, 64, 64, 64)]
         self.body = nn.Sequential(*(nn.Sequential(block, nn.MaxPool2d(2), nn.ReLU()) for block in blocks))
         self.head = nn.Linear(64 * (height // 16) * (width // 16), num_classes)
 

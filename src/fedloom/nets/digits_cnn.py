@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedloom.core.errors import ConfigError
-from fedloom.nets.blocks import suited
+from fedloom.nets.blocks import image_shape
 from fedloom.nets.net import MODELS, Net
 
 
@@ -19,19 +18,14 @@ class DigitsCNN(Net):
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
-        if len(input_shape) != 3 or min(input_shape[1:]) < 4:
-            raise ConfigError(
-                f"model digits-cnn needs images of at least 4x4 pixels [c, h, w], got {input_shape}"
-                + suited(input_shape)
-            )
-        channels, height, width = input_shape
+        channels, height, width = image_shape("model digits-cnn", input_shape, min_pixels=4)
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
         self.fc = nn.Linear(32 * (height // 2) * (width // 2), 64)
         self.head = nn.Linear(64, num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        x = nn.functional.max_pool2d(self.conv1(x), 2).relu()  # the same as ReLU first, on a quarter of the values
+        x = nn.functional.max_pool2d(self.conv1(x), 2).relu()  # equal to ReLU first, with less work
         x = self.conv2(x).relu()
         z: Tensor = self.fc(x.flatten(1)).relu()
         return z

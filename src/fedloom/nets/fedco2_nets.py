@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedloom.nets.blocks import conv_bn, dense, image_shape
 from fedloom.nets.net import MODELS, Net
+from fedloom.nets.options import FcNorm
 from fedloom.nets.two_conv import TwoConvNet
 
 
@@ -50,8 +51,8 @@ class BlockNet(Net):
     fc: nn.Sequential
 
     def maps(self, x: Tensor) -> Tensor:
-        h: Tensor = self.conv(x).flatten(1)
-        return h
+        maps: Tensor = self.conv(x).flatten(1)
+        return maps
 
     def features(self, x: Tensor) -> Tensor:
         z: Tensor = self.fc(self.maps(x))
@@ -68,9 +69,9 @@ class FedBNDigitsCNN(BlockNet):
     The paper says four convolutions; the code has three.
     """
 
-    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, fc_norm: bool = True) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, fc_norm: FcNorm = True) -> None:
         super().__init__()
-        channels, height, width = image_shape(type(self).__name__, input_shape, at_least=4)
+        channels, height, width = image_shape(type(self).__name__, input_shape, min_pixels=4)
         self.conv = nn.Sequential(
             *(conv_bn(channels, 64, 5, bias=True), nn.MaxPool2d(2), nn.ReLU()),
             *(conv_bn(64, 64, 5, bias=True), nn.MaxPool2d(2), nn.ReLU()),
@@ -90,9 +91,9 @@ class FedBNAlexNet(BlockNet):
     `fc_norm=False`: no BN in the FC block, as FedPer, FedRoD and MOON have it.
     """
 
-    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, fc_norm: bool = True) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, fc_norm: FcNorm = True) -> None:
         super().__init__()
-        channels = image_shape(type(self).__name__, input_shape, at_least=63)[0]
+        channels = image_shape(type(self).__name__, input_shape, min_pixels=63)[0]
         self.conv = nn.Sequential(
             *(conv_bn(channels, 64, 11, stride=4, padding=2, bias=True), nn.MaxPool2d(3, 2), nn.ReLU()),
             *(conv_bn(64, 192, 5, bias=True), nn.MaxPool2d(3, 2), nn.ReLU()),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedloom.core.errors import ConfigError
-from fedloom.nets.blocks import suited
+from fedloom.nets.blocks import image_shape
 from fedloom.nets.net import MODELS, Net
 
 
@@ -21,26 +20,22 @@ class LeNet5(Net):
 
     def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
-        if len(input_shape) != 3 or min(input_shape[1:]) < 16:
-            raise ConfigError(
-                f"model lenet5 needs images of at least 16x16 pixels [c, h, w], got {input_shape}{suited(input_shape)}"
-            )
-        channels, height, width = input_shape
+        channels, height, width = image_shape("model lenet5", input_shape, min_pixels=16)
         padding = 2 if height == 28 else 0
 
-        def side(pixels: int) -> int:
+        def pooled_side(pixels: int) -> int:
             return ((pixels + 2 * padding - 4) // 2 - 4) // 2
 
         self.conv1 = nn.Conv2d(channels, 6, 5, padding=padding)
         self.norm1 = nn.BatchNorm2d(6) if self.batch_norm else nn.Identity()
         self.conv2 = nn.Conv2d(6, 16, 5)
         self.norm2 = nn.BatchNorm2d(16) if self.batch_norm else nn.Identity()
-        self.fc1 = nn.Linear(16 * side(height) * side(width), 120)
+        self.fc1 = nn.Linear(16 * pooled_side(height) * pooled_side(width), 120)
         self.fc2 = nn.Linear(120, 84)
         self.head = nn.Linear(84, num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        x = nn.functional.max_pool2d(self.norm1(self.conv1(x)), 2).relu()  # the same as ReLU first, on a quarter
+        x = nn.functional.max_pool2d(self.norm1(self.conv1(x)), 2).relu()  # equal to ReLU first, with less work
         x = nn.functional.max_pool2d(self.norm2(self.conv2(x)), 2).relu()
         x = self.fc1(x.flatten(1)).relu()
         z: Tensor = self.fc2(x).relu()
@@ -52,4 +47,4 @@ class LeNet5BN(LeNet5):
     """LeNet-5 with batch norm after both convolutions (before the ReLU): 61,750 parameters at 1x28x28, C = 10."""
 
     batch_norm = True
-    channels_last = False  # 3 % slower in it: batch norm of 6 channels
+    channels_last = False  # which is 3 % slower here: batch norm of 6 channels

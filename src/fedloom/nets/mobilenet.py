@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedloom.nets.blocks import conv_bn, dense, image_shape
 from fedloom.nets.feddw_cnns import MAPPING
 from fedloom.nets.net import MODELS, Net
+from fedloom.nets.options import HeadBias
 
 
 class InvertedResidual(nn.Module):
@@ -19,51 +20,51 @@ class InvertedResidual(nn.Module):
     added, through conv1x1 BN where the widths differ.
     """
 
-    def __init__(self, before: int, after: int, *, expansion: int, stride: int, original: bool) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, expansion: int, stride: int, original: bool) -> None:
         super().__init__()
-        middle = before * expansion
+        hidden = in_channels * expansion
         activation = nn.ReLU6 if original else nn.ReLU
-        widen = [] if original and expansion == 1 else [conv_bn(before, middle, 1), activation()]
+        widen = [] if original and expansion == 1 else [conv_bn(in_channels, hidden, 1), activation()]
         self.branch = nn.Sequential(
             *widen,
-            conv_bn(middle, middle, 3, stride=stride, groups=middle),
+            conv_bn(hidden, hidden, 3, stride=stride, groups=hidden),
             activation(),
-            conv_bn(middle, after, 1),
+            conv_bn(hidden, out_channels, 1),
         )
-        self.adds = stride == 1 and (before == after or not original)
-        project = self.adds and before != after
-        self.shortcut = conv_bn(before, after, 1) if project else nn.Identity()
+        self.is_residual = stride == 1 and (in_channels == out_channels or not original)
+        project = self.is_residual and in_channels != out_channels
+        self.shortcut = conv_bn(in_channels, out_channels, 1) if project else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.branch(x)
-        return y + self.shortcut(x) if self.adds else y
+        return y + self.shortcut(x) if self.is_residual else y
 
 
 class MobileNetV2(Net):
     """conv3x3 (c -> 32, stride 1) BN act, inverted residuals, conv1x1 BN act, global average [FC ...] | head.
 
-    Subclasses set `rows` (expansion, width, blocks, stride of the first), the width of the last convolution, and the
-    linear layers before the head.
+    Subclasses set `stages` (expansion, width, number of blocks, stride of the first block), the width of the last
+    convolution, and `mapping`, the widths of the linear layers before the head.
     """
 
-    rows: ClassVar[tuple[tuple[int, int, int, int], ...]]
-    last: ClassVar[int]
+    stages: ClassVar[tuple[tuple[int, int, int, int], ...]]
+    last_width: ClassVar[int]
     original: ClassVar[bool]
     mapping: ClassVar[tuple[int, ...]] = ()
 
-    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: bool = True) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
         super().__init__()
-        channels = image_shape(type(self).__name__, input_shape, at_least=8)[0]
+        channels = image_shape(type(self).__name__, input_shape, min_pixels=8)[0]
         activation = nn.ReLU6 if self.original else nn.ReLU
-        before = 32
-        layers: list[nn.Module] = [conv_bn(channels, before, 3), activation()]
-        for expansion, width, blocks, first in self.rows:
-            for stride in (first, *[1] * (blocks - 1)):
-                block = InvertedResidual(before, width, expansion=expansion, stride=stride, original=self.original)
+        in_channels = 32
+        layers: list[nn.Module] = [conv_bn(channels, in_channels, 3), activation()]
+        for expansion, width, blocks, first_stride in self.stages:
+            for stride in (first_stride, *[1] * (blocks - 1)):
+                block = InvertedResidual(in_channels, width, expansion=expansion, stride=stride, original=self.original)
                 layers.append(block)
-                before = width
-        self.body = nn.Sequential(*layers, conv_bn(before, self.last, 1), activation())
-        widths = [self.last, *self.mapping]
+                in_channels = width
+        self.body = nn.Sequential(*layers, conv_bn(in_channels, self.last_width, 1), activation())
+        widths = [self.last_width, *self.mapping]
         self.fc = dense(widths, last_relu=False)
         self.head = nn.Linear(widths[-1], num_classes, bias=head_bias)
 
@@ -81,7 +82,7 @@ class MobileNetV2Half(MobileNetV2):
     ReLU instead of ReLU6, projected shortcuts. Its 4x4 average pooling is a global one here (equal at 32x32).
     """
 
-    rows = (
+    stages = (
         (1, 8, 1, 1),
         (6, 12, 2, 1),
         (6, 16, 3, 2),
@@ -90,7 +91,7 @@ class MobileNetV2Half(MobileNetV2):
         (6, 80, 3, 2),
         (6, 160, 1, 1),
     )
-    last = 640
+    last_width = 640
     original = False
     mapping = MAPPING
 
@@ -104,7 +105,7 @@ class MobileNetV2Last512(MobileNetV2):
     only the name and d = 512, and the released code has no such net: the three changes are our choice.
     """
 
-    rows = (
+    stages = (
         (1, 16, 1, 1),
         (6, 24, 2, 2),
         (6, 32, 3, 2),
@@ -113,5 +114,5 @@ class MobileNetV2Last512(MobileNetV2):
         (6, 160, 3, 2),
         (6, 320, 1, 1),
     )
-    last = 512
+    last_width = 512
     original = True

@@ -9,32 +9,35 @@ from torch import Tensor, nn
 from fedloom.nets.blocks import conv_bn, dense, image_shape
 from fedloom.nets.feddw_cnns import MAPPING
 from fedloom.nets.net import MODELS, Net
+from fedloom.nets.options import HeadBias
 
 
 class BasicBlock(nn.Module):
     """conv3x3 BN ReLU conv3x3 BN, plus the input (through conv1x1 BN where the shape changes), then ReLU."""
 
-    def __init__(self, before: int, after: int, *, stride: int, bias: bool) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int, bias: bool) -> None:
         super().__init__()
-        self.conv1 = conv_bn(before, after, 3, stride=stride, bias=bias)
-        self.conv2 = conv_bn(after, after, 3, bias=bias)
-        same = stride == 1 and before == after
-        self.shortcut = nn.Identity() if same else conv_bn(before, after, 1, stride=stride, bias=bias)
+        self.conv1 = conv_bn(in_channels, out_channels, 3, stride=stride, bias=bias)
+        self.conv2 = conv_bn(out_channels, out_channels, 3, bias=bias)
+        keeps_shape = stride == 1 and in_channels == out_channels
+        self.shortcut = (
+            nn.Identity() if keeps_shape else conv_bn(in_channels, out_channels, 1, stride=stride, bias=bias)
+        )
 
-    def summed(self, x: Tensor) -> Tensor:
-        """What enters the last ReLU."""
+    def before_relu(self, x: Tensor) -> Tensor:
+        """Return the input of the last ReLU."""
         y: Tensor = self.conv2(self.conv1(x).relu()) + self.shortcut(x)
         return y
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.summed(x).relu()
+        return self.before_relu(x).relu()
 
 
 class ResNet(Net):
     """conv3x3 (c -> 64) BN ReLU, stages of basic blocks (the first at full size), global average [FC ...] | head.
 
-    Subclasses set the class attributes: widths of the stages, blocks a stage, biases of the convolutions, and the
-    linear layers between average and head (the last of them without ReLU).
+    Subclasses set the widths of the stages, the number of blocks in a stage, whether convolutions have biases, and
+    `mapping`, the widths of the linear layers between average and head (no ReLU after the last).
     """
 
     widths: ClassVar[tuple[int, ...]]
@@ -42,22 +45,22 @@ class ResNet(Net):
     conv_bias: ClassVar[bool] = False
     mapping: ClassVar[tuple[int, ...]] = ()
 
-    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: bool = True) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
         super().__init__()
-        smallest = 2 ** (len(self.widths) - 1)
-        before = image_shape(type(self).__name__, input_shape, at_least=smallest)[0]
-        self.stem = conv_bn(before, self.widths[0], 3, bias=self.conv_bias)
-        before = self.widths[0]
+        min_pixels = 2 ** (len(self.widths) - 1)
+        channels = image_shape(type(self).__name__, input_shape, min_pixels=min_pixels)[0]
+        self.stem = conv_bn(channels, self.widths[0], 3, bias=self.conv_bias)
+        in_channels = self.widths[0]
         stages = []
-        for number, width in enumerate(self.widths):
+        for stage_index, width in enumerate(self.widths):
             stage = nn.Sequential()
-            for block in range(self.blocks):
-                stride = 2 if number > 0 and block == 0 else 1
-                stage.append(BasicBlock(before, width, stride=stride, bias=self.conv_bias))
-                before = width
+            for block_index in range(self.blocks):
+                stride = 2 if stage_index > 0 and block_index == 0 else 1
+                stage.append(BasicBlock(in_channels, width, stride=stride, bias=self.conv_bias))
+                in_channels = width
             stages.append(stage)
         self.stages = nn.Sequential(*stages)
-        widths = [before, *self.mapping]
+        widths = [in_channels, *self.mapping]
         self.fc = dense(widths, last_relu=False)
         self.head = nn.Linear(widths[-1], num_classes, bias=head_bias)
 
@@ -67,14 +70,14 @@ class ResNet(Net):
         return z
 
     def levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The stem and each stage, before their last ReLUs."""
-        found: list[Tensor] = [self.stem(x)]
+        """Return the outputs of the stem and of each stage before their last ReLUs, and the features z [B, d]."""
+        activations: list[Tensor] = [self.stem(x)]
         for stage in self.stages.children():
-            *blocks, last = stage.children()
-            x = nn.Sequential(*blocks)(found[-1].relu())
-            found.append(cast(BasicBlock, last).summed(x))
-        z: Tensor = self.fc(found[-1].relu().mean((2, 3)))
-        return tuple(found), z
+            *blocks, last_block = stage.children()
+            x = nn.Sequential(*blocks)(activations[-1].relu())
+            activations.append(cast(BasicBlock, last_block).before_relu(x))
+        z: Tensor = self.fc(activations[-1].relu().mean((2, 3)))
+        return tuple(activations), z
 
 
 @MODELS.register("resnet8")
@@ -87,7 +90,7 @@ class ResNet8(ResNet):
 
     widths = (64, 128, 256)
 
-    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: bool = True) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
         super().__init__(input_shape=input_shape, num_classes=num_classes, head_bias=head_bias)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fedloom.nets.blocks import conv_bn, dense, image_shape
 from fedloom.nets.feddw_cnns import MAPPING
 from fedloom.nets.net import MODELS, Net
+from fedloom.nets.options import HeadBias
 
 GROUPS = 2
 STEM = 24
@@ -17,18 +18,18 @@ STAGES = ((200, 4), (400, 8), (800, 4))
 class ShuffleUnit(nn.Module):
     """Grouped conv1x1 BN ReLU, channel shuffle, depthwise conv3x3 BN ReLU, grouped conv1x1 BN; then ReLU.
 
-    At stride 1 the input is added; at stride 2 its 3x3 average pooling is concatenated and the branch gives the rest.
+    At stride 1 the input is added. At stride 2 its 3x3 average pooling is concatenated to the branch's channels.
     """
 
-    def __init__(self, before: int, after: int, *, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int) -> None:
         super().__init__()
         self.stride = stride
-        self.groups = 1 if before == STEM else GROUPS
-        branch = after - before if stride == 2 else after
-        middle = branch // 4
-        self.reduce = conv_bn(before, middle, 1, groups=self.groups)
-        self.depthwise = conv_bn(middle, middle, 3, stride=stride, groups=middle)
-        self.expand = conv_bn(middle, branch, 1, groups=GROUPS)
+        self.groups = 1 if in_channels == STEM else GROUPS
+        branch = out_channels - in_channels if stride == 2 else out_channels
+        bottleneck = branch // 4
+        self.reduce = conv_bn(in_channels, bottleneck, 1, groups=self.groups)
+        self.depthwise = conv_bn(bottleneck, bottleneck, 3, stride=stride, groups=bottleneck)
+        self.expand = conv_bn(bottleneck, branch, 1, groups=GROUPS)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.reduce(x).relu()
@@ -52,17 +53,17 @@ class ShuffleNetCifar(Net):
     at 32x32).
     """
 
-    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: bool = True) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
         super().__init__()
-        channels = image_shape(type(self).__name__, input_shape, at_least=8)[0]
+        channels = image_shape(type(self).__name__, input_shape, min_pixels=8)[0]
         self.stem = conv_bn(channels, STEM, 1)
-        before, units = STEM, []
-        for after, count in STAGES:
-            for number in range(count):
-                units.append(ShuffleUnit(before, after, stride=1 if number else 2))
-                before = after
+        in_channels, units = STEM, []
+        for out_channels, unit_count in STAGES:
+            for index in range(unit_count):
+                units.append(ShuffleUnit(in_channels, out_channels, stride=1 if index else 2))
+                in_channels = out_channels
         self.units = nn.Sequential(*units)
-        self.fc = dense([before, *MAPPING], last_relu=False)
+        self.fc = dense([in_channels, *MAPPING], last_relu=False)
         self.head = nn.Linear(MAPPING[-1], num_classes, bias=head_bias)
 
     def features(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The shape that most small CNNs of the papers share: two 5x5 convolutions, then linear layers."""
+"""The architecture of most small CNNs in the papers: two 5x5 convolutions, then linear layers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from fedloom.nets.blocks import dense, image_shape
 from fedloom.nets.net import Net
+from fedloom.nets.options import HeadBias
 
 
 class TwoConvNet(Net):
     """conv5x5 [BN] ReLU pool2, conv5x5 [BN] [dropout] ReLU pool2, FC [BN] ReLU ... | head.
 
-    Subclasses set the class attributes. Pooling is computed before the ReLU: both orders give the same values and
-    the same gradients, this one touches a quarter of the numbers. `head_bias=False` is what FedDW asks for.
+    Subclasses set the class attributes. Pooling is computed before the ReLU: the values and gradients are the same as
+    in the other order, and the ReLU then has a quarter of the work.
     """
 
     widths: ClassVar[tuple[int, int]]
@@ -25,21 +26,21 @@ class TwoConvNet(Net):
     dropout: ClassVar[float] = 0.0
     last_relu: ClassVar[bool] = True
 
-    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: bool = True) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
         super().__init__()
-        smallest = 4 if self.padding else 16
-        channels, height, width = image_shape(type(self).__name__, input_shape, at_least=smallest)
-        first, second = self.widths
-        self.conv1 = nn.Conv2d(channels, first, 5, padding=self.padding)
-        self.norm1 = nn.BatchNorm2d(first) if self.conv_norm else nn.Identity()
-        self.conv2 = nn.Conv2d(first, second, 5, padding=self.padding)
-        self.norm2 = nn.BatchNorm2d(second) if self.conv_norm else nn.Identity()
+        min_pixels = 4 if self.padding else 16
+        channels, height, width = image_shape(type(self).__name__, input_shape, min_pixels=min_pixels)
+        width1, width2 = self.widths
+        self.conv1 = nn.Conv2d(channels, width1, 5, padding=self.padding)
+        self.norm1 = nn.BatchNorm2d(width1) if self.conv_norm else nn.Identity()
+        self.conv2 = nn.Conv2d(width1, width2, 5, padding=self.padding)
+        self.norm2 = nn.BatchNorm2d(width2) if self.conv_norm else nn.Identity()
         self.drop = nn.Dropout(self.dropout) if self.dropout else nn.Identity()
-        flat = second * self._side(height) * self._side(width)
+        flat = width2 * self._pooled_side(height) * self._pooled_side(width)
         self.fc = dense([flat, *self.hidden], batch_norm=self.hidden_norm, last_relu=self.last_relu)
         self.head = nn.Linear(self.hidden[-1], num_classes, bias=head_bias)
 
-    def _side(self, pixels: int) -> int:
+    def _pooled_side(self, pixels: int) -> int:
         for _ in self.widths:
             pixels = (pixels + 2 * self.padding - 4) // 2
         return pixels

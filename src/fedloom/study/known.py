@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from inspect import Parameter, signature
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -14,19 +13,19 @@ from fedloom.core.errors import UnknownKeyError
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.methods import METHODS
 from fedloom.nets import MODELS
+from fedloom.nets.options import model_options
 from fedloom.study.explain import explained, sections
-
-_SHAPES = {"input_shape", "num_classes"}  # what a model is told of the data
 
 
 def check_options(model: str, own: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for keys that a model does not take, and for values of another type than it says."""
-    known = _options(model)
+    known = model_options(model)
     for key, value in own.items():
         if key not in known:
             raise UnknownKeyError("model", key, known, f" of {model}")
         try:
-            adapter: TypeAdapter[Any] = TypeAdapter(known[key])
+            constrained: Any = Annotated[known[key].annotation, known[key]]
+            adapter: TypeAdapter[Any] = TypeAdapter(constrained)
             adapter.validate_json(json.dumps(value, default=str), strict=True)  # as JSON, where a list may be a tuple
         except ValidationError as error:
             raise explained(error, f"model.{key}", BaseModel) from None
@@ -60,18 +59,4 @@ def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]
     if method in METHODS:
         yield from sections(METHODS.get(method).Options, method)
     for model in MODELS.names():
-        yield from (("model", key) for key in _options(model))
-
-
-def _options(model: str) -> dict[str, Any]:
-    """A model's options with their types; Any where it says none."""
-    made = MODELS.get(model)
-    try:
-        known = signature(made, eval_str=True).parameters
-    except NameError:  # annotations that only a type checker can read
-        known = signature(made).parameters
-    return {
-        name: Any if one.annotation is Parameter.empty or isinstance(one.annotation, str) else one.annotation
-        for name, one in known.items()
-        if name not in _SHAPES
-    }
+        yield from (("model", key) for key in model_options(model))
