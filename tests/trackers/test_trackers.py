@@ -123,7 +123,7 @@ def test_two_runs_may_make_the_experiment_at_once():
 
     tracker = MLflow("digits")
     tracker._client = Other()
-    assert tracker._experiment() == "7"
+    assert tracker._experiment_id() == "7"
 
 
 @pytest.mark.slow

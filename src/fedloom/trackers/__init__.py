@@ -1,4 +1,4 @@
-"""Floor 7: callbacks that hand a run's measures to experiment trackers; each needs the extra of its name."""
+"""Floor 7: callbacks that send a run's measures to experiment trackers. Each needs the extra of its name."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from fedloom.trackers.tensorboard import TensorBoard
     from fedloom.trackers.wandb import WandB
 
-_HOMES = {"MLflow": "mlflow", "TensorBoard": "tensorboard", "WandB": "wandb"}
+_MODULES = {"MLflow": "mlflow", "TensorBoard": "tensorboard", "WandB": "wandb"}
 
 __all__ = ["MLflow", "TensorBoard", "WandB"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"fedloom.trackers.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"fedloom.trackers.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'fedloom.trackers' has no attribute '{name}'")

@@ -10,67 +10,70 @@ from fedloom.study.compare import folder_name
 from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
-from fedloom.trackers.measures import Tracker, library, measures, outcome, settings
+from fedloom.trackers.tracker import Tracker, import_tracker, measures, settings, summary_numbers
 
 
 class MLflow(Tracker):
-    """Logs settings as parameters, measures by round, and the summary as `final/...`.
+    """Log settings as parameters, measures by round, and the summary as `final/...`.
 
-    experiment: its name, made where it is not there. uri: of the tracking server or store; None takes MLflow's own
-    setting. A run that goes on after a crash goes on in its MLflow run. Raises `ConfigError` where mlflow is not
-    installed, and what MLflow raises.
+    A resumed run continues its MLflow run. Raises `ConfigError` if mlflow is not installed, and MLflow's own errors.
+
+    Args:
+        experiment: name of the experiment, which is created if it does not exist.
+        uri: address of the tracking server or store; None takes MLflow's own setting.
     """
 
     def __init__(self, experiment: str = "fedloom", uri: str | None = None) -> None:
         super().__init__()
-        library("mlflow", "mlflow")
+        import_tracker("mlflow", "mlflow")
         self.experiment, self.uri = experiment, uri
         self._client: Any = None
-        self._run = ""
+        self._run_id = ""
 
     def on_start(self, config: RunConfig, first_round: int) -> None:
         from mlflow.entities import Param
 
-        self._client = library("mlflow", "mlflow").MlflowClient(tracking_uri=self.uri)
-        experiment = self._experiment()
+        self._client = import_tracker("mlflow", "mlflow").MlflowClient(tracking_uri=self.uri)
+        experiment = self._experiment_id()
         name = folder_name(config)
-        begun = self._client.search_runs([experiment], f"tags.fedloom = '{name}'") if first_round > 1 else []
-        if begun:
-            self._run = begun[0].info.run_id
-            logged = {metric.step for metric in self._client.get_metric_history(self._run, "system/bytes_up")}
-            for round_, rows in self.earlier(first_round).items():
+        filter_ = f"tags.fedloom = '{name}'"
+        earlier_runs = self._client.search_runs([experiment], filter_) if first_round > 1 else []
+        if earlier_runs:
+            self._run_id = earlier_runs[0].info.run_id
+            logged = {metric.step for metric in self._client.get_metric_history(self._run_id, "system/bytes_up")}
+            for round_, rows in self.earlier_rows(first_round).items():
                 if round_ not in logged:
                     self.on_round(config, round_, rows)
             return
-        self._run = self._client.create_run(experiment, run_name=name, tags={"fedloom": name}).info.run_id
+        self._run_id = self._client.create_run(experiment, run_name=name, tags={"fedloom": name}).info.run_id
         params = [Param(key, value) for key, value in settings(config).items()]
-        for start in range(0, len(params), 100):  # MLflow takes so many at a time
-            self._client.log_batch(self._run, params=params[start : start + 100])
+        for start in range(0, len(params), 100):  # the most that MLflow takes at a time
+            self._client.log_batch(self._run_id, params=params[start : start + 100])
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
         self._log(measures(rows), round_)
 
     def on_end(self, config: RunConfig, result: Result) -> None:
-        self._log({f"final/{name}": value for name, value in outcome(result).items()}, result.numbers["rounds"])
-        self._client.set_terminated(self._run)
+        self._log({f"final/{name}": value for name, value in summary_numbers(result).items()}, result.numbers["rounds"])
+        self._client.set_terminated(self._run_id)
 
-    def _experiment(self) -> str:
-        """The experiment's id; it is made where it is not there."""
+    def _experiment_id(self) -> str:
+        """The experiment's id; it is created if it does not exist."""
         from mlflow.exceptions import MlflowException
 
-        found = self._client.get_experiment_by_name(self.experiment)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        if experiment is None:
             try:
                 return str(self._client.create_experiment(self.experiment))
             except MlflowException:
-                found = self._client.get_experiment_by_name(self.experiment)  # made by another process just now
-                if found is None:
+                experiment = self._client.get_experiment_by_name(self.experiment)  # another process has just created it
+                if experiment is None:
                     raise
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
     def _log(self, values: dict[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
-        now = int(1000 * time.time())
-        metrics = [Metric(name, float(value), now, step) for name, value in values.items()]
-        self._client.log_batch(self._run, metrics=metrics)
+        milliseconds = int(1000 * time.time())
+        metrics = [Metric(name, float(value), milliseconds, step) for name, value in values.items()]
+        self._client.log_batch(self._run_id, metrics=metrics)

@@ -12,27 +12,29 @@ from fedloom.study.compare import folder_name
 from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
-from fedloom.trackers.measures import Tracker, library, measures
+from fedloom.trackers.tracker import Tracker, import_tracker, measures
 
 
 class TensorBoard(Tracker):
-    """Writes event files below `folder`, in one folder a run; `tensorboard --logdir FOLDER` shows them.
+    """Write event files below `folder`, one folder for each run; `tensorboard --logdir FOLDER` shows them.
 
-    A run that goes on after a crash goes on there too. Raises `ConfigError` where tensorboard is not installed.
+    A resumed run continues in its folder. Raises `ConfigError` if tensorboard is not installed.
     """
 
     def __init__(self, folder: Path | str = "runs/tensorboard") -> None:
         super().__init__()
-        library("tensorboard", "tensorboard")
+        import_tracker("tensorboard", "tensorboard")
         self.folder = Path(folder)
         self._writer: Any = None
 
     def on_start(self, config: RunConfig, first_round: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(self.folder / folder_name(config)), purge_step=1)  # written again, if at all
+        self._writer = SummaryWriter(
+            str(self.folder / folder_name(config)), purge_step=1
+        )  # earlier rounds are written again
         self._writer.add_text("config", f"```yaml\n{yaml.safe_dump(config.resolved(), sort_keys=False)}```")
-        for round_, rows in self.earlier(first_round).items():
+        for round_, rows in self.earlier_rows(first_round).items():
             self.on_round(config, round_, rows)
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:

@@ -10,16 +10,20 @@ from fedloom.study.compare import folder_name
 from fedloom.study.config import RunConfig
 from fedloom.study.folder import Row
 from fedloom.study.results import Result
-from fedloom.trackers.measures import Tracker, library, measures, outcome
+from fedloom.trackers.tracker import Tracker, import_tracker, measures, summary_numbers
 
 
 class WandB(Tracker):
-    """Logs measures by round, the config, and the summary.
+    """Log the config, measures by round, and the summary.
 
-    mode: "online" sends as the run goes, "offline" only writes below `folder`, for `wandb sync`. A run that goes on
-    after a crash, or is done again, has the id that it had before. Online, W&B takes each round of an id once: delete
-    the entry before a run is done again with `fresh`. Raises `ConfigError` where wandb is not installed,
-    and what wandb raises.
+    A run that is resumed or repeated has the same id as before. Online, W&B takes each round of an id once, so delete
+    the entry before you repeat a run with `fresh`. Raises `ConfigError` if wandb is not installed, and wandb's own
+    errors.
+
+    Args:
+        project: name of the W&B project.
+        mode: "online" sends while the run goes; "offline" only writes below `folder`, for `wandb sync`.
+        folder: folder of W&B's files.
     """
 
     def __init__(
@@ -29,13 +33,13 @@ class WandB(Tracker):
         folder: Path | str = "runs",
     ) -> None:
         super().__init__()
-        library("wandb", "wandb")
+        import_tracker("wandb", "wandb")
         self.project, self.mode, self.folder = project, mode, Path(folder)
         self._run: Any = None
 
     def on_start(self, config: RunConfig, first_round: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._run = library("wandb", "wandb").init(
+        self._run = import_tracker("wandb", "wandb").init(
             project=self.project,
             id=folder_name(config),
             name=folder_name(config),
@@ -45,13 +49,13 @@ class WandB(Tracker):
             resume="allow" if self.mode == "online" else None,
             reinit="create_new",
         )
-        for round_, rows in self.earlier(first_round).items():
-            if round_ >= self._run.step:  # not logged before
+        for round_, rows in self.earlier_rows(first_round).items():
+            if round_ >= self._run.step:  # not logged yet
                 self.on_round(config, round_, rows)
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
         self._run.log(measures(rows), step=round_)
 
     def on_end(self, config: RunConfig, result: Result) -> None:
-        self._run.summary.update(outcome(result))
+        self._run.summary.update(summary_numbers(result))
         self._run.finish()

@@ -1,4 +1,4 @@
-"""What all trackers share: the rounds before a crash, and a run's measures, settings and outcome as flat values."""
+"""The base class of trackers, and a run's measures, settings and summary as flat dicts."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fedloom.study.table import flat
 
 
 class Tracker(Callback):
-    """Keeps the rounds that were done before a crash: the last ones may not have been logged."""
+    """A callback that remembers the rounds before a crash, because the last ones may not have been logged."""
 
     def __init__(self) -> None:
-        self._earlier: dict[int, list[Row]] = {}
+        self._earlier_rows: dict[int, list[Row]] = {}
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> None:
-        self._earlier = {}
+        self._earlier_rows = {}
         for row in rows:
-            self._earlier.setdefault(row["round"], []).append(row)
+            self._earlier_rows.setdefault(row["round"], []).append(row)
 
-    def earlier(self, first_round: int) -> dict[int, list[Row]]:
-        """The rows of the rounds before the first one of this process, by round."""
-        return self._earlier if first_round > 1 else {}
+    def earlier_rows(self, first_round: int) -> dict[int, list[Row]]:
+        """Return by round the rows of the rounds before `first_round`, the first one of this process."""
+        return self._earlier_rows if first_round > 1 else {}
 
 
-def library(module: str, extra: str) -> Any:
-    """A tracker's module. Raises `ConfigError` where it is not installed."""
+def import_tracker(module: str, extra: str) -> Any:
+    """Import a tracker's library. Raises `ConfigError` with the `extra` to install if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -39,16 +39,16 @@ def library(module: str, extra: str) -> Any:
 
 
 def measures(rows: Sequence[Row]) -> dict[str, float]:
-    """Measures of the whole run by split and name, e.g. "test/accuracy"; those of single clients are left out."""
+    """Return the measures of the whole run by split and name ("test/accuracy"), without those of single clients."""
     return {f"{row['split']}/{row['name']}": row["value"] for row in rows if row["client"] is None}
 
 
 def settings(config: RunConfig) -> dict[str, str]:
-    """The resolved config with dots: "scenario.alpha"."""
+    """Return the resolved config with dotted keys ("scenario.alpha")."""
     return dict(flat(config.resolved()))
 
 
-def outcome(result: Result) -> dict[str, float]:
-    """The numbers of the summary that are numbers: accuracies, bytes, "seconds.total"."""
+def summary_numbers(result: Result) -> dict[str, float]:
+    """Return the numbers of the summary: accuracies, bytes, seconds ("seconds.total")."""
     numbers = result.numbers | {f"seconds.{name}": value for name, value in result.numbers["seconds"].items()}
     return {name: value for name, value in numbers.items() if type(value) in (int, float)}
