@@ -12,7 +12,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.files import expanded
 from fedloom.core.process_settings import own_settings
 from fedloom.data.scenario import Scenario
-from fedloom.data.sources import SOURCES, own_data
+from fedloom.data.sources import SOURCES, splits_from
 from fedloom.data.sources.nodes import Nodes
 from fedloom.study.callbacks import Callback
 from fedloom.study.compare import compare as compare_runs
@@ -45,11 +45,11 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     it does not know or that do not fit.
     """
     with own_settings():
-        splits = None if isinstance(source, str) else own_data(source)
+        splits = None if isinstance(source, str) else splits_from(source)
     named = {"source": source} if splits is None else {"source": "given", "digest": ""}
     dealt: dict[str, Any] = {}
-    if splits is not None and splits.owners and keys.get("partition", "natural") == "natural":
-        dealt = {"partition": "natural", "clients": splits.owners}
+    if splits is not None and splits.owner_count and keys.get("partition", "natural") == "natural":
+        dealt = {"partition": "natural", "clients": splits.owner_count}
     elif keys.keys() <= {*ScenarioConfig.model_fields, *SOURCES.get(named["source"]).model_fields}:
         dealt = {} if named["source"] == Nodes.kind else {"partition": "iid"}
     described = parse({"scenario": {**named, **dealt, **keys}}).scenario

@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.core.errors import FedloomError
 from fedloom.data import SOURCES
-from fedloom.data.sources.source import Splits, configured
+from fedloom.data.sources.source import Splits, configure_source
 
 KINDS = ("tables", "tables_numbers", "tables_labels", "pictures", "folders", "arrays", "texts")
 DOORS = [door for kind in KINDS for door in importlib.import_module(f"doors.{kind}").DOORS]
@@ -33,11 +33,11 @@ def test_door(door, tmp_path):
     kind = SOURCES.get(keys.pop("source"))
     if door.refused is not None:
         with pytest.raises(FedloomError) as error:
-            configured(kind, **keys).load()
+            configure_source(kind, **keys).load()
         assert "\n" not in str(error.value)
         assert not [words for words in door.refused if words not in str(error.value)], str(error.value)
         return
-    splits = configured(kind, **keys).load()
+    splits = configure_source(kind, **keys).load()
     assert {name: FACTS[name](splits) for name in door.reads} == dict(door.reads)
     assert len(splits.notes) == len(door.notes), splits.notes
     for note, words in zip(splits.notes, door.notes, strict=True):

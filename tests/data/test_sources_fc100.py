@@ -9,7 +9,7 @@ from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import SOURCES
 from fedloom.data.dataset import Dataset
 from fedloom.data.sources.cifar100_classes import CLASSES, SUPERCLASSES, coarse_labels
-from fedloom.data.sources.fc100 import PARTS, fc100
+from fedloom.data.sources.fc100 import CLASS_GROUPS, fc100
 from fedloom.data.sources.source import Splits
 
 # The official coarse label of each fine label, as the published files hold them.
@@ -74,11 +74,11 @@ def test_other_classes_have_no_superclasses(classes, message):
 
 # -- the split ---------------------------------------------------------------------------------------------------------
 def test_parts_are_whole_superclasses_and_cover_all():
-    assert [len(PARTS[part]) for part in ("train", "val", "test")] == [12, 4, 4]
-    assert set().union(*PARTS.values()) == set(range(20))
+    assert [len(CLASS_GROUPS[part]) for part in ("train", "val", "test")] == [12, 4, 4]
+    assert set().union(*CLASS_GROUPS.values()) == set(range(20))
     names = list(SUPERCLASSES)
-    assert {names[c] for c in PARTS["test"]} == {"aquatic_mammals", "insects", "medium_mammals", "people"}
-    assert {names[c] for c in PARTS["val"]} == {
+    assert {names[c] for c in CLASS_GROUPS["test"]} == {"aquatic_mammals", "insects", "medium_mammals", "people"}
+    assert {names[c] for c in CLASS_GROUPS["val"]} == {
         "large_carnivores",
         "large_omnivores_and_herbivores",
         "non-insect_invertebrates",
@@ -95,7 +95,7 @@ def test_base_classes_train_and_novel_classes_test_with_all_their_images(novel):
         assert torch.equal(torch.bincount(data.y), torch.full((classes,), 6))
         fine = data.x[:, 0, 1, 1].long()  # what each image really is
         assert all(CLASSES[f] == data.classes[y] for f, y in zip(fine.tolist(), data.y.tolist(), strict=True))
-        assert {coarse[f] for f in fine.tolist()} == PARTS[part]
+        assert {coarse[f] for f in fine.tolist()} == CLASS_GROUPS[part]
         origin = data.x[:, 0, 0, 0]
         assert torch.equal(origin, torch.tensor([200] * classes * 4 + [201] * classes * 2, dtype=torch.uint8))
     assert not set(split.train.classes) & set(split.test.classes)

@@ -12,7 +12,7 @@ from PIL import Image
 from fedloom.core.errors import DataError
 from fedloom.data.sources.files import data_dir, open_files, verify_md5
 from fedloom.data.sources.images import decode, resized
-from fedloom.data.sources.train_test_split import prefix, stratified
+from fedloom.data.sources.train_test_split import first_rows, stratified_split
 from source_files import encoded, pixels, write_tar, write_tree, write_zip
 
 TREE = {"a/1.txt": b"one", "a/b/2.txt": b"two", "3.txt": b"three"}
@@ -31,7 +31,7 @@ def test_every_kind_holds_the_same_files(made):
     files = open_files(made(TREE))
     assert files.names() == sorted(TREE)
     assert files.read("a/b/2.txt") == b"two"
-    assert dict(files.each(["3.txt", "a/1.txt"])) == {"3.txt": b"three", "a/1.txt": b"one"}
+    assert dict(files.read_each(["3.txt", "a/1.txt"])) == {"3.txt": b"three", "a/1.txt": b"one"}
     assert files.has("3.txt")
     assert not files.has("a")
     with pytest.raises(DataError, match=r"none\.txt"):
@@ -172,14 +172,14 @@ def test_resizing_arrays():
 def test_test_sizes_are_those_of_the_papers(samples, test):
     """Fed-CO2: DSLR 32 of 157, USPS 1,860, MNIST 14,000, SVHN 19,858 test images."""
     labels = np.random.default_rng(0).integers(0, 10, samples)
-    train, held = stratified(labels, 0.2, np.random.default_rng(0), "toy")
+    train, held = stratified_split(labels, 0.2, np.random.default_rng(0), "toy")
     assert (len(train), len(held)) == (samples - test, test)
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=80), st.integers(0, 99))
 def test_a_split_is_complete_disjoint_and_even(labels, seed):
     labels = np.array(labels)
-    train, test = stratified(labels, 0.25, np.random.default_rng(seed), "toy")
+    train, test = stratified_split(labels, 0.25, np.random.default_rng(seed), "toy")
     assert sorted([*train, *test]) == list(range(len(labels)))
     exact = np.bincount(labels, minlength=5) * len(test) / len(labels)
     assert (np.abs(np.bincount(labels[test], minlength=5) - exact) < 1).all()
@@ -187,12 +187,12 @@ def test_a_split_is_complete_disjoint_and_even(labels, seed):
 
 def test_a_split_of_one_sample_is_refused():
     with pytest.raises(DataError, match="toy: 1 samples cannot be split"):
-        stratified(np.zeros(1, int), 0.2, np.random.default_rng(0), "toy")
+        stratified_split(np.zeros(1, int), 0.2, np.random.default_rng(0), "toy")
 
 
 def test_a_prefix_never_asks_for_more_than_there_is():
     rows = np.arange(5)
-    assert prefix(rows, None, "a") is not None
-    assert prefix(rows, 5, "a").tolist() == [0, 1, 2, 3, 4]
+    assert first_rows(rows, None, "a") is not None
+    assert first_rows(rows, 5, "a").tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(DataError, match="per_domain = 6: domain a has 5 training samples"):
-        prefix(rows, 6, "a")
+        first_rows(rows, 6, "a")

@@ -22,7 +22,7 @@ def table_of(features, rows, labels, classes):
 def test_rows_get_the_agreed_columns_and_class_ids():
     """Another order of columns and classes, a column too many, and no woman."""
     data = table_of(["note", "sex=m", "age"], [[1.0, 1.0, 40.0], [0.0, 0.0, 50.0]], [0, 1], ["well", "ill"])
-    fitted = Nodes(**TABLE).fitted(data, "node")
+    fitted = Nodes(**TABLE).as_agreed(data, "node")
     assert fitted.x.tolist() == [[40.0, 0.0, 1.0], [50.0, 0.0, 0.0]]
     assert (fitted.y.tolist(), fitted.classes) == ([1, 0], ("ill", "well"))
     assert fitted.features == ("age", "sex=f", "sex=m")
@@ -31,21 +31,21 @@ def test_rows_get_the_agreed_columns_and_class_ids():
 def test_a_class_that_no_sample_has_need_not_be_agreed_on():
     """Whole numbers with holes name classes that nobody has."""
     data = table_of([], [[0.0], [1.0]], [0, 3], ["0", "1", "2", "3"])
-    fitted = Nodes(classes=[0, 3], shape=[1]).fitted(data, "node")
+    fitted = Nodes(classes=[0, 3], shape=[1]).as_agreed(data, "node")
     assert fitted.y.tolist() == [0, 1]
 
 
 def test_bytes_are_divided_by_255_unless_something_else_is_agreed_on():
     data = Dataset(torch.full((1, 1, 2, 2), 51, dtype=torch.uint8), torch.tensor([0]), ("c",))
-    assert Nodes(**PICTURES).fitted(data, "node").gather(torch.tensor([0])).unique().item() == pytest.approx(0.2)
+    assert Nodes(**PICTURES).as_agreed(data, "node").gather(torch.tensor([0])).unique().item() == pytest.approx(0.2)
     agreed = Nodes(**PICTURES, mean=[1.0], std=[25.0])
-    assert agreed.fitted(data, "node").gather(torch.tensor([0])).unique().item() == 2.0
+    assert agreed.as_agreed(data, "node").gather(torch.tensor([0])).unique().item() == 2.0
 
 
 def test_only_columns_of_measurements_are_standardised_and_only_where_nothing_is_agreed_on():
-    assert Nodes(**TABLE).measured == (0,)
-    assert Nodes(**TABLE, mean=[0, 0, 0], std=[1, 1, 1]).measured == ()
-    assert Nodes(**PICTURES).measured == ()
+    assert Nodes(**TABLE).numeric_features == (0,)
+    assert Nodes(**TABLE, mean=[0, 0, 0], std=[1, 1, 1]).numeric_features == ()
+    assert Nodes(**PICTURES).numeric_features == ()
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_only_columns_of_measurements_are_standardised_and_only_where_nothing_is
 )
 def test_what_stands_in_looks_like_the_data(keys):
     nodes = Nodes(**keys)
-    there = nodes.stand_in()
+    there = nodes.placeholder_data()
     assert there.input_shape == nodes.input_shape
     assert torch.bincount(there.y).tolist() == [2] * len(nodes.classes)
-    assert nodes.fitted(there, "itself").normalisation == there.normalisation
+    assert nodes.as_agreed(there, "itself").normalisation == there.normalisation
 
 
 UNFIT = {
@@ -70,16 +70,16 @@ UNFIT = {
 def test_data_that_do_not_fit_are_refused(case):
     keys, x, said = UNFIT[case]
     with pytest.raises(DataError, match=f"^here: .*{said}"):
-        Nodes(**keys).fitted(Dataset(x, torch.tensor([0]), ("a",)), "here")
+        Nodes(**keys).as_agreed(Dataset(x, torch.tensor([0]), ("a",)), "here")
 
 
 def test_a_missing_column_and_an_unknown_class_are_named():
     data = table_of(["age", "gender=f"], [[1.0, 1.0]], [0], ["ill"])
     with pytest.raises(DataError, match="no column for the federation's feature 'sex=f'; it has age, gender=f"):
-        Nodes(**TABLE).fitted(data, "here")
+        Nodes(**TABLE).as_agreed(data, "here")
     data = table_of(["age", "sex=x"], [[1.0, 1.0]], [0], ["dead"])
     with pytest.raises(DataError, match="class 'dead' is none of the federation's: ill, well"):
-        Nodes(**TABLE).fitted(data, "here")
+        Nodes(**TABLE).as_agreed(data, "here")
 
 
 def test_owners_deal_unless_something_else_is_said():
@@ -129,14 +129,14 @@ def of_sex(words):
     ],
 )
 def test_a_node_that_writes_its_categories_otherwise_is_refused(words, message):
-    for door in (Nodes(**TABLE).fitted, Nodes(**TABLE).notes):
+    for door in (Nodes(**TABLE).as_agreed, Nodes(**TABLE).notes):
         with pytest.raises(DataError, match=message):
             door(of_sex(words), "here")
 
 
 def test_words_that_are_not_agreed_on_are_counted():
     data = of_sex(["f"] * 10 + ["x"] * 2)
-    assert Nodes(**TABLE).fitted(data, "here").x[-1].tolist() == [40.0, 0.0, 0.0]
+    assert Nodes(**TABLE).as_agreed(data, "here").x[-1].tolist() == [40.0, 0.0, 0.0]
     (note,) = Nodes(**TABLE).notes(data, "here")
     assert note.startswith("here: words that the federation has not agreed on are 0")
     assert note.endswith("rows of 12 with such words: 'sex' (2)")
@@ -145,13 +145,13 @@ def test_words_that_are_not_agreed_on_are_counted():
 
 def test_a_class_in_another_spelling_is_named():
     with pytest.raises(DataError, match="class 'Ill' is none of the federation's: ill, well; write 'ill'"):
-        Nodes(**TABLE).fitted(table_of(["age", "sex=f"], [[1.0, 1.0]], [0], ["Ill"]), "here")
+        Nodes(**TABLE).as_agreed(table_of(["age", "sex=f"], [[1.0, 1.0]], [0], ["Ill"]), "here")
 
 
 def test_many_columns_are_matched_in_linear_time():
     features = [f"gene{n}={word}" for n in range(10_000) for word in "ab"]
     data = table_of(features, torch.ones(2, len(features)).tolist(), [0, 0], ["ill"])
     start = time.perf_counter()
-    fitted = Nodes(classes=["ill", "well"], features=features).fitted(data, "here")
+    fitted = Nodes(classes=["ill", "well"], features=features).as_agreed(data, "here")
     assert time.perf_counter() - start < 10  # seconds; with quadratic time minutes
     assert fitted.x.sum() == 2 * len(features)

@@ -32,7 +32,7 @@ def test_words_and_wild_numbers_name_their_classes():
 )
 def test_owners_keep_a_share_of_their_own_samples_apart(owners):
     splits = from_arrays(X, Y, owners=owners)
-    assert (splits.owned, splits.owners) == (True, 2)
+    assert (splits.domains_are_owners, splits.owner_count) == (True, 2)
     assert torch.bincount(splits.train.domain).tolist() == [4, 4]
     assert torch.bincount(splits.test.domain).tolist() == [1, 1]
     assert splits.train.domains == tuple(str(name) for name in sorted(set(np.asarray(owners).tolist())))
@@ -41,7 +41,7 @@ def test_owners_keep_a_share_of_their_own_samples_apart(owners):
 def test_owners_of_a_test_set_may_be_others():
     splits = from_arrays(X, Y, X, Y, owners=np.arange(10) % 2, owners_test=np.arange(10) % 3)
     assert splits.test.domain.tolist() == (np.arange(10) % 3).tolist()
-    assert (splits.owners, splits.train.domains) == (2, ("0", "1", "2"))
+    assert (splits.owner_count, splits.train.domains) == (2, ("0", "1", "2"))
     assert fl.scenario(splits, val=0.0).test.sizes.tolist() == [4, 3]  # owner 2 is nobody's
 
 
@@ -78,7 +78,7 @@ def test_lists_that_are_no_arrays_are_refused():
 def test_features_are_standardised_by_what_clients_train_on():
     x = np.random.default_rng(0).normal(5, 3, (100, 2))
     splits = from_arrays(x, np.arange(100) % 2, standardise=True)
-    assert (splits.measured, splits.train.normalisation) == ((0, 1), None)
+    assert (splits.numeric_features, splits.train.normalisation) == ((0, 1), None)
     scenario = make_scenario("mine", splits, PARTITIONS.get("iid")(), clients=4, val=0.5, streams=Streams(0))
     used = splits.train.x[torch.from_numpy(scenario.train.order)].double()
     assert len(used) == 40
@@ -127,7 +127,7 @@ def pairs(count, label=int):
 
 def test_client_k_holds_dataset_k():
     splits = from_clients([pairs(5), pairs(10), (X, Y)], names=["a", "b", "c"])
-    assert (splits.owners, splits.train.domains) == (3, ("a", "b", "c"))
+    assert (splits.owner_count, splits.train.domains) == (3, ("a", "b", "c"))
     assert torch.bincount(splits.train.domain).tolist() == [4, 8, 8]
     assert torch.bincount(splits.test.domain).tolist() == [1, 2, 2]
     flat = from_clients([(np.full((10, 1), float(client)), Y) for client in range(12)])

@@ -55,7 +55,7 @@ def dealt(path, **keys):
 def test_numbers_and_words_become_features(write, kind):
     splits = load(write(kind), features=("age", "job"), test_share=0.25)
     assert splits.train.features == ("age", "job=cook", "job=nurse")
-    assert (splits.train.classes, splits.measured) == (("no", "yes"), (0,))
+    assert (splits.train.classes, splits.numeric_features) == (("no", "yes"), (0,))
     assert (len(splits.train), len(splits.test)) == (30, 10)
     both = torch.cat([splits.train.x, splits.test.x]).numpy()
     assert sorted(map(tuple, both.tolist())) == sorted(
@@ -89,7 +89,7 @@ def test_a_test_file_is_encoded_as_the_training_file_is(write):
 def test_numbers_that_are_names(write):
     splits = load(write(ward=np.arange(ROWS) % 3 * 10), features=("ward",), categorical=("ward",))
     assert splits.train.features == ("ward=0", "ward=10", "ward=20")
-    assert splits.measured == ()
+    assert splits.numeric_features == ()
     assert (splits.train.x.sum(1) == 1).all()
 
 
@@ -283,7 +283,7 @@ def test_kinds_are_told_from_all_rows(tmp_path):
     lines = "".join(f"{n % 7},{n % 2}\n" for n in range(many))
     path = tmp_path / "set.csv"
     path.write_text(f"age,ill\n{lines}0.5,1\n")
-    assert load(path).measured == (0,)
+    assert load(path).numeric_features == (0,)
 
 
 def test_the_config_door_names_keys(write):

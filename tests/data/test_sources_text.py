@@ -7,7 +7,7 @@ import torch
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES
 from fedloom.data.sources.hf import HuggingFace
-from fedloom.data.sources.text import characters, encode, tokens_of, vocabulary, words
+from fedloom.data.sources.text import characters, encode, infer_tokens, vocabulary, words
 from source_files import prefixed, write_tar, write_tree
 
 
@@ -184,8 +184,8 @@ def test_characters_are_lower_case_without_spaces_and_line_breaks():
 
 
 def test_how_texts_were_split_shows_in_their_vocabulary():
-    assert tokens_of(["a", "b"]) == "characters"
-    assert tokens_of(["a", "film"]) == tokens_of([]) == "words"
+    assert infer_tokens(["a", "b"]) == "characters"
+    assert infer_tokens(["a", "film"]) == infer_tokens([]) == "words"
 
 
 def test_tokens_at_their_default_are_no_part_of_the_fingerprint():

@@ -32,7 +32,7 @@ def test_the_pages_federation_of_three_machines_is_one():
     """The config of the page, and the file of its first node."""
     config, node = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[:2]
     parsed = parse(yaml.safe_load(config))
-    assert agreed(parsed).measured == (0, 1)
+    assert agreed(parsed).numeric_features == (0, 1)
     assert {"source", "path", "label"} == yaml.safe_load(node).keys()
 
 

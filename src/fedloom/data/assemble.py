@@ -88,8 +88,8 @@ def make_scenario(
     leave that the server keeps for itself, drawn at random; or other samples that it holds. attack: how some clients
     misbehave, after all skews.
 
-    Measured features of a table (`Splits.measured`) are standardised last, by the mean and the deviation of what
-    clients train on: no validation, test or public sample is among it, whatever `val`, `split` and `public` say.
+    Measured features of a table (`Splits.numeric_features`) are standardised last, by the mean and the deviation of
+    what clients train on: no validation, test or public sample is among it, whatever `val`, `split` and `public` say.
 
     Pure in the seed of `streams`; each step has a stream of its own. Raises `ConfigError` for more clients than
     samples, shares out of range and whatever cannot be made.
@@ -127,7 +127,7 @@ def make_scenario(
         shared = train.only(torch.from_numpy(np.sort(held))) if isinstance(public, float) else public
         scenario = replace(scenario, public=shared)
     scenario = replace(scenario, notes=splits.notes, source_digest=sets_digest([train, test]))
-    return _standardised(scenario, splits.measured) if splits.measured else scenario
+    return _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
 
 
 def _deal(

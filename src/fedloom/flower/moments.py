@@ -42,7 +42,7 @@ class Scale(BaseModel):
 
     def on(self, data: Dataset, nodes: Nodes) -> Dataset:
         """`data`, whose measured features nets see so; the others as they are stored."""
-        mean, std, places = torch.zeros(nodes.input_shape), torch.ones(nodes.input_shape), list(nodes.measured)
+        mean, std, places = torch.zeros(nodes.input_shape), torch.ones(nodes.input_shape), list(nodes.numeric_features)
         mean[places], std[places] = torch.tensor(self.mean), torch.tensor(self.std)
         return replace(data, mean=mean, std=std)
 

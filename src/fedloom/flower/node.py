@@ -99,7 +99,7 @@ class Node:
         if self._like is not None:
             return self._like._worker(scale)
         nodes, scenario = agreed(self.config), self.scenario
-        if nodes is not None and nodes.measured:
+        if nodes is not None and nodes.numeric_features:
             if scale is None:
                 raise LetterError("an order to work before the nodes' columns are standardised")
             scenario = scale.on_all(scenario, nodes)
@@ -156,9 +156,9 @@ class Node:
         token = Store(self._folder, order.run, self.client).token()
         told = Joined(run=order.run, client=self.client, token=token, samples=samples, classes=names)
         nodes = agreed(self.config)
-        if nodes is None or not nodes.measured or order.scale is not None:
+        if nodes is None or not nodes.numeric_features or order.scale is not None:
             return told, b""
-        moments = moments_of(scenario.train_set, scenario.train[self.client], nodes.measured)
+        moments = moments_of(scenario.train_set, scenario.train[self.client], nodes.numeric_features)
         return told.model_copy(update={"moments": moments}), b""
 
     def _train(self, order: Order, body: bytes) -> tuple[Answer, bytes]:

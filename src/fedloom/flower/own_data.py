@@ -81,13 +81,13 @@ def without_samples(config: RunConfig, tests: Dataset | None) -> Scenario:
             f"evaluation.protocol = '{protocol}': with source nodes take personal/local or global/local, which nodes "
             "test on their own data, or global/global"
         )
-    data, described = nodes.stand_in(), config.scenario
+    data, described = nodes.placeholder_data(), config.scenario
     each = np.ones(described.clients, np.int64)  # until they have joined
     streams = Streams(config.seed if described.seed is None else described.seed)
     held_out = described.val if described.split is None else described.split.val
     public = None
     if isinstance(described.public, PublicConfig):
-        public = nodes.fitted(described.public.load(streams), "scenario.public")
+        public = nodes.as_agreed(described.public.load(streams), "scenario.public")
     nothing = Views.of([np.zeros(0, np.int64)] * described.clients)
     return Scenario(
         described.source,
@@ -129,7 +129,7 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         splits = source.model_copy(update=places).load()
         parts = {"train": splits.train, "test": splits.test}
         notes = [note for name, part in parts.items() for note in nodes.notes(part, f"{file} ({name})")]
-        train, test = (nodes.fitted(part, f"{file} ({name})") for name, part in parts.items())
+        train, test = (nodes.as_agreed(part, f"{file} ({name})") for name, part in parts.items())
         for note in (*splits.notes, *notes):
             log("note", {"file": str(file)}, note, logging.WARNING)
         return described, Splits(train, test, notes=(*splits.notes, *notes))

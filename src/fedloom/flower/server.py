@@ -63,8 +63,8 @@ def serve(
     if nodes is not None:
         scenario = without_samples(config, None if tests is None else server_data(config, tests))
         name = replace(name, scale=read_scale(out))
-        if nodes.measured and name.scale is None:
-            measured = len(nodes.measured)
+        if nodes.numeric_features and name.scale is None:
+            measured = len(nodes.numeric_features)
             roster = Roster(link, name, scenario.clients, nodes.classes, board, say, measured, seats=seats)
             name = replace(name, scale=_pooled(roster, config, nodes, say))
         scenario = scenario if name.scale is None else name.scale.on_all(scenario, nodes)
@@ -95,7 +95,7 @@ def _pooled(roster: Roster, config: RunConfig, nodes: Nodes, say: Callable[[str]
 
     Clients whose moments, or number of samples, are far from those of the others are left out of the run.
     """
-    wait, features = config.flower, [(nodes.features or ())[index] for index in nodes.measured]
+    wait, features = config.flower, [(nodes.features or ())[index] for index in nodes.numeric_features]
     roster.wait(range(config.scenario.clients), wait.min_clients, wait.join_timeout, "join_timeout")
     counts = {client: told.samples for client, told in roster.moments().items()}
     for client, why in shares_too_large(counts, wait.max_share).items():

@@ -40,7 +40,7 @@ class Architecture(_Part):
 
 class Input(_Part):
     """How samples must look: see `fedloom.data.describe_input`. reading: the source's keys for new files
-    (`Source.reading`)."""
+    (`Source.reading_keys`)."""
 
     shape: tuple[int, ...]
     dtype: Literal["uint8", "float32", "int64"]

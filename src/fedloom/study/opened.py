@@ -49,7 +49,7 @@ class Opened:
         self.memory, self.config, self.checkpoint = memory, memory.config, checkpoint
         try:
             source, _ = self.config.scenario.parts()
-            self.input = Input(**{**described["input"], "reading": source.reading()})
+            self.input = Input(**{**described["input"], "reading": source.reading_keys()})
             self.classes = tuple(described["classes"])
             self.clients = int(described["clients"])
         except (KeyError, TypeError, ValueError):

@@ -16,7 +16,7 @@ from fedloom.data.sources.npz import read_npz
 from fedloom.data.sources.picture_notes import PictureNotes
 from fedloom.data.sources.regular_files import read_regular, require_regular
 from fedloom.data.sources.tables import table_rows
-from fedloom.data.sources.text import encode, token_notes, tokens_of, utf8
+from fedloom.data.sources.text import encode, infer_tokens, token_notes, utf8
 from fedloom.study.card import Input
 
 TABLES = (".csv", ".parquet")
@@ -53,7 +53,7 @@ def read_samples(
         if tuple(part.shape[1:]) != expected.shape:
             raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
         parts.append(part)
-    for sentence in pictures.sentences(of_set=False):
+    for sentence in pictures.sentences(with_depth=False):
         note(sentence)
     return names, torch.cat([part.float() if expected.ids is None else part for part in parts])
 
@@ -93,7 +93,7 @@ def _text(path: Path, expected: Input) -> Tensor:
     if not expected.words:
         raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
     known = {word: number for number, word in enumerate(expected.words, 2)}
-    tokens = tokens_of(expected.words)
+    tokens = infer_tokens(expected.words)
     text = utf8(read_regular(path), str(path))
     return torch.from_numpy(encode([text], known, expected.shape[0], tokens))
 

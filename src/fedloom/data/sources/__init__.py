@@ -7,11 +7,11 @@ from fedloom.data.sources import (
     domain_folders,
     domains,
     fc100,
-    given,
     hf,
     idx,
     image_folder,
     imdb,
+    in_memory,
     mat,
     mnist,
     mnist_m,
@@ -24,8 +24,8 @@ from fedloom.data.sources import (
     usps,
 )
 from fedloom.data.sources.hf import from_huggingface
-from fedloom.data.sources.own import own_data
 from fedloom.data.sources.python import from_arrays, from_clients, from_torch
+from fedloom.data.sources.recognise import splits_from
 from fedloom.data.sources.source import SOURCES, Source, Splits, source
 
 __all__ = [
@@ -42,19 +42,19 @@ __all__ = [
     "from_clients",
     "from_huggingface",
     "from_torch",
-    "given",
     "hf",
     "idx",
     "image_folder",
     "imdb",
+    "in_memory",
     "mat",
     "mnist",
     "mnist_m",
     "nodes",
     "npz",
-    "own_data",
     "rendered",
     "source",
+    "splits_from",
     "tables",
     "tiny_imagenet",
     "tsv",

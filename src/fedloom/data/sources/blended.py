@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import Dataset
-from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
 from fedloom.data.sources.digits import Digits
 from fedloom.data.sources.images import resized
 from fedloom.data.sources.mnist import MNIST
@@ -61,23 +61,23 @@ class Blended(ImageSource):
     def files(self) -> Sequence[Path]:
         return [*_photographs(), *self._digits().files()]
 
-    def parse(self, new: Allocate) -> Parsed:
+    def parse(self, allocate: Allocator) -> ParsedSplits:
         splits = self._digits().load()
         photographs = [_pixels(path) for path in _photographs()]
         train, test = (
-            self._blend(data, photographs, number, new) for number, data in enumerate((splits.train, splits.test))
+            self._blend(data, photographs, number, allocate) for number, data in enumerate((splits.train, splits.test))
         )
-        return Parsed("blended", train, test, splits.train.classes)
+        return ParsedSplits("blended", train, test, splits.train.classes)
 
     def _digits(self) -> Digits | MNIST:
         return Digits() if self.digits == "digits" else MNIST(path=self.path)
 
-    def _blend(self, data: Dataset, photographs: list[np.ndarray], number: int, new: Allocate) -> Part:
+    def _blend(self, data: Dataset, photographs: list[np.ndarray], number: int, allocate: Allocator) -> ParsedSamples:
         rng = np.random.default_rng([self.source_seed, number])
         x = data.x.numpy()
         brightest = 16 if self.digits == "digits" else 255
         digits = resized((x.astype(np.float64) * 255 / brightest).astype(np.uint8), self.size, 1)
-        out = new(("train.x", "test.x")[number], (self.copies * len(x), 3, self.size, self.size), np.uint8)
+        out = allocate(("train.x", "test.x")[number], (self.copies * len(x), 3, self.size, self.size), np.uint8)
         for row in range(len(out)):
             photograph = photographs[rng.integers(len(photographs))]
             height, width = photograph.shape[1:]
@@ -87,7 +87,7 @@ class Blended(ImageSource):
             start = int(rng.integers(left, right - self.size + 1))
             patch = photograph[:, top : top + self.size, start : start + self.size].astype(np.int16)
             out[row] = np.abs(patch - digits[row % len(x)])
-        return Part(out, np.tile(data.y.numpy(), self.copies))
+        return ParsedSamples(out, np.tile(data.y.numpy(), self.copies))
 
 
 def _photographs() -> list[Path]:

@@ -17,7 +17,7 @@ from fedloom.data.cache import Entry, Writer, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
 from fedloom.data.sources.source import Source, Splits
 
-Allocate = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
+Allocator = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
 """Makes the array for "train.x" or "test.x", on disk where a cache entry is being made."""
 
 Normalise = Annotated[
@@ -31,7 +31,7 @@ Normalise = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ParsedSamples:
     """Samples as parsed: x [n, ...], labels y [n], domain ids [n] or None."""
 
     x: np.ndarray
@@ -40,13 +40,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedSplits:
     """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids, of `words`; white:
     as in `Dataset`; notes: as in `Splits`."""
 
     origin: str
-    train: Part
-    test: Part
+    train: ParsedSamples
+    test: ParsedSamples
     classes: tuple[str, ...]
     domains: tuple[str, ...] = ()
     tokens: bool = False
@@ -54,12 +54,12 @@ class Parsed:
     white: float | None = None
     notes: tuple[str, ...] = ()
 
-    def noted(self, *notes: str) -> Parsed:
+    def with_notes(self, *notes: str) -> ParsedSplits:
         """The same set with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
 
-def validated(parsed: Parsed) -> Splits:
+def checked_splits(parsed: ParsedSplits) -> Splits:
     """Both parts as datasets. Raises `DataError` for everything that `checked` refuses and for unequal shapes."""
     train, test = (
         replace(
@@ -87,24 +87,24 @@ def validated(parsed: Parsed) -> Splits:
 class CachedSource(Source):
     """Base of sources that parse files: `parse` runs once, later loads map the cached arrays."""
 
-    only_at_load: ClassVar[frozenset[str]] = frozenset({"offline", "verify", "limit", "normalise"})
+    uncached_keys: ClassVar[frozenset[str]] = frozenset({"offline", "verify", "limit", "normalise"})
     """Keys that do not change what is cached."""
 
-    def parse(self, new: Allocate) -> Parsed:
+    def parse(self, allocate: Allocator) -> ParsedSplits:
         """Read the files. Large arrays are made with `new("train.x", shape, dtype)` and filled in place."""
         raise TypeError(f"{type(self).__name__} defines no parse()")
 
-    def keys(self) -> dict[str, Any]:
+    def cache_keys(self) -> dict[str, Any]:
         """What names the cache entry, beside the files' sizes and times."""
-        own = {name: getattr(self, name) for name in type(self).model_fields if name not in self.only_at_load}
+        own = {name: getattr(self, name) for name in type(self).model_fields if name not in self.uncached_keys}
         plain = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in own.items()}
         return plain | {"source": f"{type(self).__module__}.{type(self).__qualname__}"}
 
     def load(self) -> Splits:
-        return _from_entry(cached(self.kind, self.keys(), self.files(), self._build))
+        return _from_entry(cached(self.kind, self.cache_keys(), self.files(), self._build))
 
     def _build(self, writer: Writer) -> dict[str, Any]:
-        splits = validated(self.parse(writer.new))
+        splits = checked_splits(self.parse(writer.new))
         for name, data in (("train", splits.train), ("test", splits.test)):
             for key in ("x", "y", "domain"):
                 tensor = getattr(data, key)
@@ -116,7 +116,7 @@ class CachedSource(Source):
             "domains": train.domains,
             "words": train.words,
             "white": train.white,
-            "moments": own_moments(train),
+            "moments": training_moments(train),
             "notes": splits.notes,
         }
 
@@ -136,7 +136,7 @@ class ImageSource(CachedSource):
         return self
 
     def load(self) -> Splits:
-        entry = cached(self.kind, self.keys(), self.files(), self._build)
+        entry = cached(self.kind, self.cache_keys(), self.files(), self._build)
         return self.scaled(_from_entry(entry), entry.meta["moments"])
 
     def scaled(self, splits: Splits, own: Any) -> Splits:
@@ -160,7 +160,7 @@ class ImageSource(CachedSource):
         )
 
 
-def own_moments(train: Dataset) -> tuple[list[float], list[float]] | None:
+def training_moments(train: Dataset) -> tuple[list[float], list[float]] | None:
     """Mean and deviation per channel in stored units; None for what are no images and no volumes."""
     return channel_moments(train.x.numpy()) if train.x.dim() >= 4 else None
 

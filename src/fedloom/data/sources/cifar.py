@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, Normalise, Parsed, Part
+from fedloom.data.sources.cached import Allocator, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.cifar100_classes import CLASSES
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.image_folder import parse_class_folders
-from fedloom.data.sources.published import PublishedImages, holds, home_of
+from fedloom.data.sources.published import PublishedImages, has_layout, search_path
 from fedloom.data.sources.source import source
 
 _PIXELS = 3 * 32 * 32
@@ -35,31 +35,31 @@ class _Cifar(PublishedImages):
         archive = f"{self.binary.replace('-batches-bin', '-binary')}.tar.gz"
         return [*folders, (archive, ""), (f"{self.kind}.npz", ""), ("", "train/")]
 
-    def found(self) -> Path:
-        home = home_of(self.kind, self.path)
+    def data_path(self) -> Path:
+        home = search_path(self.kind, self.path)
         if self._is_pickle(home):
             raise DataError(
                 f"{home}: this is the python version of {self.kind}, a pickle, and opening one can run any program; "
                 f"fetch the binary version ({self.layouts()[2][0]}) from the same page, or convert it to .npz"
             )
-        return super().found()
+        return super().data_path()
 
     def _is_pickle(self, home: Path) -> bool:
         if home.name in self.pickled:
             return True
         inside = {child.name for child in home.iterdir()} if home.is_dir() else set()
-        return bool(inside & set(self.pickled)) and not any(holds(home, *layout) for layout in self.layouts())
+        return bool(inside & set(self.pickled)) and not any(has_layout(home, *layout) for layout in self.layouts())
 
-    def needed(self, files: Files) -> list[str] | None:
+    def names_to_read(self, files: Files) -> list[str] | None:
         return [*self.train_names, self.test_name] if files.has(self.train_names[0]) else None
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         if not files.has(self.train_names[0]):
-            return parse_class_folders(files, 32, 3, new, classes=self.class_names)
-        read = dict(files.each([*self.train_names, self.test_name]))
-        blocks = {name: self._records(raw, files.label(name)) for name, raw in read.items()}
+            return parse_class_folders(files, 32, 3, allocate, classes=self.class_names)
+        read = dict(files.read_each([*self.train_names, self.test_name]))
+        blocks = {name: self._records(raw, files.display_name(name)) for name, raw in read.items()}
         train = np.concatenate([blocks[name] for name in self.train_names])
-        return Parsed(str(files.path), self._part(train), self._part(blocks[self.test_name]), self.class_names)
+        return ParsedSplits(str(files.path), self._part(train), self._part(blocks[self.test_name]), self.class_names)
 
     def _records(self, raw: bytes, label: str) -> np.ndarray:
         length = self.label_bytes + _PIXELS
@@ -67,9 +67,9 @@ class _Cifar(PublishedImages):
             raise DataError(f"{label}: {len(raw)} bytes are no whole records of {length}; truncated, fetch it again")
         return np.frombuffer(raw, np.uint8).reshape(-1, length)
 
-    def _part(self, records: np.ndarray) -> Part:
+    def _part(self, records: np.ndarray) -> ParsedSamples:
         pixels = np.ascontiguousarray(records[:, self.label_bytes :]).reshape(-1, 3, 32, 32)
-        return Part(pixels, records[:, self.label_bytes - 1].astype(np.int64))
+        return ParsedSamples(pixels, records[:, self.label_bytes - 1].astype(np.int64))
 
 
 @source("cifar10")

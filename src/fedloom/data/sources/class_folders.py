@@ -17,7 +17,7 @@ from fedloom.data.sources.folder_parts import (
 )
 from fedloom.data.sources.images import is_image
 
-Listed = list[tuple[str, int]]
+LabelledFiles = list[tuple[str, int]]
 """File names with their labels."""
 
 _SYSTEM_FILES = {"thumbs.db", "ehthumbs.db", "desktop.ini"}
@@ -28,8 +28,8 @@ _NAMED = 5  # folders and classes that a note names
 class ClassFolders:
     """The pictures of a set by part. test: None where no folder holds test pictures. notes: what is left out."""
 
-    train: Listed
-    test: Listed | None
+    train: LabelledFiles
+    test: LabelledFiles | None
     classes: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -79,7 +79,7 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
 
 def list_classes(
     names: Iterable[str], below: str, classes: Sequence[str] | None, origin: str
-) -> tuple[Listed, list[str]]:
+) -> tuple[LabelledFiles, list[str]]:
     """The pictures in class folders below the folder `below` ("" for the top), at any depth, and the class names.
 
     Classes are the sorted folder names; where `classes` is given, the folders must be among these, and their order
@@ -91,7 +91,7 @@ def list_classes(
 
 def _classes_below(
     names: Iterable[str], below: str, classes: Sequence[str] | None, origin: str, wrapped: bool
-) -> tuple[Listed, list[str], str]:
+) -> tuple[LabelledFiles, list[str], str]:
     """`list_classes`, and the folder around the class folders as a prefix.
 
     wrapped: a single folder around all class folders is no class, unless `classes` has its name.
@@ -116,7 +116,9 @@ def _classes_below(
     return [(name, label[folder]) for name, folder in zip(members, folders, strict=True)], class_names, prefix
 
 
-def missing_classes(train: Listed, test: Listed, classes: Sequence[str], where: str = "") -> tuple[str, ...]:
+def missing_classes(
+    train: LabelledFiles, test: LabelledFiles, classes: Sequence[str], where: str = ""
+) -> tuple[str, ...]:
     """One note for each part that lacks pictures of some classes. where: what the note says behind the part."""
     notes = []
     for kind, listed in (("training", train), ("test", test)):

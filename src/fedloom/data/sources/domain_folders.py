@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, Normalise, Parsed, Part
-from fedloom.data.sources.class_folders import Listed, list_classes, missing_classes
+from fedloom.data.sources.cached import Allocator, Normalise, ParsedSamples, ParsedSplits
+from fedloom.data.sources.class_folders import LabelledFiles, list_classes, missing_classes
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.image_folder import decode_parts
 from fedloom.data.sources.images import resized
@@ -20,7 +20,7 @@ from fedloom.data.sources.npz import channels_first, read_npz
 from fedloom.data.sources.published import PublishedImages
 from fedloom.data.sources.source import source
 from fedloom.data.sources.text import utf8
-from fedloom.data.sources.train_test_split import prefix, stratified
+from fedloom.data.sources.train_test_split import first_rows, stratified_split
 
 _TEST_SHARE = 0.2
 _TOP_TEN = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
@@ -55,7 +55,7 @@ class _DomainFolders(PublishedImages):
     def layouts(self) -> Sequence[tuple[str, str]]:
         return [("", f"{self.domain_names[0]}/"), (self.folder, f"{self.domain_names[0]}/"), (f"{self.folder}.zip", "")]
 
-    def needed(self, files: Files) -> list[str]:
+    def names_to_read(self, files: Files) -> list[str]:
         names, wanted = files.names(), set(self.class_names)
         here = {name.partition("/")[0] for name in names if "/" in name}
         if absent := [f"{domain}/" for domain in self.domain_names if domain not in here]:
@@ -67,26 +67,26 @@ class _DomainFolders(PublishedImages):
             or ((parts := name.split("/"))[0] in self.domain_names and len(parts) > 2 and parts[1] in wanted)
         ]
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
-        names = self.needed(files)
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
+        names = self.names_to_read(files)
         split = [self._split(files, names, number) for number in range(len(self.domain_names))]
         train, test = ([item for parts in split for item in parts[side]] for side in (0, 1))
-        parsed = decode_parts(files, train, test, self.class_names, self.size, 3, new)
+        parsed = decode_parts(files, train, test, self.class_names, self.size, 3, allocate)
         missing = [
             note
             for domain, parts in zip(self.domain_names, split, strict=True)
             for note in missing_classes(*parts, self.class_names, f" in domain {domain}")
         ]
         counts = [(len(a), len(b)) for a, b in split]
-        return self._with_domains(parsed.noted(*files.notes(), *missing), counts)
+        return self._with_domains(parsed.with_notes(*files.notes(), *missing), counts)
 
-    def from_npz(self, path: Path, new: Allocate) -> Parsed:
+    def from_npz(self, path: Path, allocate: Allocator) -> ParsedSplits:
         """x_<domain> [n, h, w, 3] uint8 (or features [n, d]) and y_<domain>, split as folders without lists are."""
         arrays = read_npz(path, [f"{key}_{domain}" for domain in self.domain_names for key in "xy"])
         named = [str(name).replace("_", "") for name in arrays.get("classes", self.class_names)]
         if named != [name.replace("_", "") for name in self.class_names]:
             raise DataError(f"{path}: its classes are {', '.join(named)[:200]}; need {', '.join(self.class_names)}")
-        kept: tuple[list[Part], list[Part]] = ([], [])
+        kept: tuple[list[ParsedSamples], list[ParsedSamples]] = ([], [])
         for number, domain in enumerate(self.domain_names):
             x, y = channels_first(arrays[f"x_{domain}"]), arrays[f"y_{domain}"]
             if x.ndim == 4 and x.dtype != np.uint8:
@@ -94,21 +94,21 @@ class _DomainFolders(PublishedImages):
             if y.shape != (len(x),):
                 raise DataError(f"{path}: y_{domain} has shape {y.shape}; need one label for each of {len(x)} samples")
             for rows, parts in zip(self._rows(y, number), kept, strict=True):
-                parts.append(Part(resized(x[rows], self.size, 3) if x.ndim == 4 else x[rows], y[rows]))
+                parts.append(ParsedSamples(resized(x[rows], self.size, 3) if x.ndim == 4 else x[rows], y[rows]))
         if len({part.x.shape[1:] for part in (*kept[0], *kept[1])}) > 1:
             raise DataError(f"{path}: domains differ in sample shape")
         train, test = (
-            Part(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+            ParsedSamples(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
             for parts in kept
         )
         counts = [(len(a.y), len(b.y)) for a, b in zip(*kept, strict=True)]
-        return self._with_domains(Parsed(str(path), train, test, self.class_names), counts)
+        return self._with_domains(ParsedSplits(str(path), train, test, self.class_names), counts)
 
-    def _split(self, files: Files, names: Sequence[str], number: int) -> tuple[Listed, Listed]:
+    def _split(self, files: Files, names: Sequence[str], number: int) -> tuple[LabelledFiles, LabelledFiles]:
         domain = self.domain_names[number]
         if files.has(f"{domain}_train.txt") and files.has(f"{domain}_test.txt"):
             train, test = (self._listed(files, f"{domain}_{part}.txt") for part in ("train", "test"))
-            return prefix(train, self.per_domain, domain), test
+            return first_rows(train, self.per_domain, domain), test
         listed, _ = list_classes(names, domain, self.class_names, str(files.path))
         rows = self._rows(np.array([label for _, label in listed]), number)
         train, test = ([listed[row] for row in part] for part in rows)
@@ -116,27 +116,29 @@ class _DomainFolders(PublishedImages):
 
     def _rows(self, labels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
         domain = self.domain_names[number]
-        train, test = stratified(labels, _TEST_SHARE, np.random.default_rng([0, number]), domain)
-        return prefix(train, self.per_domain, domain), test
+        train, test = stratified_split(labels, _TEST_SHARE, np.random.default_rng([0, number]), domain)
+        return first_rows(train, self.per_domain, domain), test
 
-    def _listed(self, files: Files, name: str) -> Listed:
+    def _listed(self, files: Files, name: str) -> LabelledFiles:
         """The pictures of a list whose class is one of ours, in the list's order."""
         listed = []
-        for number, line in enumerate(utf8(files.read(name), files.label(name)).splitlines(), 1):
+        for number, line in enumerate(utf8(files.read(name), files.display_name(name)).splitlines(), 1):
             picture = line.strip().rpartition(" ")[0]
             parts = picture.split("/")
             if len(parts) < 3:
-                raise DataError(f"{files.label(name)}: line {number} is '{line[:80]}'; need 'domain/class/file label'")
+                raise DataError(
+                    f"{files.display_name(name)}: line {number} is '{line[:80]}'; need 'domain/class/file label'"
+                )
             if parts[1] in self.class_names:
                 listed.append((picture, self.class_names.index(parts[1])))
         if not listed:
-            raise DataError(f"{files.label(name)}: lists no picture of {', '.join(self.class_names)}")
+            raise DataError(f"{files.display_name(name)}: lists no picture of {', '.join(self.class_names)}")
         return listed
 
-    def _with_domains(self, parsed: Parsed, counts: Sequence[tuple[int, int]]) -> Parsed:
+    def _with_domains(self, parsed: ParsedSplits, counts: Sequence[tuple[int, int]]) -> ParsedSplits:
         ids = np.arange(len(counts), dtype=np.int64)
         train, test = (
-            Part(part.x, part.y, np.repeat(ids, [pair[side] for pair in counts]))
+            ParsedSamples(part.x, part.y, np.repeat(ids, [pair[side] for pair in counts]))
             for side, part in enumerate((parsed.train, parsed.test))
         )
         return replace(parsed, train=train, test=test, domains=self.domain_names)

@@ -12,18 +12,18 @@ import torch
 from pydantic import Field, ValidationError, model_validator
 
 from fedloom.core.errors import DataError, FedloomError
-from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part
+from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.images import resized
 from fedloom.data.sources.pixels import WHITE
 from fedloom.data.sources.source import SOURCES, Source, Splits, source
-from fedloom.data.sources.train_test_split import prefix, stratified
+from fedloom.data.sources.train_test_split import first_rows, stratified_split
 
 _TEST_SHARE = 0.2
 Rows = tuple[np.ndarray, np.ndarray]
 
 
 @source("domains")
-class Domains(ImageSource):
+class JoinedSources(ImageSource):
     """Image sources with the same classes, each a domain: resized to one size, gray replicated to colour.
     Classes are matched by name, and numbered as the first source has them.
 
@@ -68,9 +68,9 @@ class Domains(ImageSource):
     normalise: Normalise = "half"
 
     @model_validator(mode="after")
-    def _sound(self) -> Domains:
+    def _sound(self) -> JoinedSources:
         try:
-            names = list(self.made())
+            names = list(self.domain_sources())
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -82,7 +82,7 @@ class Domains(ImageSource):
             raise ValueError(f"paths names '{strange[0]}', which is none of the parts {', '.join(names)}")
         return self
 
-    def made(self) -> dict[str, Source]:
+    def domain_sources(self) -> dict[str, Source]:
         """The sources of the parts by domain name, in order."""
         made: dict[str, Source] = {}
         for part in self.parts:
@@ -99,7 +99,7 @@ class Domains(ImageSource):
         """The files of all parts. Raises one `DataError` that says of every part what is missing."""
         found: list[Path] = []
         absent: list[str] = []
-        for part in self.made().values():
+        for part in self.domain_sources().values():
             try:
                 found += part.files()
             except DataError as error:
@@ -108,8 +108,8 @@ class Domains(ImageSource):
             raise DataError(f"{'; '.join(absent)}; paths of parts belong in scenario.paths, by name")
         return found
 
-    def parse(self, new: Allocate) -> Parsed:
-        loaded = {name: part.load() for name, part in self.made().items()}
+    def parse(self, allocate: Allocator) -> ParsedSplits:
+        loaded = {name: part.load() for name, part in self.domain_sources().items()}
         classes = self._common_classes(loaded)
         chosen = [self._choose(name, splits) for name, splits in loaded.items()]
         whole = all(splits.train.x.dtype == torch.uint8 for splits in loaded.values())
@@ -118,15 +118,15 @@ class Domains(ImageSource):
             counts = [len(rows[side]) for rows in chosen]
             ends = np.cumsum(counts)
             key = ("train.x", "test.x")[side]
-            x = new(key, (int(ends[-1]), self.channels, self.size, self.size), np.uint8 if whole else np.float32)
+            x = allocate(key, (int(ends[-1]), self.channels, self.size, self.size), np.uint8 if whole else np.float32)
             labels = []
             for splits, rows, end, count in zip(loaded.values(), chosen, ends, counts, strict=True):
                 pixels, ids = self._samples(splits, rows[side], side)
                 x[end - count : end] = resized(pixels, self.size, self.channels)
                 labels.append(np.array([classes.index(name) for name in splits.train.classes])[ids])
-            parts.append(Part(x, np.concatenate(labels), np.repeat(np.arange(len(counts)), counts)))
+            parts.append(ParsedSamples(x, np.concatenate(labels), np.repeat(np.arange(len(counts)), counts)))
         notes = tuple(f"domain {name}: {note}" for name, splits in loaded.items() for note in splits.notes)
-        return Parsed("domains", parts[0], parts[1], classes, tuple(loaded), white=WHITE, notes=notes)
+        return ParsedSplits("domains", parts[0], parts[1], classes, tuple(loaded), white=WHITE, notes=notes)
 
     def _common_classes(self, loaded: Mapping[str, Splits]) -> tuple[str, ...]:
         (first, reference), *others = loaded.items()
@@ -146,10 +146,10 @@ class Domains(ImageSource):
         rng = np.random.default_rng([0, zlib.crc32(name.encode())])  # a domain's rows do not depend on the others
         if self.pool_splits:
             labels = np.concatenate([splits.train.y.numpy(), splits.test.y.numpy()])
-            train, test = stratified(labels, _TEST_SHARE, rng, name)
+            train, test = stratified_split(labels, _TEST_SHARE, rng, name)
         else:
             train, test = rng.permutation(len(splits.train)), np.arange(len(splits.test))
-        return prefix(train, self.per_domain, name), test
+        return first_rows(train, self.per_domain, name), test
 
     def _samples(self, splits: Splits, rows: np.ndarray, side: int) -> Rows:
         """Pixels [n, c, h, w] and labels [n] of row numbers from `_choose`."""

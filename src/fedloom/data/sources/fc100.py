@@ -12,16 +12,16 @@ import torch
 from pydantic import Field
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.sources.cached import Normalise, own_moments
+from fedloom.data.sources.cached import Normalise, training_moments
 from fedloom.data.sources.cifar import CIFAR100
 from fedloom.data.sources.cifar100_classes import coarse_labels
 from fedloom.data.sources.source import Splits, source
 from fedloom.data.views import Indices
 
-Part = Literal["train", "val", "test"]
+ClassGroup = Literal["train", "val", "test"]
 
 # Official coarse labels of each part: Oreshkin et al. 2018 (TADAM, arXiv 1805.10123), and the code they published.
-PARTS: dict[Part, frozenset[int]] = {
+CLASS_GROUPS: dict[ClassGroup, frozenset[int]] = {
     "train": frozenset({1, 2, 3, 4, 5, 6, 9, 10, 15, 17, 18, 19}),
     "val": frozenset({8, 11, 13, 16}),
     "test": frozenset({0, 7, 12, 14}),
@@ -50,7 +50,7 @@ class FC100(CIFAR100):
 
     def load(self) -> Splits:
         split = fc100(self._whole().load(), self.novel)
-        split = self.scaled(split, own_moments(split.train))
+        split = self.scaled(split, training_moments(split.train))
         return split if self.limit is None else replace(split, train=split.train.first(self.limit))
 
     def _whole(self) -> CIFAR100:
@@ -65,12 +65,17 @@ def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
     the classes are not those of CIFAR-100.
     """
     coarse = coarse_labels(cifar100.train.classes)
-    parts: tuple[Part, Part] = ("train", novel)
-    train, test = (_classes(cifar100, [c for c, label in enumerate(coarse) if label in PARTS[part]]) for part in parts)
+    groups: tuple[ClassGroup, ClassGroup] = ("train", novel)
+    train, test = (
+        _samples_of_classes(
+            cifar100, [label for label, superclass in enumerate(coarse) if superclass in CLASS_GROUPS[group]]
+        )
+        for group in groups
+    )
     return Splits(train, test)
 
 
-def _classes(cifar100: Splits, chosen: list[int]) -> Dataset:
+def _samples_of_classes(cifar100: Splits, chosen: list[int]) -> Dataset:
     """All samples of the `chosen` classes, relabelled 0 .. len(chosen) - 1."""
     renamed: Indices = np.full(cifar100.train.num_classes, -1, np.int64)
     renamed[chosen] = np.arange(len(chosen))

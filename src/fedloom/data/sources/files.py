@@ -60,19 +60,19 @@ class Files:
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
-    def each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Name and contents, in the order that is cheapest to read. Raises `DataError` for what cannot be read."""
         for name in names:
             yield name, read_regular(self.path / name)
 
     def read(self, name: str) -> bytes:
-        return next(iter(self.each([name])))[1]
+        return next(iter(self.read_each([name])))[1]
 
-    def label(self, name: str) -> str:
+    def display_name(self, name: str) -> str:
         """The file as messages name it."""
         return printable(str(self.path / name))
 
-    def stamped(self, names: Sequence[str] | None = None) -> list[Path]:
+    def stamped_paths(self, names: Sequence[str] | None = None) -> list[Path]:
         """The paths whose sizes and times say whether `names` (or all) have changed."""
         return [self.path / name for name in (self.names() if names is None else names)]
 
@@ -88,7 +88,7 @@ class Files:
                 stat_of = folder.stat()
                 identity = (stat_of.st_dev, stat_of.st_ino)
                 if identity in around:
-                    raise DataError(f"{self.label(prefix)}: a link back to a folder around it; remove it")
+                    raise DataError(f"{self.display_name(prefix)}: a link back to a folder around it; remove it")
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         if _hidden(entry.name):
@@ -100,7 +100,7 @@ class Files:
                         else:
                             special += 1
             except OSError as error:
-                raise DataError(f"{self.label(prefix)}: cannot be read ({error.strerror})") from None
+                raise DataError(f"{self.display_name(prefix)}: cannot be read ({error.strerror})") from None
         return names, special
 
 
@@ -131,7 +131,7 @@ class _Archive(Files):
     def has(self, name: str) -> bool:
         return name in self._members
 
-    def each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         wanted = {}
         for name in names:
             if name not in self._members:
@@ -143,10 +143,10 @@ class _Archive(Files):
         except _DAMAGE as error:
             raise _damaged(self.path, error) from None
 
-    def label(self, name: str) -> str:
+    def display_name(self, name: str) -> str:
         return printable(f"{self.path}: {name}")
 
-    def stamped(self, names: Sequence[str] | None = None) -> list[Path]:
+    def stamped_paths(self, names: Sequence[str] | None = None) -> list[Path]:
         return [self.path]
 
     def _list(self) -> list[str]:
@@ -169,7 +169,7 @@ class _Zip(_Archive):
     def _read(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(self.path) as archive:
             for name in wanted:
-                require_memory(archive.getinfo(name).file_size, self.label(name))
+                require_memory(archive.getinfo(name).file_size, self.display_name(name))
                 yield name, archive.read(name)
 
 
@@ -187,7 +187,7 @@ class _Tar(_Archive):
             for member in archive:
                 name = member.name.removeprefix("./")
                 if member.isfile() and name in left:
-                    require_memory(member.size, self.label(name))
+                    require_memory(member.size, self.display_name(name))
                     stream = archive.extractfile(member)
                     left.remove(name)
                     yield name, stream.read() if stream is not None else b""

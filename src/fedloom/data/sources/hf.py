@@ -12,14 +12,22 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import named_ids
-from fedloom.data.sources.cached import Allocate, ImageSource, Normalise, Parsed, Part, own_moments, validated
+from fedloom.data.sources.cached import (
+    Allocator,
+    ImageSource,
+    Normalise,
+    ParsedSamples,
+    ParsedSplits,
+    checked_splits,
+    training_moments,
+)
 from fedloom.data.sources.images import resized, widen
 from fedloom.data.sources.picture_notes import PictureNotes
 from fedloom.data.sources.pixels import WHITE, image_pixels, read_pixels
 from fedloom.data.sources.regular_files import read_regular
-from fedloom.data.sources.source import Splits, configured, source
+from fedloom.data.sources.source import Splits, configure_source, source
 from fedloom.data.sources.text import Tokens, encode, refuse_unspaced, token_notes, vocabulary
-from fedloom.data.sources.train_test_split import stratified
+from fedloom.data.sources.train_test_split import stratified_split
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -34,7 +42,7 @@ class HuggingFace(ImageSource):
     only that always means the same data.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"tokens"})
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"tokens"})
 
     dataset: str = Field(
         description="Name of the data set on the hub, or path of a local folder.",
@@ -105,14 +113,14 @@ class HuggingFace(ImageSource):
     def load(self) -> Splits:
         if self.revision is not None and _COMMIT.fullmatch(self.revision):
             return super().load()
-        splits = validated(self.parse(lambda _, shape, dtype: np.empty(shape, dtype)))
-        return self.scaled(splits, own_moments(splits.train))
+        splits = checked_splits(self.parse(lambda _, shape, dtype: np.empty(shape, dtype)))
+        return self.scaled(splits, training_moments(splits.train))
 
-    def parse(self, new: Allocate) -> Parsed:
+    def parse(self, allocate: Allocator) -> ParsedSplits:
         train = self._fetch(self.train_split)
         return self.parsed(train, None if self.test_split is None else self._fetch(self.test_split))
 
-    def parsed(self, train: Any, test: Any | None) -> Parsed:
+    def parsed(self, train: Any, test: Any | None) -> ParsedSplits:
         """The set in two `datasets.Dataset`, or in one of which a share is held out."""
         data, notes = [], []
         for part in (train,) if test is None else (train, test):
@@ -121,14 +129,14 @@ class HuggingFace(ImageSource):
             notes += [note] if note and note not in notes else []
         labels, classes = self._labels(data)
         if test is None:
-            rows = stratified(labels[0], 0.2, np.random.default_rng(0), self.dataset)
+            rows = stratified_split(labels[0], 0.2, np.random.default_rng(0), self.dataset)
             data = [data[0].select(part) for part in rows]
             labels = [labels[0][part] for part in rows]
         x, words = self._tokens(data) if self.text is not None else (self._pixels(data, notes), ())
-        parts = [Part(samples, ids) for samples, ids in zip(x, labels, strict=True)]
+        parts = [ParsedSamples(samples, ids) for samples, ids in zip(x, labels, strict=True)]
         for part, name in zip(parts if self.text is not None else (), ("train", "test"), strict=False):
             notes += token_notes(part.x, f"hf {self.dataset} ({name})")
-        return Parsed(
+        return ParsedSplits(
             f"hf {self.dataset}",
             parts[0],
             parts[1],
@@ -282,7 +290,7 @@ def from_huggingface(data: Any, **keys: Any) -> Splits:
     """
     split = hasattr(data, "keys")
     keys = {"test_split": "test" if split and "test" in data else None, "dataset": "data", **keys}
-    made = configured(HuggingFace, **keys)
+    made = configure_source(HuggingFace, **keys)
     wanted = [name for name in (made.train_split, made.test_split) if name is not None]
     missing = [name for name in wanted if name not in data] if split else []
     if missing or (not split and made.test_split is not None):
@@ -291,5 +299,5 @@ def from_huggingface(data: Any, **keys: Any) -> Splits:
     parts = [data[name] for name in wanted] if split else [data]
     if not all(hasattr(part, "select") for part in parts):
         raise DataError("from_huggingface: streamed data have no length; load them with streaming=False")
-    splits = validated(made.parsed(parts[0], parts[1] if len(parts) > 1 else None))
-    return made.scaled(splits, own_moments(splits.train))
+    splits = checked_splits(made.parsed(parts[0], parts[1] if len(parts) > 1 else None))
+    return made.scaled(splits, training_moments(splits.train))

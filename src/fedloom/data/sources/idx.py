@@ -16,7 +16,7 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
 from fedloom.data.memory import require_memory
-from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.source import source
 
@@ -66,17 +66,17 @@ def idx_names(files: Files, train: str, test: str) -> list[str]:
     return [f"{name}.gz" if files.has(f"{name}.gz") else name for name in plain]
 
 
-def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] | None = None) -> Parsed:
+def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] | None = None) -> ParsedSplits:
     """A set from its four files. Classes default to those that labels have (`fedloom.data.labels.class_ids`)."""
-    read = dict(files.each(names := idx_names(files, train, test)))
-    x, y, x_test, y_test = (parse_idx(read.pop(name), files.label(name)) for name in names)
+    read = dict(files.read_each(names := idx_names(files, train, test)))
+    x, y, x_test, y_test = (parse_idx(read.pop(name), files.display_name(name)) for name in names)
     if x.ndim != 3 or x.size == 0:
         raise DataError(f"{files.path}: training images have shape {x.shape}; need [n, h, w]")
     (ids, test_ids), known = class_ids([y, y_test], str(files.path), classes)
     if classes is None and test_ids.max(initial=0) > ids.max(initial=0):
         alone = known[int(test_ids.max())]
         raise DataError(f"{files.path} (test): label {alone} is above all of the training set's; nobody could learn it")
-    return Parsed(str(files.path), Part(x, ids), Part(x_test, test_ids), known)
+    return ParsedSplits(str(files.path), ParsedSamples(x, ids), ParsedSamples(x_test, test_ids), known)
 
 
 @source("idx")
@@ -94,7 +94,7 @@ class Idx(ImageSource):
 
     def files(self) -> Sequence[Path]:
         files = Files(self.path)
-        return files.stamped(idx_names(files, "train", "t10k"))
+        return files.stamped_paths(idx_names(files, "train", "t10k"))
 
-    def parse(self, new: Allocate) -> Parsed:
+    def parse(self, allocate: Allocator) -> ParsedSplits:
         return parse_idx_set(Files(self.path), "train", "t10k")

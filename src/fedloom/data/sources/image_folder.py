@@ -10,38 +10,46 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
-from fedloom.data.sources.class_folders import Listed, find_class_folders, missing_classes
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
+from fedloom.data.sources.class_folders import LabelledFiles, find_class_folders, missing_classes
 from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.images import decode_into
 from fedloom.data.sources.pixels import WHITE
 from fedloom.data.sources.source import source
-from fedloom.data.sources.train_test_split import stratified
+from fedloom.data.sources.train_test_split import stratified_split
 
 
 def decode_parts(
-    files: Files, train: Listed, test: Listed, classes: Sequence[str], size: int, channels: int, new: Allocate
-) -> Parsed:
+    files: Files,
+    train: LabelledFiles,
+    test: LabelledFiles,
+    classes: Sequence[str],
+    size: int,
+    channels: int,
+    allocate: Allocator,
+) -> ParsedSplits:
     """Both parts decoded, in the order of the lists; see `fedloom.data.sources.images.decode_into`."""
     arrays = {"train.x": train, "test.x": test}
-    pixels = {key: new(key, (len(listed), channels, size, size), np.uint8) for key, listed in arrays.items()}
+    pixels = {key: allocate(key, (len(listed), channels, size, size), np.uint8) for key, listed in arrays.items()}
     rows = {name: (key, row) for key, listed in arrays.items() for row, (name, _) in enumerate(listed)}
     if len(rows) < len(train) + len(test):
         raise DataError(f"{files.path}: a picture is listed twice; each may be in one part only, once")
-    notes = decode_into(files, rows, pixels, new)
-    parts = [Part(pixels[key], np.array([label for _, label in listed], np.int64)) for key, listed in arrays.items()]
-    return Parsed(str(files.path), parts[0], parts[1], tuple(classes), white=WHITE, notes=notes)
+    notes = decode_into(files, rows, pixels, allocate)
+    parts = [
+        ParsedSamples(pixels[key], np.array([label for _, label in listed], np.int64)) for key, listed in arrays.items()
+    ]
+    return ParsedSplits(str(files.path), parts[0], parts[1], tuple(classes), white=WHITE, notes=notes)
 
 
 def parse_class_folders(
     files: Files,
     size: int,
     channels: int,
-    new: Allocate,
+    allocate: Allocator,
     *,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
-) -> Parsed:
+) -> ParsedSplits:
     """A set from class folders, see `find_class_folders`; without a test part, with a stratified split of its own,
     seed 0. The training set is in shuffled order, so that a prefix of it is a fair sample.
     """
@@ -52,10 +60,10 @@ def parse_class_folders(
         train = [listed.train[row] for row in rng.permutation(len(listed.train))]
         test = listed.test
     else:
-        rows = stratified(np.array([label for _, label in listed.train]), test_share, rng, origin)
+        rows = stratified_split(np.array([label for _, label in listed.train]), test_share, rng, origin)
         train, test = ([listed.train[row] for row in part] for part in rows)
-    parsed = decode_parts(files, train, test, listed.classes, size, channels, new)
-    return parsed.noted(*listed.notes, *files.notes(), *missing_classes(train, test, listed.classes))
+    parsed = decode_parts(files, train, test, listed.classes, size, channels, allocate)
+    return parsed.with_notes(*listed.notes, *files.notes(), *missing_classes(train, test, listed.classes))
 
 
 @source("image-folder")
@@ -93,8 +101,8 @@ class ImageFolder(ImageSource):
     def files(self) -> Sequence[Path]:
         if not self.path.exists():
             raise DataError(f"source image-folder: no {self.path}; need a folder or archive of class folders")
-        return open_files(self.path).stamped()
+        return open_files(self.path).stamped_paths()
 
-    def parse(self, new: Allocate) -> Parsed:
+    def parse(self, allocate: Allocator) -> ParsedSplits:
         files = open_files(self.path)
-        return parse_class_folders(files, self.size, self.channels, new, test_share=self.test_share)
+        return parse_class_folders(files, self.size, self.channels, allocate, test_share=self.test_share)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedloom.core.errors import DataError, printable
-from fedloom.data.sources.cached import Allocate
+from fedloom.data.sources.cached import Allocator
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.picture_notes import PictureNotes
 from fedloom.data.sources.pixels import SUFFIXES, read_pixels
@@ -33,7 +33,7 @@ def decode(raw: bytes, label: str, size: int, channels: int, notes: PictureNotes
 
 
 def decode_into(
-    files: Files, rows: Mapping[str, tuple[str, int]], arrays: dict[str, np.ndarray], new: Allocate
+    files: Files, rows: Mapping[str, tuple[str, int]], arrays: dict[str, np.ndarray], allocate: Allocator
 ) -> tuple[str, ...]:
     """Decode every named picture into its row of an array [n, channels, size, size]: `rows` gives (key, row) by name.
 
@@ -43,15 +43,15 @@ def decode_into(
     notes = PictureNotes()
     damaged: list[str] = []
     channels, size = next(iter(arrays.values())).shape[1::2]
-    for name, raw in files.each(rows):
+    for name, raw in files.read_each(rows):
         try:
             pixels = decode(raw, printable(name), size, channels, notes)
         except DataError as error:
-            damaged.append(f"{files.label(name)}{str(error).removeprefix(printable(name))}")
+            damaged.append(f"{files.display_name(name)}{str(error).removeprefix(printable(name))}")
             continue
         key, row = rows[name]
         if pixels.dtype != np.uint8 and arrays[key].dtype == np.uint8:
-            widen(arrays, new)
+            widen(arrays, allocate)
         arrays[key][row] = pixels
     if damaged:
         count = f"; {len(damaged):,} of {len(rows):,} pictures cannot be decoded" if len(damaged) > 1 else ""
@@ -59,11 +59,11 @@ def decode_into(
     return notes.sentences()
 
 
-def widen(arrays: dict[str, np.ndarray], new: Allocate) -> None:
+def widen(arrays: dict[str, np.ndarray], allocate: Allocator) -> None:
     """Replace arrays of bytes by arrays of real numbers with the same values, made with `new`."""
     for key, array in arrays.items():
         if array.dtype == np.uint8:
-            arrays[key] = new(key, array.shape, np.float32)
+            arrays[key] = allocate(key, array.shape, np.float32)
             arrays[key][...] = array
 
 

@@ -41,12 +41,12 @@ class IMDB(TextSource):
     )
 
     def files(self) -> Sequence[Path]:
-        found = self._found()
+        found = self._data_path()
         files = open_files(found)
-        return files.stamped(_wanted(files) if found.is_dir() else None)
+        return files.stamped_paths(_wanted(files) if found.is_dir() else None)
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
-        found = self._found()
+        found = self._data_path()
         files = open_files(found)
         if self.verify:
             verify_md5([found] if found.is_file() else [], self.checksums)
@@ -57,7 +57,7 @@ class IMDB(TextSource):
         rows = np.random.default_rng(0).permutation(len(train.texts))
         return str(found), Texts([train.texts[row] for row in rows], train.labels[rows]), test, _CLASSES
 
-    def _found(self) -> Path:
+    def _data_path(self) -> Path:
         layouts = [("", "train/pos/"), ("aclImdb", "train/pos/"), ("aclImdb_v1.tar.gz", ""), ("", "imdb_train.tsv")]
         return locate(self.kind, self.path, layouts, self.publisher)
 
@@ -71,7 +71,7 @@ def _wanted(files: Files) -> list[str]:
 
 def _read_folders(files: Files) -> tuple[Texts, Texts]:
     names = _wanted(files)
-    read = {name: utf8(raw, files.label(name)) for name, raw in files.each(names)}
+    read = {name: utf8(raw, files.display_name(name)) for name, raw in files.read_each(names)}
     parts = []
     for part in ("train", "test"):
         texts: list[str] = []

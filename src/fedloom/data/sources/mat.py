@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, Parsed, Part
+from fedloom.data.sources.cached import Allocator, ParsedSamples, ParsedSplits
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.published import PublishedImages
 from fedloom.data.sources.source import source
@@ -20,12 +20,12 @@ class _Mat(PublishedImages):
 
     names: ClassVar[tuple[str, str]]
 
-    def needed(self, files: Files) -> list[str] | None:
+    def names_to_read(self, files: Files) -> list[str] | None:
         return list(self.names)
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
-        train, test = (_parse(raw, files.label(name)) for name, raw in files.each(self.names))
-        return Parsed(str(files.path), train, test, self.class_names)
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
+        train, test = (_parse(raw, files.display_name(name)) for name, raw in files.read_each(self.names))
+        return ParsedSplits(str(files.path), train, test, self.class_names)
 
 
 @source("svhn")
@@ -59,7 +59,7 @@ class SynthDigits(_Mat):
         return [*places, ("SynthDigits.zip", ""), ("synthdigits.npz", "")]
 
 
-def _parse(raw: bytes, label: str) -> Part:
+def _parse(raw: bytes, label: str) -> ParsedSamples:
     from scipy.io import loadmat
 
     try:
@@ -76,4 +76,4 @@ def _parse(raw: bytes, label: str) -> Part:
         raise DataError(f"{label}: labels y are not whole numbers; need 0 .. 9, or 10 for digit 0")
     if (labels == 10).any() and (labels == 0).any():
         raise DataError(f"{label}: has labels 0 and 10, which both stand for digit 0; use one of them")
-    return Part(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), np.where(labels == 10, 0, labels))
+    return ParsedSamples(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), np.where(labels == 10, 0, labels))

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, Parsed, Part
+from fedloom.data.sources.cached import Allocator, ParsedSamples, ParsedSplits
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.idx import idx_names, parse_idx_set
 from fedloom.data.sources.published import PublishedImages
@@ -33,10 +33,10 @@ class MNIST(PublishedImages):
         folders = [("", name) for name in (f"{_FIRST}.gz", _FIRST)] + [("MNIST/raw", _FIRST)]
         return [*folders, ("mnist.npz", "")]
 
-    def needed(self, files: Files) -> list[str] | None:
+    def names_to_read(self, files: Files) -> list[str] | None:
         return idx_names(files, "train", "t10k")
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         return parse_idx_set(files, "train", "t10k", self.class_names)
 
 
@@ -66,13 +66,13 @@ class FashionMNIST(MNIST):
         description="Folder of the four IDX files; without it, the folder of Debian's package `dataset-fashion-mnist`.",
     )
 
-    def found(self) -> Path:
+    def data_path(self) -> Path:
         if self.path is not None and not self.path.exists():
             raise DataError(
                 f"source fashion-mnist: no folder {self.path}; install Debian's package dataset-fashion-mnist, or set "
                 "scenario.path to a folder with the four IDX files"
             )
-        return super().found()
+        return super().data_path()
 
 
 @source("emnist")
@@ -98,10 +98,10 @@ class EMNIST(PublishedImages):
         folders = [(place, f"{first}{gz}") for place in ("", "gzip", "EMNIST/raw") for gz in (".gz", "")]
         return [*folders, ("gzip.zip", "")]
 
-    def needed(self, files: Files) -> list[str] | None:
+    def names_to_read(self, files: Files) -> list[str] | None:
         return idx_names(files, f"emnist-{self.subset}-train", f"emnist-{self.subset}-test")
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         stored = parse_idx_set(files, f"emnist-{self.subset}-train", f"emnist-{self.subset}-test", self.class_names)
-        train, test = (Part(part.x.swapaxes(-1, -2), part.y) for part in (stored.train, stored.test))
+        train, test = (ParsedSamples(part.x.swapaxes(-1, -2), part.y) for part in (stored.train, stored.test))
         return replace(stored, train=train, test=test)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, Parsed
-from fedloom.data.sources.class_folders import Listed
+from fedloom.data.sources.cached import Allocator, ParsedSplits
+from fedloom.data.sources.class_folders import LabelledFiles
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.image_folder import decode_parts
 from fedloom.data.sources.published import PublishedImages
@@ -29,18 +29,18 @@ class MNISTM(PublishedImages):
         folders = [(place, "mnist_m_train_labels.txt") for place in ("", "mnist_m")]
         return [*folders, ("mnist_m.tar.gz", ""), ("mnist-m.npz", ""), ("mnistm.npz", "")]
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, test = (_listed(files, f"mnist_m_{part}") for part in ("train", "test"))
-        return decode_parts(files, train, test, self.class_names, 32, 3, new)
+        return decode_parts(files, train, test, self.class_names, 32, 3, allocate)
 
 
-def _listed(files: Files, folder: str) -> Listed:
+def _listed(files: Files, folder: str) -> LabelledFiles:
     """Lines "name label" of the label list of a folder."""
     name = f"{folder}_labels.txt"
     listed = []
-    for number, line in enumerate(utf8(files.read(name), files.label(name)).splitlines(), 1):
+    for number, line in enumerate(utf8(files.read(name), files.display_name(name)).splitlines(), 1):
         picture, _, label = line.strip().rpartition(" ")
         if not picture or not label.isascii() or not label.isdigit():
-            raise DataError(f"{files.label(name)}: line {number} is '{line[:80]}'; need 'name.png label'")
+            raise DataError(f"{files.display_name(name)}: line {number} is '{line[:80]}'; need 'name.png label'")
         listed.append((f"{folder}/{picture}", int(label)))
     return listed

@@ -95,7 +95,7 @@ class Nodes(Source):
         return (len(self.features or ()),) if self.shape is None else self.shape
 
     @property
-    def measured(self) -> tuple[int, ...]:
+    def numeric_features(self) -> tuple[int, ...]:
         """The features that nodes standardise together: measured columns, where no mean is agreed on."""
         free = self.features if self.mean is None and self.values == "numbers" else None
         return tuple(place for place, name in enumerate(free or ()) if "=" not in name)
@@ -106,7 +106,7 @@ class Nodes(Source):
             "(`fedloom flower`), or name a source with the data"
         )
 
-    def stand_in(self) -> Dataset:
+    def placeholder_data(self) -> Dataset:
         """Noise with the shape, classes and scale of the nodes' data: a few samples of each class."""
         rng, shape = np.random.default_rng(0), (_EACH * len(self.classes), *self.input_shape)
         x = rng.integers(0, 256, shape, np.uint8) if self.values == "bytes" else rng.normal(size=shape)
@@ -114,7 +114,7 @@ class Nodes(Source):
         stored = torch.from_numpy(x if self.values == "bytes" else x.astype(np.float32))
         return Dataset(stored, y, self.classes, *self._scale(), features=self.features or ())
 
-    def fitted(self, data: Dataset, origin: str) -> Dataset:
+    def as_agreed(self, data: Dataset, origin: str) -> Dataset:
         """`data` as the federation has agreed: its class ids, its features in its order, its scale.
 
         Raises `DataError`, with `origin`, for other values, shapes, columns and classes.

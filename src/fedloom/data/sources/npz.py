@@ -14,7 +14,7 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
 from fedloom.data.memory import require_memory
-from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
 from fedloom.data.sources.files import ENCRYPTED
 from fedloom.data.sources.regular_files import require_regular
 from fedloom.data.sources.source import source
@@ -72,14 +72,14 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         raise ValueError(f"{member.filename} states shape {shape} of {dtype}, {stated:,} bytes, and holds {held:,}")
 
 
-def channels_first(x: np.ndarray, new: Allocate | None = None, name: str = "") -> np.ndarray:
+def channels_first(x: np.ndarray, allocate: Allocator | None = None, name: str = "") -> np.ndarray:
     """Images [n, h, w, c] -> [n, c, h, w], and volumes alike, in an array made by `new(name, ...)`; anything else as it
     is. `channels_last` says which is which.
     """
     if x.ndim < 4 or not x.size or not channels_last(x.shape[1:]):
         return x
     n, *size, c = x.shape
-    out = np.empty((n, c, *size), x.dtype) if new is None else new(name, (n, c, *size), x.dtype)
+    out = np.empty((n, c, *size), x.dtype) if allocate is None else allocate(name, (n, c, *size), x.dtype)
     np.copyto(out.reshape(n, c, -1), x.reshape(n, -1, c).swapaxes(1, 2))  # flat: five times as fast
     return out
 
@@ -116,7 +116,7 @@ def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
     return ends
 
 
-def parse_npz(path: Path, new: Allocate, classes: Sequence[str] | None = None) -> Parsed:
+def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = None) -> ParsedSplits:
     """A set from `x_train, y_train, x_test, y_test` and, if there, `classes`.
 
     Class names are those of the file, else `classes`, else those that labels have (`fedloom.data.labels.class_ids`).
@@ -129,10 +129,10 @@ def parse_npz(path: Path, new: Allocate, classes: Sequence[str] | None = None) -
         classes = [str(name) for name in named.astype(str)]
     ids, names = class_ids([arrays["y_train"], arrays["y_test"]], str(path), classes)
     train, test = (
-        Part(channels_first(arrays[f"x_{part}"], new, f"{part}.x"), labels)
+        ParsedSamples(channels_first(arrays[f"x_{part}"], allocate, f"{part}.x"), labels)
         for part, labels in zip(("train", "test"), ids, strict=True)
     )
-    return Parsed(str(path), train, test, names, notes=layout_notes(arrays["x_train"].shape[1:]))
+    return ParsedSplits(str(path), train, test, names, notes=layout_notes(arrays["x_train"].shape[1:]))
 
 
 @source("npz")
@@ -155,5 +155,5 @@ class Npz(ImageSource):
         require_regular(self.path)
         return [self.path]
 
-    def parse(self, new: Allocate) -> Parsed:
-        return parse_npz(self.path, new)
+    def parse(self, allocate: Allocator) -> ParsedSplits:
+        return parse_npz(self.path, allocate)

@@ -30,13 +30,13 @@ class PictureNotes:
         self._counts[kind] += 1
         self._first.setdefault(kind, name)
 
-    def sentences(self, *, of_set: bool = True) -> tuple[str, ...]:
+    def sentences(self, *, with_depth: bool = True) -> tuple[str, ...]:
         """One sentence for each kind that occurred among the pictures that were read.
 
-        of_set: also how many levels they have, which decides how the pixels of a set are kept.
+        with_depth: also how many levels they have, which decides how the pixels of a set are kept.
         """
         counts = dict(self._counts)
-        if not of_set:
+        if not with_depth:
             counts.pop("deep", None)
         if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
             counts.pop("dark", None)

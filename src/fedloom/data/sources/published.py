@@ -10,13 +10,13 @@ from typing import ClassVar
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, ImageSource, Parsed
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSplits
 from fedloom.data.sources.files import Files, data_dir, open_files, verify_md5
 from fedloom.data.sources.npz import parse_npz
 from fedloom.data.sources.source import Splits
 
 
-def home_of(kind: str, path: Path | None) -> Path:
+def search_path(kind: str, path: Path | None) -> Path:
     """Where a set is looked for: `path`, or its own folder in the data folder."""
     return data_dir() / kind if path is None else path
 
@@ -27,11 +27,11 @@ def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], pub
     A layout is (folder or file below `path`, file or folder/ that must be in it); "" for `path` itself and for nothing.
     Raises `DataError` that says what is expected where, and who publishes it.
     """
-    home = home_of(kind, path)
+    home = search_path(kind, path)
     if home.is_file():
         return home
     for place, needed in layouts:
-        if holds(home, place, needed):
+        if has_layout(home, place, needed):
             return home / place
     expected = ", ".join(f"{place}/{needed}".strip("/") for place, needed in layouts)
     state = "no folder" if not home.is_dir() else "nothing usable in"
@@ -41,7 +41,7 @@ def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], pub
     )
 
 
-def holds(home: Path, place: str, needed: str) -> bool:
+def has_layout(home: Path, place: str, needed: str) -> bool:
     """Whether a layout of `locate` is there."""
     spot = home / place / needed
     return spot.is_dir() if needed.endswith("/") else spot.is_file()
@@ -78,33 +78,33 @@ class PublishedImages(ImageSource):
         """Where the files may lie, best first; see `locate`."""
         raise TypeError(f"{type(self).__name__} defines no layouts()")
 
-    def needed(self, files: Files) -> list[str] | None:
+    def names_to_read(self, files: Files) -> list[str] | None:
         """The names that `read` uses; None for all."""
         return None
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         """Parse the published files."""
         raise TypeError(f"{type(self).__name__} defines no read()")
 
-    def found(self) -> Path:
+    def data_path(self) -> Path:
         """The folder, archive or .npz file that is read."""
         return locate(self.kind, self.path, self.layouts(), self.publisher)
 
     def files(self) -> Sequence[Path]:
-        found = self.found()
+        found = self.data_path()
         if found.is_file():
             return [found]
         files = open_files(found)
-        return files.stamped(self.needed(files))
+        return files.stamped_paths(self.names_to_read(files))
 
-    def parse(self, new: Allocate) -> Parsed:
-        found = self.found()
+    def parse(self, allocate: Allocator) -> ParsedSplits:
+        found = self.data_path()
         if found.suffix == ".npz":
-            return self.from_npz(found, new)
+            return self.from_npz(found, allocate)
         if self.verify:
             verify_md5(self.files() if self.checksums else [], self.checksums)
-        return self.read(open_files(found), new)
+        return self.read(open_files(found), allocate)
 
-    def from_npz(self, path: Path, new: Allocate) -> Parsed:
+    def from_npz(self, path: Path, allocate: Allocator) -> ParsedSplits:
         """The set from an .npz in the Keras convention."""
-        return parse_npz(path, new, self.class_names)
+        return parse_npz(path, allocate, self.class_names)

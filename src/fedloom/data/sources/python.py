@@ -12,12 +12,19 @@ from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
 from fedloom.data.labels import as_words, class_ids, in_order
 from fedloom.data.sources.as_arrays import ArrayLike, as_array, index_notes
-from fedloom.data.sources.cached import ImageSource, Normalise, Parsed, Part, own_moments, validated
+from fedloom.data.sources.cached import (
+    ImageSource,
+    Normalise,
+    ParsedSamples,
+    ParsedSplits,
+    checked_splits,
+    training_moments,
+)
 from fedloom.data.sources.npz import channels_first, layout_notes
 from fedloom.data.sources.picture_notes import PictureNotes
 from fedloom.data.sources.pixels import WHITE
-from fedloom.data.sources.source import Splits, configured
-from fedloom.data.sources.train_test_split import stratified
+from fedloom.data.sources.source import Splits, configure_source
+from fedloom.data.sources.train_test_split import stratified_split
 from fedloom.data.views import Views
 
 
@@ -106,17 +113,17 @@ def _splits(
     where = [None if of is None else as_array(of, origin) for of in (domain, domain_test)]
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
-    parts = [Part(*given) for given in zip(x, ids, where, strict=False)]
+    parts = [ParsedSamples(*given) for given in zip(x, ids, where, strict=False)]
     if len(parts) == 1:
         parts = held_out(parts[0], test_share, len(names), owners is not None, origin)
     notes += pictures.sentences()
     white = WHITE if pictures.total else None
-    splits = validated(
-        Parsed(origin, parts[0], parts[1], names, tuple(domains), tokens, white=white, notes=tuple(notes))
+    splits = checked_splits(
+        ParsedSplits(origin, parts[0], parts[1], names, tuple(domains), tokens, white=white, notes=tuple(notes))
     )
     measured = _all_features(splits, tokens) if standardise else ()
-    scaled = configured(ImageSource, normalise=normalise).scaled(splits, own_moments(splits.train))
-    return replace(scaled, owned=owners is not None, measured=measured)
+    scaled = configure_source(ImageSource, normalise=normalise).scaled(splits, training_moments(splits.train))
+    return replace(scaled, domains_are_owners=owners is not None, numeric_features=measured)
 
 
 def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
@@ -186,7 +193,7 @@ def owner_ids(
     return [None if part is None else next(ids) for part in words], known
 
 
-def held_out(whole: Part, share: float, classes: int, owned: bool, origin: str) -> list[Part]:
+def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, origin: str) -> list[ParsedSamples]:
     """A training and a test part: `share` of each class, or of each owner's samples (`domain`) where they are owned."""
     if not 0 < share < 1:
         raise DataError(f"{origin}: test_share = {share}; need a share in (0, 1)")
@@ -206,8 +213,11 @@ def held_out(whole: Part, share: float, classes: int, owned: bool, origin: str) 
             )
         rows = kept.order, test.order
     else:
-        rows = stratified(whole.y, share, rng, origin)
-    return [Part(whole.x[part], whole.y[part], None if whole.domain is None else whole.domain[part]) for part in rows]
+        rows = stratified_split(whole.y, share, rng, origin)
+    return [
+        ParsedSamples(whole.x[part], whole.y[part], None if whole.domain is None else whole.domain[part])
+        for part in rows
+    ]
 
 
 def _all_features(splits: Splits, tokens: bool) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, ImageSource, Parsed, Part
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
 from fedloom.data.sources.source import source
 
 
@@ -52,16 +52,16 @@ class Rendered(ImageSource):
     def files(self) -> Sequence[Path]:
         return _fonts()
 
-    def parse(self, new: Allocate) -> Parsed:
+    def parse(self, allocate: Allocator) -> ParsedSplits:
         parts = []
         for number, count in enumerate((self.per_class, self.test_per_class)):
             rng = np.random.default_rng([self.source_seed, number])
             labels = np.arange(10 * count) % 10
-            images = new(("train.x", "test.x")[number], (len(labels), 3, self.size, self.size), np.uint8)
+            images = allocate(("train.x", "test.x")[number], (len(labels), 3, self.size, self.size), np.uint8)
             for row, label in enumerate(labels):
                 images[row] = _draw(int(label), self.size, rng)
-            parts.append(Part(images, labels))
-        return Parsed("rendered", parts[0], parts[1], tuple("0123456789"))
+            parts.append(ParsedSamples(images, labels))
+        return ParsedSplits("rendered", parts[0], parts[1], tuple("0123456789"))
 
 
 def _fonts() -> list[Path]:

@@ -25,7 +25,7 @@ from fedloom.data.dataset import Dataset
 
 SOURCES: Registry[type[Source]] = Registry("source", home="fedloom.data.sources")
 
-Made = TypeVar("Made", bound="Source")
+SourceType = TypeVar("SourceType", bound="Source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,18 @@ class Splits:
 
     train: Dataset
     test: Dataset
-    owned: bool = False
-    measured: tuple[int, ...] = ()
+    domains_are_owners: bool = False
+    numeric_features: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
-    def owners(self) -> int:
+    def owner_count(self) -> int:
         """How many owners hold training samples; 0 where domains are none."""
-        return len(np.unique(self.train.domain.numpy())) if self.owned and self.train.domain is not None else 0
+        return (
+            len(np.unique(self.train.domain.numpy()))
+            if self.domains_are_owners and self.train.domain is not None
+            else 0
+        )
 
 
 class Source(BaseModel):
@@ -61,7 +65,7 @@ class Source(BaseModel):
     """The name it is registered under."""
     model: ClassVar[str] = "lenet5"
     """The model that the demo and the docs pair with this source."""
-    later: ClassVar[frozenset[str]] = frozenset()
+    keys_added_later: ClassVar[frozenset[str]] = frozenset()
     """Keys of this class that runs of earlier versions do not know; bases name theirs. At their default they are not
     written, so that these runs keep their fingerprint and resume."""
 
@@ -77,11 +81,11 @@ class Source(BaseModel):
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
-        later = {key for kind in type(self).__mro__ for key in vars(kind).get("later", ())}
+        later = {key for kind in type(self).__mro__ for key in vars(kind).get("keys_added_later", ())}
         unset = {key for key in later if getattr(self, key) == fields[key].default}
         return {key: value for key, value in serialize(self).items() if key not in unset}
 
-    def reading(self) -> dict[str, Any]:
+    def reading_keys(self) -> dict[str, Any]:
         """The keys with which new samples are read as this source reads its own (`fedloom predict`)."""
         return {}
 
@@ -94,7 +98,7 @@ class Source(BaseModel):
         return []
 
 
-def configured(kind: type[Made], **keys: Any) -> Made:
+def configure_source(kind: type[SourceType], **keys: Any) -> SourceType:
     """A source from keys given in Python. Raises `DataError` with one line for a key that is wrong."""
     try:
         return kind(**keys)

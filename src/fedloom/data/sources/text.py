@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, CachedSource, Parsed, Part
+from fedloom.data.sources.cached import Allocator, CachedSource, ParsedSamples, ParsedSplits
 
 PADDING, UNKNOWN = 0, 1
 Tokens = Literal["words", "characters"]
@@ -70,7 +70,7 @@ def splitter(tokens: Tokens | None) -> Callable[[str], list[str]]:
     return characters if tokens == "characters" else words
 
 
-def tokens_of(vocabulary: Sequence[str]) -> Tokens:
+def infer_tokens(vocabulary: Sequence[str]) -> Tokens:
     """How texts were split whose vocabulary is this: all of its tokens are single characters, or some are words."""
     return "characters" if vocabulary and all(len(token) == 1 for token in vocabulary) else "words"
 
@@ -130,7 +130,7 @@ class TextSource(CachedSource):
     """Base of text sources."""
 
     model: ClassVar[str] = "bilstm"
-    later: ClassVar[frozenset[str]] = frozenset({"tokens"})
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"tokens"})
 
     vocabulary: int = Field(
         10_000,
@@ -157,7 +157,7 @@ class TextSource(CachedSource):
         """Sentences on labels that are unusual, of the training and the test texts."""
         return []
 
-    def parse(self, new: Allocate) -> Parsed:
+    def parse(self, allocate: Allocator) -> ParsedSplits:
         origin, train, test, classes = self.read_texts()
         if self.tokens is None:
             refuse_unspaced(train.texts, origin)
@@ -165,5 +165,5 @@ class TextSource(CachedSource):
         ids = [encode(part.texts, ids_of, self.length, self.tokens) for part in (train, test)]
         notes = self.notes(origin, (train, test), classes)
         notes += token_notes(ids[0], f"{origin} (train)") + token_notes(ids[1], f"{origin} (test)")
-        parts = [Part(x, part.labels) for x, part in zip(ids, (train, test), strict=True)]
-        return Parsed(origin, parts[0], parts[1], classes, tokens=True, words=tuple(ids_of), notes=tuple(notes))
+        parts = [ParsedSamples(x, part.labels) for x, part in zip(ids, (train, test), strict=True)]
+        return ParsedSplits(origin, parts[0], parts[1], classes, tokens=True, words=tuple(ids_of), notes=tuple(notes))

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, Parsed
+from fedloom.data.sources.cached import Allocator, ParsedSplits
 from fedloom.data.sources.class_folders import list_classes
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.image_folder import decode_parts
@@ -36,26 +36,28 @@ class TinyImageNet(PublishedImages):
         folders = [(place, _ANNOTATIONS) for place in ("", "tiny-imagenet-200")]
         return [*folders, ("tiny-imagenet-200.zip", ""), ("tiny-imagenet.npz", "")]
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, ids = list_classes(files.names(), "train", None, str(files.path))
         rows = np.random.default_rng(0).permutation(len(train))
         label = {name: c for c, name in enumerate(ids)}
         test = []
-        for number, line in enumerate(utf8(files.read(_ANNOTATIONS), files.label(_ANNOTATIONS)).splitlines(), 1):
+        for number, line in enumerate(utf8(files.read(_ANNOTATIONS), files.display_name(_ANNOTATIONS)).splitlines(), 1):
             name, _, rest = line.partition("\t")
             wnid = rest.partition("\t")[0]
             if wnid not in label:
                 raise DataError(
-                    f"{files.label(_ANNOTATIONS)}: line {number} names class '{wnid}', which train/ does not have"
+                    f"{files.display_name(_ANNOTATIONS)}: line {number} names class '{wnid}', which train/ lacks"
                 )
             test.append((f"val/images/{name}", label[wnid]))
-        return decode_parts(files, [train[row] for row in rows], test, _called(files, ids), 64, 3, new)
+        return decode_parts(files, [train[row] for row in rows], test, _called(files, ids), 64, 3, allocate)
 
 
 def _called(files: Files, ids: Sequence[str]) -> list[str]:
     if not files.has("words.txt"):
         return list(ids)
-    lines = (line.partition("\t") for line in utf8(files.read("words.txt"), files.label("words.txt")).splitlines())
+    lines = (
+        line.partition("\t") for line in utf8(files.read("words.txt"), files.display_name("words.txt")).splitlines()
+    )
     first = {wnid: words.split(",")[0].strip() for wnid, _, words in lines}
     names = [first.get(wnid, wnid) for wnid in ids]
     return [name if names.count(name) == 1 else wnid for name, wnid in zip(names, ids, strict=True)]

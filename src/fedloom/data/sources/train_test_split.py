@@ -12,14 +12,14 @@ from fedloom.core.errors import DataError
 Rows = TypeVar("Rows", np.ndarray, list[tuple[str, int]])
 
 
-def prefix(rows: Rows, count: int | None, domain: str) -> Rows:
+def first_rows(rows: Rows, count: int | None, domain: str) -> Rows:
     """The first `count` rows of a domain, or all for None. Raises `DataError` if there are fewer."""
     if count is not None and count > len(rows):
         raise DataError(f"per_domain = {count}: domain {domain} has {len(rows)} training samples; ask for no more")
     return rows[:count]
 
 
-def stratified(
+def stratified_split(
     labels: np.ndarray, share: float, rng: np.random.Generator, origin: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers of a training and a test part, shuffled: ceil(share * n) rows are test.

@@ -22,10 +22,10 @@ Rows = list[tuple[str, str]]
 def read_tsv(
     files: Files, train: str, test: str, *, separator: str = "\t", classes: Sequence[str] | None = None
 ) -> tuple[Texts, Texts, tuple[str, ...]]:
-    """Both parts and the classes: those given, else the training labels, in numerical order if all are integers."""
+    """Both parts and the classes: those in_memory, else the training labels, in numerical order if all are integers."""
     rows = [_rows(files, name, separator) for name in (train, test)]
     ids, known = named_ids(
-        [[label for label, _ in part] for part in rows], [files.label(name) for name in (train, test)], classes
+        [[label for label, _ in part] for part in rows], [files.display_name(name) for name in (train, test)], classes
     )
     parts = [Texts([text for _, text in part], labels) for part, labels in zip(rows, ids, strict=True)]
     return parts[0], parts[1], known
@@ -33,22 +33,24 @@ def read_tsv(
 
 def _rows(files: Files, name: str, separator: str) -> Rows:
     """(label, text) of each line; three columns are label, file, text, and their number is that of the first line."""
-    text = utf8(files.read(name), files.label(name))
+    text = utf8(files.read(name), files.display_name(name))
     ends = "\n" if "\n" in text else "\r"
     lines = [line for line in text.split(ends) if line.strip()]
     columns = min(3, lines[0].count(separator) + 1) if lines and separator == "\t" else 2
     if not lines or columns < 2:
         hint = "" if not lines else _other_separator(lines[0])
-        raise DataError(f"{files.label(name)}: need lines of label<TAB>text or label<TAB>file<TAB>text{hint}")
+        raise DataError(f"{files.display_name(name)}: need lines of label<TAB>text or label<TAB>file<TAB>text{hint}")
     rows = []
     for number, line in enumerate(lines, 1):
         cells = line.rstrip("\r").split(separator, columns - 1)
         if len(cells) < columns:
-            raise DataError(f"{files.label(name)}: line {number} has {len(cells)} columns, the first has {columns}")
+            raise DataError(
+                f"{files.display_name(name)}: line {number} has {len(cells)} columns, the first has {columns}"
+            )
         rows.append((cells[0].strip(), cells[-1]))
     if len(rows) > 1 and rows[0][0].casefold() in _HEADER and rows[0][0] not in {label for label, _ in rows[1:]}:
         raise DataError(
-            f"{files.label(name)}: line 1 begins with '{rows[0][0]}', a header rather than a label; leave it out"
+            f"{files.display_name(name)}: line 1 begins with '{rows[0][0]}', a header rather than a label; leave it out"
         )
     return rows
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocate, Parsed, Part
+from fedloom.data.sources.cached import Allocator, ParsedSamples, ParsedSplits
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.published import PublishedImages
 from fedloom.data.sources.source import source
@@ -32,15 +32,15 @@ class USPS(PublishedImages):
     def layouts(self) -> Sequence[tuple[str, str]]:
         return [("", "usps.bz2"), ("usps.npz", "")]
 
-    def needed(self, files: Files) -> list[str] | None:
+    def names_to_read(self, files: Files) -> list[str] | None:
         return list(_NAMES)
 
-    def read(self, files: Files, new: Allocate) -> Parsed:
-        train, test = (_parse(raw, files.label(name)) for name, raw in files.each(_NAMES))
-        return Parsed(str(files.path), train, test, self.class_names)
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
+        train, test = (_parse(raw, files.display_name(name)) for name, raw in files.read_each(_NAMES))
+        return ParsedSplits(str(files.path), train, test, self.class_names)
 
 
-def _parse(packed: bytes, label: str) -> Part:
+def _parse(packed: bytes, label: str) -> ParsedSamples:
     """Lines "label index:value ...", indices 1 .. 256 in row order; what is not listed is 0 in LIBSVM's sense."""
     try:
         lines = bz2.decompress(packed).decode("ascii").splitlines()
@@ -60,4 +60,4 @@ def _parse(packed: bytes, label: str) -> Part:
             raise DataError(f"{label}: line {row + 1} is not 'label index:value ...' with 1 .. 256 ({error})") from None
     if not (np.abs(values) <= 1).all():
         raise DataError(f"{label}: values outside -1 .. 1; need LIBSVM's scaling")
-    return Part(((values + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16), labels)
+    return ParsedSamples(((values + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16), labels)

@@ -23,7 +23,7 @@ _SPACES = {"\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2212": "-", "\u2019":
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class CellFormat:
     """How a file writes its cells: the keys of `TableSource` with the same names. `typed`: the file states the kinds of
     its columns itself, so that texts become numbers only where `decimal` or `thousands` says so."""
 
@@ -33,8 +33,8 @@ class Spelling:
     typed: bool = False
 
     def number(self, word: str) -> float | None:
-        """The value of a word that is a number in this spelling, else None."""
-        plain = in_ascii(word)
+        """The value of a word that is a number in this cell_format, else None."""
+        plain = to_ascii(word)
         if self.thousands is not None:
             groups = rf"[-+]?\d{{1,3}}(?:{re.escape(self.thousands)}\d{{3}})+(?:{re.escape(self.decimal)}\d*)?"
             if re.fullmatch(groups, plain):
@@ -113,7 +113,7 @@ class Column:
         return numbers
 
 
-def read_column(values: pa.ChunkedArray, name: str, path: Path, spelling: Spelling) -> Column:
+def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
     """A column as numbers or words. Raises `DataError` for lists, dates, bytes, long texts and the like."""
     import pyarrow as pa
 
@@ -128,7 +128,7 @@ def read_column(values: pa.ChunkedArray, name: str, path: Path, spelling: Spelli
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
             return _numbers(values, name)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
-            return _words(values.cast(pa.large_string()), name, path, spelling)
+            return _words(values.cast(pa.large_string()), name, path, cell_format)
     except pa.ArrowException as error:
         raise DataError(f"{path}: column '{name}' cannot be read ({' '.join(str(error).split())[:200]})") from None
     raise DataError(
@@ -166,8 +166,8 @@ def _numbers(values: pa.ChunkedArray, name: str) -> Column:
     return Column(name, stored, None, missing)
 
 
-def _words(values: Any, name: str, path: Path, spelling: Spelling) -> Column:
-    """Words without spaces around them; numbers where all cells are numbers in the file's spelling."""
+def _words(values: Any, name: str, path: Path, cell_format: CellFormat) -> Column:
+    """Words without spaces around them; numbers where all cells are numbers in the file's cell_format."""
     encoded = values.combine_chunks().dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     longest = max(map(len, texts), default=0)
@@ -184,24 +184,24 @@ def _words(values: Any, name: str, path: Path, spelling: Spelling) -> Column:
         )
     codes = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)
     words = [text.strip() for text in texts]
-    absent = {"", *(spelling.missing or ())}
+    absent = {"", *(cell_format.missing or ())}
     words_present = sorted({word for word in words if word not in absent})
     rank = {word: code for code, word in enumerate(words_present)}
     codes = np.array([*(rank.get(word, -1) for word in words), -1], np.int64)[codes]  # the last one stands for null
     missing = codes < 0 if (codes < 0).any() else None
     absence: Literal["null", "blank"] = "blank" if "" in words and not values.null_count else "null"
-    if not spelling.typed or spelling.decimal != "." or spelling.thousands is not None:
-        numbers = _all_numbers(words_present, spelling)
+    if not cell_format.typed or cell_format.decimal != "." or cell_format.thousands is not None:
+        numbers = _all_numbers(words_present, cell_format)
         if numbers is not None and len(numbers):
             return Column(name, np.where(codes < 0, 0, numbers[codes]), None, missing, absence)
     return Column(name, codes, tuple(words_present), missing, absence)
 
 
-def _all_numbers(words: Iterable[str], spelling: Spelling) -> np.ndarray | None:
+def _all_numbers(words: Iterable[str], cell_format: CellFormat) -> np.ndarray | None:
     """The values of words that are all numbers, integers if all are; else None."""
     values = []
     for word in words:
-        value = spelling.number(word)
+        value = cell_format.number(word)
         if value is None:
             return None
         values.append(value)
@@ -210,7 +210,7 @@ def _all_numbers(words: Iterable[str], spelling: Spelling) -> np.ndarray | None:
     return numbers.astype(np.int64) if whole else numbers
 
 
-def in_ascii(word: str) -> str:
+def to_ascii(word: str) -> str:
     """A word whose spaces, minus signs and full-width letters are those of ASCII."""
     if word.isascii():
         return word

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fedloom.core.errors import DataError, shown
 from fedloom.data.memory import require_memory
-from fedloom.data.sources.tables.columns import Spelling
+from fedloom.data.sources.tables.columns import CellFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,7 +183,7 @@ def _not_utf8(raw: bytes) -> int | None:
 
 def looks_like_a_row(names: Collection[str]) -> bool:
     """Whether most of the names in a header are numbers."""
-    return 2 * sum(Spelling().number(name) is not None for name in names) > len(names)
+    return 2 * sum(CellFormat().number(name) is not None for name in names) > len(names)
 
 
 def _refuse_names(names: list[str], path: Path) -> None:

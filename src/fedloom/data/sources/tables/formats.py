@@ -28,7 +28,7 @@ class Csv(TableSource):
         scenario: {source: csv, path: patients.csv, label: ill, owner: hospital, partition: natural, clients: 8}
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"encoding"})
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"encoding"})
 
     separator: str = Field(
         ",",

@@ -23,8 +23,8 @@ def table_rows(
     notes on words that the run did not know.
 
     features: the names that `TableSource` gives: a column, or "column=word". Columns beside these are left out, so a
-    label is not needed. reading: how the run's own files are written (`Source.reading`). Raises `DataError` for what
-    cannot be read, for missing values, and for columns that are missing or of another kind.
+    label is not needed. reading: how the run's own files are written (`Source.reading_keys`). Raises `DataError` for
+    what cannot be read, for missing values, and for columns that are missing or of another kind.
     """
     require_file(path, "a table with the columns that the model learned from")
     kind = Parquet if path.suffix == ".parquet" else Csv
@@ -40,7 +40,7 @@ def table_rows(
         column = reader.column(file, name)
         refuse_missing(column, path, is_needed=True)
         if column.words is not None and not column_words:
-            refuse_misread(column, path, reader.spelling)
+            refuse_misread(column, path, reader.cell_format)
         columns[name] = column.as_words() if column_words else column
     return encoded(columns, np.arange(file.rows), words, path, str(path), other_file=True)
 

@@ -17,7 +17,9 @@ _SAMPLE = 1000
 _LISTED = 5
 
 
-def suspects(columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarray | None, origin: str) -> list[str]:
+def suspicious_features(
+    columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarray | None, origin: str
+) -> list[str]:
     """A sentence on each kind of suspicious feature among `columns`; `labels`, `owners`: ids [n] of the same rows."""
     counting, ids, named, of_label, of_owner = [], [], [], [], []
     if len(labels) < _ROWS:

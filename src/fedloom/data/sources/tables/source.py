@@ -13,11 +13,11 @@ from pydantic import Field, field_validator, model_validator
 
 from fedloom.core.errors import DataError, nearest, printable
 from fedloom.data.near_twins import twins_note
-from fedloom.data.sources.cached import Parsed, Part, validated
+from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.regular_files import require_file
 from fedloom.data.sources.source import Source, Splits
-from fedloom.data.sources.tables.columns import Column, Spelling, read_column, refuse_missing
+from fedloom.data.sources.tables.columns import CellFormat, Column, read_column, refuse_missing
 from fedloom.data.sources.tables.encoding import encoded, vocabulary
 from fedloom.data.sources.tables.files import (
     NO_HEADER,
@@ -25,17 +25,17 @@ from fedloom.data.sources.tables.files import (
     looks_like_a_row,
 )
 from fedloom.data.sources.tables.labels import label_ids
-from fedloom.data.sources.tables.notes import suspects
-from fedloom.data.sources.tables.words import refuse_marks, refuse_misread
+from fedloom.data.sources.tables.notes import suspicious_features
+from fedloom.data.sources.tables.words import refuse_misread, refuse_missing_marks
 
-_SPELLING = ("missing", "decimal", "thousands")
+_CELL_FORMAT_KEYS = ("missing", "decimal", "thousands")
 
 
 class TableSource(Source):
     """Base of tables, with one row per sample. Words are categories anyway."""
 
     model: ClassVar[str] = "mlp"
-    later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", *_SPELLING})
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", *_CELL_FORMAT_KEYS})
     typed: ClassVar[bool] = False
     """Whether files state the kinds of their columns."""
 
@@ -102,9 +102,9 @@ class TableSource(Source):
         return self
 
     @property
-    def spelling(self) -> Spelling:
+    def cell_format(self) -> CellFormat:
         """How cells are written."""
-        return Spelling(self.decimal, self.thousands, self.missing, self.typed)
+        return CellFormat(self.decimal, self.thousands, self.missing, self.typed)
 
     def files(self) -> Sequence[Path]:
         paths = [self.path] if self.test_path is None else [self.path, self.test_path]
@@ -112,8 +112,8 @@ class TableSource(Source):
             require_file(path, f"a table with a column '{self.label}'")
         return paths
 
-    def reading(self) -> dict[str, Any]:
-        keys = [key for key in (*_SPELLING, "separator", "encoding") if key in type(self).model_fields]
+    def reading_keys(self) -> dict[str, Any]:
+        keys = [key for key in (*_CELL_FORMAT_KEYS, "separator", "encoding") if key in type(self).model_fields]
         return {key: getattr(self, key) for key in keys if getattr(self, key) != type(self).model_fields[key].default}
 
     def read(self, path: Path) -> TableFile:
@@ -142,8 +142,10 @@ class TableSource(Source):
             counts = np.bincount(np.concatenate([of for of in holders if of is not None]), minlength=len(owners))
             notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
         notes += about_labels
-        notes += suspects(tables[0], ids[0], holders[0], origin)
-        parts = [Part(np.arange(len(y)), y, of) for y, of in zip(ids, holders, strict=True)]  # x: row numbers, so far
+        notes += suspicious_features(tables[0], ids[0], holders[0], origin)
+        parts = [
+            ParsedSamples(np.arange(len(y)), y, of) for y, of in zip(ids, holders, strict=True)
+        ]  # x: row numbers, so far
         if len(parts) == 1:
             parts, tables = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), tables * 2
         words = vocabulary(tables[0], parts[0].x, origin)
@@ -152,14 +154,14 @@ class TableSource(Source):
             x, unknown = encoded(table, part.x, words, path, origin, other_file=path != paths[0])
             rows.append(replace(part, x=x))
             notes += unknown
-        splits = validated(Parsed(origin, rows[0], rows[1], classes, tuple(owners)))
+        splits = checked_splits(ParsedSplits(origin, rows[0], rows[1], classes, tuple(owners)))
         pairs = [(name, word) for name in names for word in words[name] or [""]]
         titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
         return Splits(
             replace(splits.train, features=titles),
             replace(splits.test, features=titles),
-            owned=bool(owners),
-            measured=tuple(position for position, (_, word) in enumerate(pairs) if not word),
+            domains_are_owners=bool(owners),
+            numeric_features=tuple(position for position, (_, word) in enumerate(pairs) if not word),
             notes=tuple(notes),
         )
 
@@ -180,7 +182,7 @@ class TableSource(Source):
         """One column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
         if name not in file.columns:
             raise DataError(f"{file.path}: has no column '{name}': {nearest(name, file.columns)[:300]}")
-        return read_column(file.columns[name], name, file.path, self.spelling)
+        return read_column(file.columns[name], name, file.path, self.cell_format)
 
     def _features(self, file: TableFile) -> list[str]:
         """The columns to learn from; raises `DataError` for keys that name no column of the file."""
@@ -222,13 +224,13 @@ class TableSource(Source):
             if self.incomplete == "refuse":
                 refuse_missing(column, path, name in (self.label, self.owner))
             if name == self.label and self.missing is None:
-                refuse_marks(column, path)
+                refuse_missing_marks(column, path)
             if name in (self.label, self.owner):
                 continue
             if column.words is None:
                 column.as_numbers(path)  # refuses infinite ones
             elif name not in self.categorical:
-                notes += refuse_misread(column, path, self.spelling)
+                notes += refuse_misread(column, path, self.cell_format)
             if name in self.categorical:
                 columns[name] = column.as_words()
             notes += twins_note(str(path), f"words of '{name}'", columns[name].counts())

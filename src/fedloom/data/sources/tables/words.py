@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import MARKS, missing_marks
-from fedloom.data.sources.tables.columns import Column, Spelling, in_ascii
+from fedloom.data.sources.tables.columns import CellFormat, Column, to_ascii
 
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[ap]\.?m\.?)?(?: ?(?:z|utc|[-+]\d{2}:?\d{2}))?"
@@ -28,23 +28,23 @@ CATEGORIES = 1000  # different words that a column can become
 _FEW = 10  # different amounts ("5 mg", "10 mg") that can be categories
 _NAMES = 20  # different words that can be categories however few rows there are
 _SPELLINGS = {
-    '`decimal: "."`': Spelling(),
-    '`decimal: ","`': Spelling(decimal=","),
-    '`thousands: ","`': Spelling(thousands=","),
-    '`thousands: "."` with `decimal: ","`': Spelling(decimal=",", thousands="."),
-    '`thousands: " "`': Spelling(thousands=" "),
-    '`thousands: " "` with `decimal: ","`': Spelling(decimal=",", thousands=" "),
-    '`thousands: "\'"`': Spelling(thousands="'"),
-    '`thousands: "_"`': Spelling(thousands="_"),
+    '`decimal: "."`': CellFormat(),
+    '`decimal: ","`': CellFormat(decimal=","),
+    '`thousands: ","`': CellFormat(thousands=","),
+    '`thousands: "."` with `decimal: ","`': CellFormat(decimal=",", thousands="."),
+    '`thousands: " "`': CellFormat(thousands=" "),
+    '`thousands: " "` with `decimal: ","`': CellFormat(decimal=",", thousands=" "),
+    '`thousands: "\'"`': CellFormat(thousands="'"),
+    '`thousands: "_"`': CellFormat(thousands="_"),
 }
 
 
-def kind_of(word: str, spelling: Spelling) -> str:
-    """How a word looks: "number" (in the file's spelling), "spelled" (a number in another one), "amount" (a number with
+def word_kind(word: str, cell_format: CellFormat) -> str:
+    """How a word looks: "number" (in the file's format), "spelled" (a number in another one), "amount" (a number with
     a unit), "date", "mark" (of a missing value), or "word"."""
     if word in MARKS:
         return "mark"
-    if spelling.number(word) is not None:
+    if cell_format.number(word) is not None:
         return "number"
     if not any(letter.isdigit() for letter in word):
         return "word"
@@ -53,7 +53,7 @@ def kind_of(word: str, spelling: Spelling) -> str:
     return "date" if _DATE.fullmatch(word) else "amount" if _AMOUNT.fullmatch(word) else "word"
 
 
-def refuse_misread(column: Column, path: Path, spelling: Spelling) -> list[str]:
+def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[str]:
     """Notes on a column of words that is read as categories.
 
     Raises `DataError` for one that is mostly numbers or dates, and for one with nearly as many words as rows: it would
@@ -61,7 +61,7 @@ def refuse_misread(column: Column, path: Path, spelling: Spelling) -> list[str]:
     """
     counts = column.counts()
     cells = sum(counts.values())
-    kinds = {word: kind_of(word, spelling) for word in counts}
+    kinds = {word: word_kind(word, cell_format) for word in counts}
     by_kind: Counter[str] = Counter()
     for word, count in counts.items():
         by_kind[kinds[word]] += count
@@ -94,10 +94,10 @@ def refuse_misread(column: Column, path: Path, spelling: Spelling) -> list[str]:
             else (f"{len(counts):,} different words in {cells:,} rows, the first '{_shown(column, list(counts))}';")
         )
         raise DataError(f"{origin} holds {many} an id or free text teaches nothing: {otherwise}")
-    return _notes(column, origin, counts, words, spelling)
+    return _notes(column, origin, counts, words, cell_format)
 
 
-def refuse_marks(column: Column, path: Path) -> None:
+def refuse_missing_marks(column: Column, path: Path) -> None:
     """Raises `DataError` for a label that is written as missing values are."""
     counts = column.counts()
     marks = missing_marks(counts)
@@ -111,7 +111,7 @@ def refuse_marks(column: Column, path: Path) -> None:
 
 
 def _notes(
-    column: Column, origin: str, counts: dict[str, int], words: dict[str, list[str]], spelling: Spelling
+    column: Column, origin: str, counts: dict[str, int], words: dict[str, list[str]], cell_format: CellFormat
 ) -> list[str]:
     """What is unusual about a column that is read as categories."""
     notes, read = [], f"read as {len(counts)} categories"
@@ -119,7 +119,7 @@ def _notes(
         notes.append(f"{origin} holds numbers that the file stores as words, {read}")
     if len(words.get("amount", ())) > 1:
         notes.append(f"{origin} holds numbers with units ('{_shown(column, words['amount'])}'), {read}")
-    if "mark" in words and spelling.missing is None:
+    if "mark" in words and cell_format.missing is None:
         marks = words["mark"]
         count = sum(counts[mark] for mark in marks)
         notes.append(
@@ -133,18 +133,18 @@ def _says(numbers: Sequence[str], words: Mapping[str, Sequence[str]]) -> str:
     """Which keys would read all of `numbers` and the cells that are marks; `words`: by kind."""
     hints = []
     if "spelled" in words:
-        fitting = [say for say, spelling in _SPELLINGS.items() if _fits(spelling, numbers)]
+        fitting = [say for say, cell_format in _SPELLINGS.items() if _fits(cell_format, numbers)]
         hints += [" or ".join(fitting)] if fitting else []
     if "mark" in words:
         hints.append(f"`missing: {json.dumps(sorted(words['mark']))}` if they stand for missing values")
     return f"say {' and '.join(hints)}" if hints else "write plain numbers there"
 
 
-def _fits(spelling: Spelling, numbers: Sequence[str]) -> bool:
+def _fits(cell_format: CellFormat, numbers: Sequence[str]) -> bool:
     """Whether this spelling reads all `numbers`, and each mark that it adds to the usual one is in some of them."""
-    marks = [spelling.thousands, spelling.decimal if spelling.decimal == "," else None]
-    is_used = all(any(mark in in_ascii(word) for word in numbers) for mark in marks if mark is not None)
-    return is_used and all(spelling.number(word) is not None for word in numbers)
+    marks = [cell_format.thousands, cell_format.decimal if cell_format.decimal == "," else None]
+    is_used = all(any(mark in to_ascii(word) for word in numbers) for mark in marks if mark is not None)
+    return is_used and all(cell_format.number(word) is not None for word in numbers)
 
 
 def _shown(column: Column, words: Sequence[str]) -> str:

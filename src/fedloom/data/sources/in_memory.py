@@ -9,7 +9,7 @@ from fedloom.data.sources.source import Source, Splits, source
 
 
 @source("given")
-class Given(Source):
+class InMemory(Source):
     """A `Scenario` made in Python and passed to `fedloom.run`."""
 
     digest: str = Field(

@@ -16,7 +16,7 @@ _KNOWN = (
 )
 
 
-def own_data(data: Any) -> Splits:
+def splits_from(data: Any) -> Splits:
     """Splits from what `fedloom.scenario` is given. Raises `DataError` for what is none of the kinds it knows."""
     if isinstance(data, Splits):
         return data
