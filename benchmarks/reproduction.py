@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from fedloom.core.files import write_atomic
-from fedloom.papers.measured import joined, measured_csv, read_measured
+from fedloom.papers.measurements import measurements_csv, merge, read_measurements
 from reproduction_page.figure_rows import read_rows
 from reproduction_page.pages import pages
 
@@ -32,8 +32,8 @@ def keep(name: str, study: Path, allow_mixed: bool) -> None:
     path, values = FOLDER / f"{name}.csv", study / "reproduced.csv"
     FOLDER.mkdir(exist_ok=True)
     if values.exists():
-        earlier = read_measured(path) if path.exists() else []
-        write_atomic(path, measured_csv(joined(earlier, read_measured(values), allow_mixed)))
+        earlier = read_measurements(path) if path.exists() else []
+        write_atomic(path, measurements_csv(merge(earlier, read_measurements(values), allow_mixed)))
     else:
         read_rows(study / "figure.csv")
         write_atomic(path, (study / "figure.csv").read_bytes())

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedloom.core.files import parse_json
-from fedloom.papers.measured import Measured, read_measured
+from fedloom.papers.measurements import Measurement, read_measurements
 from fedloom.papers.recipe import Recipe, recipes
-from reproduction_page.figure_rows import COLUMNS, FigureRow, in_papers_setting, read_rows
+from reproduction_page.figure_rows import COLUMNS, CsvRow, in_papers_setting, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +18,18 @@ class PaperResults:
 
     name: str  # feddw
     recipes: dict[str, Recipe] = field(default_factory=dict)
-    tables: list[tuple[Recipe, list[Measured]]] = field(default_factory=list)
-    figures: list[tuple[Recipe, list[FigureRow]]] = field(default_factory=list)
+    tables: list[tuple[Recipe, list[Measurement]]] = field(default_factory=list)
+    figures: list[tuple[Recipe, list[CsvRow]]] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         """The paper's name as printed, e.g. Fed-CO2."""
-        return next(iter(self.recipes.values())).paper.paper
+        return next(iter(self.recipes.values())).paper.title
 
     @property
     def runnable(self) -> list[str]:
         """The recipes that run something."""
-        return [name for name, recipe in self.recipes.items() if recipe.table.facts is None]
+        return [name for name, recipe in self.recipes.items() if recipe.table.why_not_run is None]
 
     @property
     def measured(self) -> set[str]:
@@ -69,7 +69,7 @@ def read_results(folder: Path) -> list[PaperResults]:
             if kind in COLUMNS:
                 if rows := read_rows(path, kind):
                     paper.figures.append((recipe, rows))
-            elif values := read_measured(path):
+            elif values := read_measurements(path):
                 paper.tables.append((recipe, values))
     return list(papers.values())
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedloom.papers.recipe import Recipe
-from reproduction_page.figure_rows import FigureRow, figure_section
+from reproduction_page.figure_rows import CsvRow, figure_section
 
 
-def cost_section(recipe: Recipe, rows: Sequence[FigureRow]) -> str:
+def cost_section(recipe: Recipe, rows: Sequence[CsvRow]) -> str:
     """Megabytes and FLOPs until the target, and their ratio to those of the paper's own method over equal seeds."""
-    paper = recipe.paper.paper
+    paper = recipe.paper.title
     table_rows = []
     for panel, x in dict.fromkeys((row["panel"], row["x"]) for row in rows):
         in_setting = [row for row in rows if (row["panel"], row["x"]) == (panel, x)]
@@ -38,11 +38,11 @@ def cost_section(recipe: Recipe, rows: Sequence[FigureRow]) -> str:
     return figure_section(recipe, rows, explanation, headers, table_rows)
 
 
-def _mean(runs: Sequence[FigureRow], key: str) -> float:
+def _mean(runs: Sequence[CsvRow], key: str) -> float:
     return fmean(float(run[key]) for run in runs)
 
 
-def _ratio(runs: Sequence[FigureRow], baseline: Sequence[FigureRow], key: str) -> str:
+def _ratio(runs: Sequence[CsvRow], baseline: Sequence[CsvRow], key: str) -> str:
     """The ratio to `baseline` over the seeds of both; a dash where they share no seed, or the baseline is zero."""
     seeds = {run["seed"] for run in runs} & {run["seed"] for run in baseline}
     ours, theirs = ([run for run in rows if run["seed"] in seeds] for rows in (runs, baseline))

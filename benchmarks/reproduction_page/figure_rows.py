@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from fedloom.papers.page import bullets
 from fedloom.papers.recipe import Recipe
+from fedloom.papers.table_section import bullets
 
-FigureRow = dict[str, str]
+CsvRow = dict[str, str]
 
 # Columns of the CSV file by the kind of the figure.
 COLUMNS = {
@@ -20,7 +20,7 @@ COLUMNS = {
 }
 
 
-def read_rows(path: Path, *kinds: str) -> list[FigureRow]:
+def read_rows(path: Path, *kinds: str) -> list[CsvRow]:
     """Read the rows of a figure's CSV, one for each finished run.
 
     kinds: the kinds of figure that are accepted, e.g. "sweep"; none accepts all.
@@ -36,14 +36,14 @@ def read_rows(path: Path, *kinds: str) -> list[FigureRow]:
         return list(reader)
 
 
-def in_papers_setting(recipe: Recipe, rows: Sequence[FigureRow]) -> bool:
+def in_papers_setting(recipe: Recipe, rows: Sequence[CsvRow]) -> bool:
     """Whether some rows were measured in the paper's own setting; any value that the paper searched belongs to it."""
     return any(not recipe.beyond(row["changed"].removeprefix("with ").split()) for row in rows)
 
 
 def figure_section(
     recipe: Recipe,
-    rows: Sequence[FigureRow],
+    rows: Sequence[CsvRow],
     explanation: Sequence[str],
     headers: Sequence[str],
     table_rows: Sequence[Sequence[object]],
@@ -52,6 +52,6 @@ def figure_section(
     setting = rows[0]["changed"] or "the paper's own"
     blocks = [f"## {recipe.table.title}", f"Setting: {setting}.", *explanation]
     blocks.append(tabulate(table_rows, headers, tablefmt="pipe", disable_numparse=True))
-    if recipe.table.open:
-        blocks += ["Left open by the paper, and what was chosen:", bullets(recipe.table.open)]
+    if recipe.table.choices:
+        blocks += ["Left open by the paper, and what was chosen:", bullets(recipe.table.choices)]
     return "\n\n".join(blocks)

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from fedloom.papers.beside import lines, orders
+from fedloom.papers.compared_values import compare_orders, compare_values
 from fedloom.papers.gains import gains
-from fedloom.papers.measured import Measured
+from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 from reproduction_page.committed import PaperResults
 from reproduction_page.setting import setting_of
@@ -40,23 +40,23 @@ def tables_glance(paper: PaperResults) -> str:
         setting = re.sub(r"=\{[^}]{40,}\}", "={...}", setting_of(recipe, values))  # the table's section has all of it
         if any(value.stand_in for value in values):
             setting = f"other data, {setting}"
-        seeds = sorted({len(line.seeds) for line in lines(recipe, values) if line.run})
+        seeds = sorted({len(value.seeds) for value in compare_values(recipe, values) if value.was_run})
         cells = [recipe.table.title, setting, " or ".join(map(str, seeds))]
         table.append(_row([*cells, *_counted(count(recipe, values))]))
     return "\n".join(table)
 
 
-def count(recipe: Recipe, values: list[Measured]) -> Counter[str]:
+def count(recipe: Recipe, measurements: list[Measurement]) -> Counter[str]:
     """Count the verdicts of one table in one setting, if that is the paper's, its orders, and its printed gains."""
-    compared = lines(recipe, values)
+    compared = compare_values(recipe, measurements)
     counts: Counter[str] = Counter()
-    if all(value.comparable for value in values):
-        counts.update(line.verdict.word for line in compared if line.run)
+    if all(measurement.comparable for measurement in measurements):
+        counts.update(value.verdict.word for value in compared if value.was_run)
         counts["values compared"] = sum(counts[word] for word in _VERDICTS)
-    verdicts = [order.verdict.word for order in orders(compared) if order.found and order.found.enough]
+    verdicts = [order.verdict.word for order in compare_orders(compared) if order.agreement and order.agreement.enough]
     counts.update({"orders compared": len(verdicts), "orders reproduced": verdicts.count("order reproduced")})
     claimed = [gain for gain in gains(recipe, compared) if (gain.theirs or 0) > 0 and len(gain.ours) > 1]
-    counts.update({"gains claimed": len(claimed), "gains seen": sum(gain.seen == "ahead" for gain in claimed)})
+    counts.update({"gains claimed": len(claimed), "gains seen": sum(gain.outcome == "ahead" for gain in claimed)})
     return counts
 
 

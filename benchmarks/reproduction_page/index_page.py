@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedloom.papers.beside import lines
-from fedloom.papers.page import ratios_of
+from fedloom.papers.compared_values import compare_values
+from fedloom.papers.table_section import time_ratios
 from reproduction_page.committed import PaperResults
 from reproduction_page.glance import papers_glance
 
@@ -84,7 +84,7 @@ def index_page(papers: Sequence[PaperResults], estimates: Path) -> str:
 def _foreseen(papers: Sequence[PaperResults], estimates: Path) -> list[str]:
     """How many rows took what was estimated, within the factor that is promised."""
     measured = [table for paper in papers for table in paper.tables]
-    ratios = [ratio for table in measured for ratio in ratios_of(lines(*table)).values()]
+    ratios = [ratio for table in measured for ratio in time_ratios(compare_values(*table)).values()]
     if not ratios:
         return []
     history = estimates.read_text(encoding="utf-8") if estimates.exists() else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedloom.papers.page import bullets, markdown_of, table_blocks
+from fedloom.papers.table_section import bullets, markdown_of, table_blocks
 from reproduction_page.committed import PaperResults, PlannedHours
 from reproduction_page.cost_section import cost_section
 from reproduction_page.glance import tables_glance
@@ -23,7 +23,7 @@ def paper_page(paper: PaperResults, hours: PlannedHours) -> str:
         blocks += ["## At a glance", tables_glance(paper)]
     for recipe in paper.recipes.values():
         for values in (values for measured, values in paper.tables if measured is recipe):
-            section = table_blocks(recipe, values, setting_of(recipe, values), None, recipe.table.open)
+            section = table_blocks(recipe, values, setting_of(recipe, values), None, recipe.table.choices)
             blocks += [f"## {recipe.table.title}", markdown_of(section)]
             blocks += [JPEG] if has_cifar(recipe, columns(values)) else []
         for rows in (rows for measured, rows in paper.figures if measured is recipe):
@@ -31,7 +31,7 @@ def paper_page(paper: PaperResults, hours: PlannedHours) -> str:
             blocks += [JPEG] if has_cifar(recipe, {row["panel"] for row in rows}) else []
     if not paper.measured:
         blocks.append("No table has been run and committed yet.")
-    choices = next(iter(paper.recipes.values())).paper.open
+    choices = next(iter(paper.recipes.values())).paper.choices
     if choices:
         blocks += ["## Left open by the paper", "These choices hold for all tables and figures:", bullets(choices)]
     return "\n\n".join([*blocks, *_undrawn(paper), *_not_run(paper, hours)]) + "\n"
@@ -39,7 +39,7 @@ def paper_page(paper: PaperResults, hours: PlannedHours) -> str:
 
 def _undrawn(paper: PaperResults) -> list[str]:
     """What of the paper's figures no recipe draws, and why."""
-    lines = [f"| `{name}` | {text} |" for name, recipe in paper.recipes.items() for text in recipe.undrawn]
+    lines = [f"| `{name}` | {text} |" for name, recipe in paper.recipes.items() for text in recipe.not_drawn]
     return ["## Not drawn", "\n".join(["| name | not drawn |", "|---|---|", *lines])] if lines else []
 
 
@@ -50,7 +50,7 @@ def _not_run(paper: PaperResults, hours: PlannedHours) -> list[str]:
         if name in paper.in_papers_setting:
             continue
         planned = f"{recipe.cells} | {f'{hours.by_recipe[name]:,.1f}' if name in hours.by_recipe else '–'}"
-        if recipe.table.facts is not None:
+        if recipe.table.why_not_run is not None:
             planned = "nothing is run | –"
         lines.append(f"| `{name}` | {recipe.table.title} | {planned} |")
     if not lines:

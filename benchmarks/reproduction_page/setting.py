@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from fedloom.papers.measured import Measured
+from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 
 JPEG = "The images of CIFAR were JPEG files of quality 95 in all runs of this table, not the original pixels."
 
 
-def setting_of(recipe: Recipe, values: list[Measured]) -> str:
+def setting_of(recipe: Recipe, values: list[Measurement]) -> str:
     """What differs from the recipe, or "the paper's own"."""
     if values[0].changed:
         return values[0].changed
     return "the paper's own" + (", CIFAR from JPEG files of quality 95" if has_cifar(recipe, columns(values)) else "")
 
 
-def columns(values: list[Measured]) -> set[str]:
+def columns(values: list[Measurement]) -> set[str]:
     """The columns in which something was measured."""
     return {value.column for value in values}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedloom.papers.gains import Gain, in_words
-from fedloom.papers.page import number
+from fedloom.papers.gains import Gain, gain_texts
 from fedloom.papers.recipe import Recipe
+from fedloom.papers.table_section import number
 from fedloom.study.results import mean_std
-from reproduction_page.figure_rows import FigureRow, figure_section
+from reproduction_page.figure_rows import CsvRow, figure_section
 
 
-def sweep_section(recipe: Recipe, rows: Sequence[FigureRow]) -> str:
+def sweep_section(recipe: Recipe, rows: Sequence[CsvRow]) -> str:
     """Accuracy at each value of the axis, and its gain over the first value, seed by seed."""
     table_rows = []
     for panel, method in dict.fromkeys((row["panel"], row["row"]) for row in rows):
@@ -35,5 +35,5 @@ def _gain(x: str, by_seed: Mapping[str, float], first: str, baseline: Mapping[st
     if x == first or not seeds:
         return "–", "–", "–"
     gain = Gain(x, None, x, first, [by_seed[seed] - baseline[seed] for seed in seeds], None)
-    mean, interval, _ = in_words(gain)
-    return mean, interval, gain.seen
+    mean, interval, _ = gain_texts(gain)
+    return mean, interval, gain.outcome

@@ -25,7 +25,7 @@ CHANGED = ("scenario.source=digits", "model={name: mlp, hidden: [8]}", "rounds=1
 def _without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(cost, "cost", lambda config, by_method: cost.Cost(1.0, 1.0, 3600.0))
+    monkeypatch.setattr(cost, "run_cost", lambda config, by_method: cost.Cost(1.0, 1.0, 3600.0))
 
 
 def test_the_list_names_every_table_with_cells_data_and_hours(capsys: Any) -> None:
@@ -59,7 +59,7 @@ def test_a_row_that_cannot_be_tried_has_no_hours_instead_of_none_at_all(
             raise ConfigError("fedbn: no batch norm")
         return cost.Cost(1.0, 1.0, 3600.0)
 
-    monkeypatch.setattr(cost, "cost", refuse)
+    monkeypatch.setattr(cost, "run_cost", refuse)
     words = ("reproduce", "fedco2/table3", "--plan", "--only", "cifar10-pathological")
     code, out, err = call(capsys, *words)
     assert code == 0
@@ -191,7 +191,7 @@ def test_what_another_process_foresaw_meanwhile_stays(capsys: Any, monkeypatch: 
         Path("t/foreseen.json").write_text('{"mnist-practical/FedProx": 5.0, "mnist-practical/FedAvg": 6.0}')
         return cost.Cost(1.0, 1.0, 3600.0)
 
-    monkeypatch.setattr(cost, "cost", cost_while_another_writes)
+    monkeypatch.setattr(cost, "run_cost", cost_while_another_writes)
     words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
     assert call(capsys, *words, "--only", "mnist-practical/FedAvg", "--only", "mnist-practical/Local")[0] == 0
     told = json.loads(Path("t/foreseen.json").read_text())

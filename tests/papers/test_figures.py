@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.papers.figures import tidy
-from fedloom.papers.recipe import find
+from fedloom.papers.figures import figure_rows
+from fedloom.papers.recipe import find_recipe
 from fedloom.study.log import Row
 from fedloom.study.results import Result
 from toy_results import MakeResult
@@ -16,24 +16,24 @@ def test_a_sweep_has_its_axis_and_panels_of_single_clients(make_result: MakeResu
         (f"cifar10-practical-mu-{mu}", "FedDW"): [make_result("feddw", seed, [0.5 + mu / 1000]) for seed in (0, 1)]
         for mu in (0.01, 1, 100)
     }
-    rows = tidy(find("feddw/fig6"), done)
+    rows = figure_rows(find_recipe("feddw/fig6"), done)
     assert {(row["panel"], row["row"]) for row in rows} == {("CIFAR-10, practical", "FedDW")}
     assert [(row["x"], row["seed"], round(row["accuracy"], 3)) for row in rows[2:4]] == [(1, 0, 50.1), (1, 1, 50.1)]
     digits = make_result("fedavg", 0, [0.5], client_accuracies=(0.1, 0.2, 0.3, 0.4, 0.9))
-    mean, synthetic = tidy(find("fedco2/fig3"), {("alpha-0.7", "FedAvg"): [digits]})
+    mean, synthetic = figure_rows(find_recipe("fedco2/fig3"), {("alpha-0.7", "FedAvg"): [digits]})
     assert (mean["panel"], mean["x"], mean["accuracy"]) == ("mean over domains", 0.7, 50.0)
     assert (synthetic["panel"], synthetic["x"], synthetic["accuracy"]) == ("SynthDigits", 0.7, 40.0)
 
 
 def test_curves_of_a_run_of_one_domain_and_of_single_nets(make_result: MakeResult) -> None:
     run = make_result("fedavg", 0, (0.2, 0.4), client_accuracies=(0.1, 0.2, 0.3, 0.9))
-    whole = tidy(find("feddw/fig7"), {("cifar10-practical", "FedAvg"): [run]})
+    whole = figure_rows(find_recipe("feddw/fig7"), {("cifar10-practical", "FedAvg"): [run]})
     assert [(row["x"], row["accuracy"]) for row in whole] == [(1, 20.0), (2, 40.0)]
-    webcam = tidy(find("fedco2/fig2"), {("webcam", "FedAvg"): [run]})
+    webcam = figure_rows(find_recipe("fedco2/fig2"), {("webcam", "FedAvg"): [run]})
     assert [(row["x"], row["accuracy"]) for row in webcam] == [(1, 90.0), (2, 90.0)]
     online = Row(round=2, client=3, split="test", protocol=None, name="accuracy/online", value=0.6)
     run.rows.append(online)
-    nets = tidy(find("fedco2/fig2"), {("webcam", "Fed-CO2"): [run]})
+    nets = figure_rows(find_recipe("fedco2/fig2"), {("webcam", "Fed-CO2"): [run]})
     assert [(row["row"], row["accuracy"]) for row in nets][2:] == [("Fed-CO2, online net", 60.0)]
 
 
@@ -41,13 +41,13 @@ def test_bars_of_a_table_have_the_other_predictors_own_accuracy(make_result: Mak
     run = make_result("fedco2", 0, (0.5,))
     run.rows.append(Row(round=1, client=None, split="test", protocol=None, name="accuracy/online", value=0.45))
     alone = "Fed-CO2 (no intra and inter knowledge transfer)"
-    rows = tidy(find("fedco2/table10"), {("domainnet", alone): [run]})
+    rows = figure_rows(find_recipe("fedco2/table10"), {("domainnet", alone): [run]})
     assert [(row["row"], row["accuracy"]) for row in rows] == [(alone, 50.0), ("Online Model", 45.0)]
 
 
 def test_bars_of_domains_stand_beside_their_mean(make_result: MakeResult) -> None:
     run = make_result("fedco2", 0, (0.2, 0.5), client_accuracies=(0.1, 0.2, 0.3, 0.9))
-    rows = tidy(find("fedco2/fig7"), {("office", "Personalize BN"): [run]})
+    rows = figure_rows(find_recipe("fedco2/fig7"), {("office", "Personalize BN"): [run]})
     assert {(row["panel"], row["row"]) for row in rows} == {("Office-Caltech10", "Personalize BN")}
     assert [(row["group"], round(row["accuracy"], 1)) for row in rows] == [
         *(("mean", 50.0), ("Amazon", 10.0), ("Caltech", 20.0), ("DSLR", 30.0), ("WebCam", 90.0))
@@ -67,7 +67,7 @@ def test_costs_are_those_until_the_best_of_the_weakest(make_result: MakeResult) 
         ("cifar10-10-clients", "FedProto"): [run("fedproto", (0.1, 0.5, 0.4), 100)],
         ("cifar10-10-clients", "FedSSA"): [run("fedssa", (0.6, 0.7, 0.8), 1000)],
     }
-    weak, strong = tidy(find("fedssa/fig5"), done)
+    weak, strong = figure_rows(find_recipe("fedssa/fig5"), done)
     assert (weak["target"], weak["accuracy"], weak["bytes"], weak["flops"]) == (50.0, 40.0, 600, pytest.approx(6e6))
     assert (strong["target"], strong["accuracy"], strong["bytes"], strong["flops"]) == (50.0, 80.0, 3000, 3e6)
     assert (strong["panel"], strong["x"]) == ("CIFAR-10", "N=10, C=100 %")
@@ -79,10 +79,10 @@ def test_of_models_the_lowest_seed_is_measured(make_result: MakeResult, monkeypa
     monkeypatch.setattr(probes, "surface", lambda run: [{"x": 0.0, "y": 0.0, "loss": float(run.numbers["seed"])}])
     told: list[str] = []
     done = {("cifar10", "FedAvg"): [make_result("fedavg", seed) for seed in (4, 3)]}
-    (row,) = tidy(find("fedskc/fig1b"), done, told.append)
+    (row,) = figure_rows(find_recipe("fedskc/fig1b"), done, told.append)
     assert row == {"panel": "CIFAR-10, alpha 0.2", "row": "FedAvg", "seed": 3, "x": 0.0, "y": 0.0, "loss": 3.0}
     assert told == ["measuring FedAvg in cifar10, seed 3"]
 
 
 def test_nothing_done_is_no_row() -> None:
-    assert tidy(find("feddw/fig6"), {}) == []
+    assert figure_rows(find_recipe("feddw/fig6"), {}) == []

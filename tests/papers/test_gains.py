@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.papers.beside import lines
-from fedloom.papers.gains import Gain, gains, in_words
-from fedloom.papers.measured import measured
-from fedloom.papers.page import as_markdown
-from fedloom.papers.recipe import find
+from fedloom.papers.compared_values import compare_values
+from fedloom.papers.gains import Gain, gain_texts, gains
+from fedloom.papers.measurements import measure
+from fedloom.papers.recipe import find_recipe
+from fedloom.papers.table_section import as_markdown
 from fedloom.study.results import Result
 from toy_results import MakeResult
 
@@ -18,23 +18,23 @@ def runs(make_result: MakeResult, method: str, *accuracies: float, first: int = 
 
 
 def test_gains_are_paired_by_seed(make_result: MakeResult) -> None:
-    recipe, column = find("feddw/table1"), "mnist-practical"
+    recipe, column = find_recipe("feddw/table1"), "mnist-practical"
     done = {
         (column, "FedAvg"): runs(make_result, "fedavg", 0.50, 0.70, 0.90),
         (column, "FedDW"): runs(make_result, "feddw", 0.51, 0.72, 0.93),  # far below the spread, ahead on every seed
         (column, "FedDW [sound]"): runs(make_result, "feddw", 0.73, 0.89, 0.1, first=1),  # seed 3 has no partner
         (column, "FedProx"): runs(make_result, "fedprox", 0.4),
     }
-    values = measured(recipe, done, {})
-    found = {gain.row: gain for gain in gains(recipe, lines(recipe, values))}
+    values = measure(recipe, done, {})
+    found = {gain.row: gain for gain in gains(recipe, compare_values(recipe, values))}
     assert set(found) == {"FedDW", "FedDW [sound]", "FedProx"}
     assert found["FedDW"].ours == pytest.approx([1, 2, 3])
     assert found["FedDW"].theirs == pytest.approx(99.52 - 99.31)
-    assert found["FedDW"].seen == "no difference seen"  # 2 +- 4.303 / sqrt(3)
-    assert in_words(found["FedDW"]) == ("+2.00", "-0.48 to +4.48", "+0.21")
+    assert found["FedDW"].outcome == "no difference seen"  # 2 +- 4.303 / sqrt(3)
+    assert gain_texts(found["FedDW"]) == ("+2.00", "-0.48 to +4.48", "+0.21")
     assert found["FedDW [sound]"].ours == pytest.approx([3, -1])
     assert found["FedDW [sound]"].theirs is None
-    assert (found["FedProx"].seen, in_words(found["FedProx"])[1]) == ("one seed", "–")
+    assert (found["FedProx"].outcome, gain_texts(found["FedProx"])[1]) == ("one seed", "–")
     page = as_markdown(recipe, values, "the paper's own setting")
     row = next(line for line in page.partition("Gains in points")[2].splitlines() if "| FedDW  " in line)
     assert [cell.strip() for cell in row.split("|")[1:-1]] == [
@@ -44,26 +44,26 @@ def test_gains_are_paired_by_seed(make_result: MakeResult) -> None:
 
 @pytest.mark.parametrize(("ours", "seen"), [([1.0, 1.1, 1.2], "ahead"), ([-1.0, -1.1, -1.2], "behind")])
 def test_a_gain_is_seen_where_its_interval_leaves_out_zero(ours: list[float], seen: str) -> None:
-    assert Gain("cifar10", None, "FedDW", "FedAvg", ours, None).seen == seen
+    assert Gain("cifar10", None, "FedDW", "FedAvg", ours, None).outcome == seen
 
 
 def test_without_the_plain_method_there_is_no_gain(make_result: MakeResult) -> None:
-    recipe = find("feddw/table1")
-    values = measured(recipe, {("mnist-practical", "FedDW"): runs(make_result, "feddw", 0.5, 0.6)}, {})
-    assert gains(recipe, lines(recipe, values)) == []
+    recipe = find_recipe("feddw/table1")
+    values = measure(recipe, {("mnist-practical", "FedDW"): runs(make_result, "feddw", 0.5, 0.6)}, {})
+    assert gains(recipe, compare_values(recipe, values)) == []
     assert "Gains in points" not in as_markdown(recipe, values, "the paper's own setting")
 
 
 def test_gains_are_of_accuracies_alone(make_result: MakeResult) -> None:
-    recipe = find("fedsc/table3")  # accuracy, and rounds to a target
+    recipe = find_recipe("fedsc/table3")  # accuracy, and rounds to a target
     done = {
         ("cifar10", "FedAvg"): runs(make_result, "fedavg", 0.9, 0.9),
         ("cifar10", "FedSC"): runs(make_result, "fedsc", 0.9, 0.9),
     }
-    found = lines(recipe, measured(recipe, done, {}))
-    assert len({line.metric for line in found if line.run}) > 1
+    found = compare_values(recipe, measure(recipe, done, {}))
+    assert len({line.metric for line in found if line.was_run}) > 1
     (gain,) = gains(recipe, found)
-    assert gain.seen == "no difference seen"
+    assert gain.outcome == "no difference seen"
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_gains_are_of_accuracies_alone(make_result: MakeResult) -> None:
     ],
 )
 def test_every_row_knows_what_its_gain_is_over(table: str, row: str, over: str | None) -> None:
-    assert find(table).over(row) == over
+    assert find_recipe(table).baseline_of(row) == over

@@ -16,14 +16,14 @@ import torch
 
 from fedloom.data import Dataset
 from fedloom.data.sources.source import Splits
-from fedloom.papers.measured import accuracy
+from fedloom.papers.measurements import accuracy
 from fedloom.papers.recipe import Recipe, recipes
 from fedloom.papers.shapes import Shape, shape_of
 from fedloom.study.config import RunConfig, parse
 from fedloom.study.run import run
 from fedloom.study.studies.plan import Cell, laid
 
-RUN = [recipe for recipe in recipes().values() if recipe.table.facts is None]
+RUN = [recipe for recipe in recipes().values() if recipe.table.why_not_run is None]
 # What runs in place of a large net; where that has batch norm, so has this.
 SMALLER: dict[str, Any] = {
     "resnet8": "lenet5-bn",
@@ -65,7 +65,7 @@ def one_round(recipe: Recipe, cell: Cell) -> None:
     assert (result.numbers["method"], result.numbers["rounds"]) == (cell.config.method, 1)
     for key in ("protocol", "select"):
         assert result.numbers[key] == getattr(cell.config.evaluation, key)
-    for predictor in ("", *(name for row, name in recipe.table.beside.values() if row == cell.method)):
+    for predictor in ("", *(name for row, name in recipe.table.predictor_rows.values() if row == cell.method)):
         found = accuracy(recipe, result, predictor)
         assert found is not None
         assert 0 <= found <= 100

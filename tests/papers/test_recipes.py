@@ -15,10 +15,10 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.data.sources.source import SOURCES
 from fedloom.methods import METHODS
-from fedloom.papers.measured import VARIANT
-from fedloom.papers.recipe import Recipe, Scale, find, recipes
+from fedloom.papers.measurements import VARIANT
+from fedloom.papers.recipe import Recipe, Scale, find_recipe, recipes
 from fedloom.papers.shapes import shape_of, stand_in
-from fedloom.papers.values import names, printed
+from fedloom.papers.values import file_names, printed_values
 from fedloom.study.setup import Setup
 from fedloom.study.studies.plan import Cell
 
@@ -37,7 +37,7 @@ FIGURES = {
     "fedssa": [*range(3, 12)],
 }
 ALL = list(recipes().values())
-RUN = [recipe for recipe in ALL if recipe.table.facts is None]
+RUN = [recipe for recipe in ALL if recipe.table.why_not_run is None]
 # Files of values that are of figures, or of sentences.
 NO_TABLES = {"feddw_text_claims", "fedssa_text_claims", *(f"fedco2_githistory_fig{n}" for n in (2, 4, 7))}
 
@@ -45,7 +45,7 @@ NO_TABLES = {"feddw_text_claims", "fedssa_text_claims", *(f"fedco2_githistory_fi
 @cache
 def settings(name: str) -> dict[str, Cell]:
     """A cell of seed 0 for each setting of a study."""
-    return {cell.setting: cell for cell in reversed(find(name).study().cells) if cell.config.seed == 0}
+    return {cell.setting: cell for cell in reversed(find_recipe(name).study().cells) if cell.config.seed == 0}
 
 
 def test_every_table_and_figure_with_data_is_named() -> None:
@@ -53,13 +53,13 @@ def test_every_table_and_figure_with_data_is_named() -> None:
     figures = [f"{paper}/fig{n}" for paper, numbers in FIGURES.items() for n in numbers]
     assert sorted(recipes()) == sorted(tables + figures)
     with pytest.raises(ConfigError, match="did you mean 'feddw/table1'"):
-        find("feddw/tabel1")
+        find_recipe("feddw/tabel1")
 
 
 def test_every_file_of_values_is_used_and_whole() -> None:
-    assert {recipe.table.values for recipe in ALL if recipe.table.kind == "table"} == set(names()) - NO_TABLES
+    assert {recipe.table.values for recipe in ALL if recipe.table.kind == "table"} == set(file_names()) - NO_TABLES
     rows = 0
-    for name in names():
+    for name in file_names():
         text = (files("fedloom.papers") / "values" / f"{name}.csv").read_text()
         rows += len(list(csv.DictReader(text.splitlines())))
     assert rows == 1696
@@ -77,7 +77,7 @@ def test_every_printed_value_has_its_column_and_its_row(recipe: Recipe) -> None:
     for value in recipe.values:
         averaged = value.column.endswith("| AVG")
         assert averaged or recipe.column(value.column), value.column
-        assert value.method in {*recipe.rows, *recipe.table.beside}, value.method
+        assert value.method in {*recipe.rows, *recipe.table.predictor_rows}, value.method
         assert value.domain in (None, "Avg") or value.domain.casefold() in domains(recipe, value.column)
     drawn = recipe.table.kind != "table"
     assert drawn or {recipe.column(value.column) for value in recipe.values} >= set(recipe.table.columns)
@@ -104,10 +104,10 @@ def test_every_cell_is_a_valid_run(recipe: Recipe, scale: str) -> None:
 
 def test_a_seed_is_no_number_of_seeds() -> None:
     with pytest.raises(ConfigError, match="seeds = 20240101: more than 10,000"):
-        find("feddw/table1").study(seeds=20240101)
+        find_recipe("feddw/table1").study(seeds=20240101)
 
 
-@pytest.mark.parametrize("recipe", [r for r in ALL if r.table.facts], ids=lambda r: r.name)
+@pytest.mark.parametrize("recipe", [r for r in ALL if r.table.why_not_run], ids=lambda r: r.name)
 def test_tables_of_facts_say_why_nothing_is_run(recipe: Recipe) -> None:
     with pytest.raises(ConfigError, match="nothing is run"):
         recipe.study()
@@ -143,38 +143,38 @@ def test_no_method_refuses_its_net_and_none_is_another_one_all_along(scale: Scal
 
 
 def test_keys_of_a_call_lie_on_top_of_columns_and_rows() -> None:
-    assert {cell.config.rounds for cell in find("feddw/table3").study(keys={"rounds": 7}).cells} == {7}
-    models = {cell.config.model for cell in find("fedco2/table3").study(keys={"model": "lenet5-bn"}).cells}
+    assert {cell.config.rounds for cell in find_recipe("feddw/table3").study(keys={"rounds": 7}).cells} == {7}
+    models = {cell.config.model for cell in find_recipe("fedco2/table3").study(keys={"model": "lenet5-bn"}).cells}
     assert models == {"lenet5-bn"}
-    parts = {cell.method: cell.config for cell in find("fedsc/table4").study(keys={"fedsc": {"tau": 0.5}}).cells}
+    parts = {cell.method: cell.config for cell in find_recipe("fedsc/table4").study(keys={"fedsc": {"tau": 0.5}}).cells}
     assert (parts["RPCL"].build_method().options.tau, parts["RPCL"].build_method().options.cpdr) == (0.5, "off")
 
 
 def test_what_the_specs_fix() -> None:
     """Facts of the papers that no config file holds: rows that switch parts off."""
-    ablation = find("fedsc/table4").study().cells
+    ablation = find_recipe("fedsc/table4").study().cells
     by_row = {cell.method: cell.config.build_method().options for cell in ablation if cell.config.method == "fedsc"}
     assert (by_row["RPCL"].cpdr, by_row["RPCL"].lambda_rpcl) == ("off", 1)
     assert (by_row["CPDR"].cpdr, by_row["CPDR"].lambda_rpcl) == ("l1", 0)
-    parts = {cell.method: cell.config.build_method().options for cell in find("fedskc/table5").study().cells}
+    parts = {cell.method: cell.config.build_method().options for cell in find_recipe("fedskc/table5").study().cells}
     assert [(parts[row].gda, parts[row].gpr) for row in parts if row != "FedAvg (no module)"] == [
         ("fedavg", "off"),
         ("paper", "off"),
         ("fedavg", "paper"),
         ("paper", "paper"),
     ]
-    own = [cell for cell in find("feddw/table1").study().cells if cell.method == "FedDW"]
+    own = [cell for cell in find_recipe("feddw/table1").study().cells if cell.method == "FedDW"]
     mus = {cell.setting: cell.config.build_method().options.mu for cell in own}
     assert mus["cifar100-practical"] == 10
     assert mus["cifar10-practical"] == 0.1
-    split = {cell.setting: cell for cell in find("feddw/table2").study().cells if cell.method == "FedRep"}
+    split = {cell.setting: cell for cell in find_recipe("feddw/table2").study().cells if cell.method == "FedRep"}
     bodies = {name: cell.config.build_method().options.body_epochs for name, cell in split.items()}
     assert (bodies["cifar10"], bodies["25-rounds"], bodies["125-rounds"]) == (4, 9, 1)  # and one of the head
-    moon = {cell.setting: cell for cell in find("fedsc/table3").study().cells if cell.method == "MOON"}
+    moon = {cell.setting: cell for cell in find_recipe("fedsc/table3").study().cells if cell.method == "MOON"}
     assert {name: cell.config.build_method().options.mu for name, cell in moon.items()} == {"cifar10": 5, "cifar100": 1}
-    bare = {cell.method for cell in find("fedco2/table1").study().cells if "fc_norm" in str(cell.config.model)}
+    bare = {cell.method for cell in find_recipe("fedco2/table1").study().cells if "fc_norm" in str(cell.config.model)}
     assert bare == {"FedPer", "MOON", "FedRoD"}
-    over = [cell.config for cell in find("feddw/table4").study().cells if cell.method.endswith("+DW")]
+    over = [cell.config for cell in find_recipe("feddw/table4").study().cells if cell.method.endswith("+DW")]
     assert {config.build_method().options.dw_mu for config in over} == {10}  # as for CIFAR-100 in Table I
     assert over[0].preset == "feddw"
 
@@ -207,8 +207,8 @@ def test_rows_of_released_code_train_as_those_of_the_paper(recipe: Recipe) -> No
 
 
 def test_values_are_read_as_printed() -> None:
-    first = printed("feddw_table1_accuracy")[0]
+    first = printed_values("feddw_table1_accuracy")[0]
     assert (first.method, first.column, first.domain) == ("FedAvg", "MNIST | practical", None)
     assert (first.metric, first.value, first.std) == ("acc_pct", 99.31, 0.2)
-    domain = printed("fedco2_table01")[0]
+    domain = printed_values("fedco2_table01")[0]
     assert (domain.column, domain.domain, domain.value) == ("Office-Caltech10 | feature-skew", "Amazon", 54.9)

@@ -13,7 +13,7 @@ import yaml
 from fedloom.core.errors import ConfigError
 from fedloom.data.client_splits import hold_out
 from fedloom.data.views import Views
-from fedloom.papers.recipe import find
+from fedloom.papers.recipe import find_recipe
 from fedloom.study.config import parse
 from fedloom.study.ready import Ready, find_config, find_ready, ready_configs
 
@@ -96,7 +96,7 @@ def test_a_setting_of_a_figure_alone_is_one_of_its_recipe() -> None:
     for ready in OF_FIGURES:
         number = re.match(r"[\w-]+, Fig\. (\d+)", ready.summary)
         assert number is not None
-        columns = find(f"{ready.name.split('/')[0]}/fig{number[1]}").table.columns.values()
+        columns = find_recipe(f"{ready.name.split('/')[0]}/fig{number[1]}").table.columns.values()
         assert ready.name in {column.get("config") for column in columns}
 
 

@@ -55,14 +55,14 @@ def _named(part: Part, folder: Path) -> Part:
 
 
 def _beside(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> Part:
-    from fedloom.papers.measured import read_measured
-    from fedloom.papers.page import as_part
-    from fedloom.papers.recipe import find
+    from fedloom.papers.measurements import read_measurements
+    from fedloom.papers.recipe import find_recipe
+    from fedloom.papers.table_section import as_part
 
     try:
         told = parse_json((folder / _REPRODUCED).read_text(encoding="utf-8"))
-        found = read_measured(folder / VALUES) if (folder / VALUES).exists() else []
-        return as_part(find(told["name"]), found, told["setting"], failed)
+        found = read_measurements(folder / VALUES) if (folder / VALUES).exists() else []
+        return as_part(find_recipe(told["name"]), found, told["setting"], failed)
     except (ValueError, KeyError, TypeError) as error:
         why = " ".join(str(error).split())
         raise RunFolderError(

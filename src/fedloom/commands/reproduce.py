@@ -48,7 +48,7 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run a published table or figure again: ours beside theirs, with a verdict for every value, or drawn."""
-    from fedloom.papers.recipe import find
+    from fedloom.papers.recipe import find_recipe
     from fedloom.study.config import load
 
     if scale not in ("full", "small"):
@@ -59,15 +59,15 @@ def reproduce(
             raise ConfigError("name a table, e.g. feddw/table1, or ask for all with --list")
         show_all(chosen, as_json)
         return
-    recipe = find(name)
+    recipe = find_recipe(name)
     study = recipe.study(chosen, seeds, load(None, overrides or ()))
     folder = out or Path("runs") / f"{name.replace('/', '-')}-{scale}"
     cells = study.chosen(only or ())
     if plan:
         show_cost(recipe, study, cells, folder, chosen, as_json)
         return
-    from fedloom.papers.data import refuse_missing
-    from fedloom.papers.figures import OF_MODELS
+    from fedloom.papers.figures import MODEL_FIGURES
+    from fedloom.papers.missing_data import refuse_missing
     from fedloom.study.shortage import stopped_by_full_disk
     from fedloom.study.studies.place import Place
     from fedloom.study.studies.reuse import reusable
@@ -78,7 +78,7 @@ def reproduce(
     place.check(study)
     kept = {cell.folder for other in reuse or () for cell in reusable(place, cells, other)}
     kept |= {cell.folder for cell in cells if place.finished(cell.folder)}
-    refuse_missing([cell for cell in cells if cell.folder not in kept or recipe.table.kind in OF_MODELS])
+    refuse_missing([cell for cell in cells if cell.folder not in kept or recipe.table.kind in MODEL_FIGURES])
     if not allow_mixed:
         refuse_other_versions(study, place, cells)
     with stopped_by_full_disk(folder):
@@ -99,22 +99,27 @@ def reproduce(
 def show_all(scale: Scale, as_json: bool) -> None:
     """Every table with its cells, the data it needs, and core hours on this machine."""
     from fedloom.papers.cost import study_cost
-    from fedloom.papers.data import missing, sources
+    from fedloom.papers.missing_data import missing_sources, source_names
     from fedloom.papers.recipe import recipes
 
     told: list[dict[str, Any]] = []
     for name, recipe in recipes().items():
-        row: dict[str, Any] = {"name": name, "title": f"{recipe.paper.paper}, {recipe.table.title}"}
-        if recipe.table.facts is not None:
-            told.append(row | {"cells": 0, "data": "", "missing": [], "hours": 0.0, "facts": recipe.table.facts})
+        row: dict[str, Any] = {"name": name, "title": f"{recipe.paper.title}, {recipe.table.title}"}
+        if recipe.table.why_not_run is not None:
+            told.append(row | {"cells": 0, "data": "", "missing": [], "hours": 0.0, "facts": recipe.table.why_not_run})
             continue
         cells = recipe.study(scale).cells
         say(f"{name}: a trial of its networks")
-        cost = study_cost(cells, by_method=False, tell=say)
+        cost = study_cost(cells, by_method=False, progress=say)
         hours = sum(one.seconds for one in cost.values()) / 3600
         told.append(
             row
-            | {"cells": len(cells), "data": ", ".join(sources(cells)), "missing": list(missing(cells)), "hours": hours}
+            | {
+                "cells": len(cells),
+                "data": ", ".join(source_names(cells)),
+                "missing": list(missing_sources(cells)),
+                "hours": hours,
+            }
         )
     if as_json:
         from fedloom.study.environment import describe, in_words
@@ -135,13 +140,13 @@ def show_all(scale: Scale, as_json: bool) -> None:
 def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path, scale: Scale, as_json: bool) -> None:
     """Rows of the table with their cells, hours on this machine, how far they are, and what data are missing."""
     from fedloom.papers.cost import study_cost
-    from fedloom.papers.data import missing
+    from fedloom.papers.missing_data import missing_sources
     from fedloom.study.studies.place import Place
 
     place = Place(folder)
     place.check(study)
-    absent = missing(cells)
-    cost = study_cost(cells, tell=say)
+    absent = missing_sources(cells)
+    cost = study_cost(cells, progress=say)
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
@@ -149,11 +154,11 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
     total = sum(row["hours"] or 0.0 for row in rows)
     unknown = sum(row["hours"] is None for row in rows)
     if as_json:
-        told = {"name": recipe.name, "scale": scale, "says": recipe.says(scale), "rows": rows, "hours": total}
-        print_json(told | {"missing": absent, "open": list(recipe.open)})
+        told = {"name": recipe.name, "scale": scale, "says": recipe.scale_text(scale), "rows": rows, "hours": total}
+        print_json(told | {"missing": absent, "open": list(recipe.choices)})
         return
     console = console_of(as_json)
-    console.print(f"{recipe.paper.paper}, {recipe.table.title}\nscale: {recipe.says(scale)}", markup=False)
+    console.print(f"{recipe.paper.title}, {recipe.table.title}\nscale: {recipe.scale_text(scale)}", markup=False)
     for row in rows:
         hours = "no estimate" if row["hours"] is None else f"{row['hours']:,.2f} h"
         line = f"{row['cells']:>3} cells, {row['done']:>3} done {hours:>11}  {row['name']}"
@@ -181,7 +186,7 @@ def foresee(cells: Sequence[Cell], place: Place) -> None:
     new = {cell.group: cell for cell in cells if cell.group not in there}
     if new:
         say(f"how long {len(new)} rows will take: trials of their networks")
-        cost = study_cost(list(new.values()), tell=say)
+        cost = study_cost(list(new.values()), progress=say)
         found = {name: round(cost[cell.name].seconds, 1) for name, cell in new.items() if cell.name in cost}
         with place.locked():
             write_atomic(place.path / _FORESEEN, json_text(found | foreseen(place.path), indent=1))
@@ -212,9 +217,9 @@ def write_beside(
     ours beside theirs, as Markdown, and what was measured, as CSV. Raises `ConfigError` for cells of different versions
     of fedloom, unless `allow_mixed`."""
     from fedloom.core.files import write_atomic
-    from fedloom.papers.figures import tidy
-    from fedloom.papers.measured import measured, measured_csv
-    from fedloom.papers.page import as_markdown
+    from fedloom.papers.figures import figure_rows
+    from fedloom.papers.measurements import measure, measurements_csv
+    from fedloom.papers.table_section import as_markdown
     from fedloom.report.figures import save
     from fedloom.study.studies.place import Place, read
     from fedloom.study.studies.work import done_of, failed_of, outcome
@@ -229,20 +234,20 @@ def write_beside(
     if not done:
         return
     words = recipe.changing(overrides, scale)
-    told = [recipe.says(scale)] if scale == "small" else []
+    told = [recipe.scale_text(scale)] if scale == "small" else []
     told += [f"with {' '.join(words)}"] if words else []
     changed, kind = ", ".join(told), recipe.table.kind
-    setting = changed or recipe.says(scale)
+    setting = changed or recipe.scale_text(scale)
     keep_recipe(folder, recipe, setting)
-    rows = [row | {"changed": changed} for row in tidy(recipe, done, say)]
+    rows = [row | {"changed": changed} for row in figure_rows(recipe, done, say)]
     written = save("bars" if kind == "table" else kind, rows, folder, recipe.table.axis)
     say(f"figure: {', '.join(map(str, written))}")
-    for text in recipe.undrawn:
+    for text in recipe.not_drawn:
         say(f"not drawn: {text}")
     if kind != "table":
         return
     own = scale == "full" and not recipe.beyond(words)
-    found = measured(recipe, done, foreseen(folder), changed, own)
+    found = measure(recipe, done, foreseen(folder), changed, own)
     write_atomic(folder / "reproduced.md", as_markdown(recipe, found, setting, failed_of(whole, ended)))
-    write_atomic(folder / VALUES, measured_csv(found))
+    write_atomic(folder / VALUES, measurements_csv(found))
     say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / VALUES}")

@@ -14,7 +14,7 @@ from pydantic import Field
 from fedloom.core.errors import ConfigError, nearest, shown
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
-from fedloom.papers.values import Printed, printed
+from fedloom.papers.values import PrintedValue, printed_values
 from fedloom.study.config import load
 from fedloom.study.execution_keys import changes_numbers
 from fedloom.study.sections import Section
@@ -23,23 +23,27 @@ from fedloom.study.studies.plan import OF_STUDIES, Study, laid, parse_study
 Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
 Keys = dict[str, Any]
-_OF_A_COLUMN = ("of", "panel", "x", "client", "domains", "small")
-_UNDRAWN = "Not drawn:"
+_COLUMN_KEYS = ("printed", "panel", "x", "client", "domains", "small")  # the others are config keys
+_NOT_DRAWN = "Not drawn:"
 
 
 class Small(Section):
-    """A reduction: what it is in words, and what it does to single rows; the keys that make it, rows that it leaves out
-    by patterns of columns, and how many seeds."""
+    """The reduction of a paper's tables to small scale.
 
-    says: str
-    rows: dict[str, str] = Field(default_factory=dict)
+    - reduction: what it is, in words. row_notes: what it does to single rows, by row.
+    - keys: the config keys that make it. seeds: how many seeds are run.
+    - left_out: rows that are not run at this scale, each with patterns of columns.
+    """
+
+    reduction: str
+    row_notes: dict[str, str] = Field(default_factory=dict)
     keys: Keys
-    without: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    left_out: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seeds: int = Field(3, ge=1)
 
 
 class Points(Section):
-    """How vectors are embedded: the keywords of `papers.probes.points`, where they are explained."""
+    """How vectors are embedded: the keyword arguments of `papers.probes.points`, which explains them."""
 
     space: Literal["features", "scores"] = "features"
     unit: bool = False
@@ -48,17 +52,25 @@ class Points(Section):
 
 
 class Table(Section):
-    """One table, or the runs of a figure. `columns`: settings of its study by name, each with `without` (rows that are
-    not run there) and `small` (its part of the reduction), and in a table `of` (data set and setting as printed), in a
-    figure `panel`, `x`, `client` (whose accuracy is drawn) and `domains` (clients in order that have bars of their
-    own). `kind`: a table, or what is drawn: accuracy by round (curves), by the `axis` of a sweep, of single clients, as
-    bars, or against its costs (`x`: the setting); or of trained models t-SNE (`points`), SL and CR matrices
-    (relations), class weight norms, or loss surfaces. `rows`: those of the paper's rows that it has (None: all), or
-    `only`: rows of its own. `with`: keys on top of a row. `beside`: rows that are another predictor of a row's run.
-    `further`: panels of a sweep that show one client alone, by name. `baseline`: the row that gains are over, where
-    FedAvg's, or that of local training, is not. `pooled`: accuracy is over all clients' test samples together, not the
-    mean over clients. `small`: its part of the reduction, and `says`: the reduction in words, where these are not the
-    paper's. `facts`: why nothing is run. `open`: what the paper leaves open, and what was chosen."""
+    """One table, or the runs of a figure.
+
+    - kind: a table, or what a figure draws: accuracy by round (curves), by the `axis` of a sweep, of single clients
+      (clients), as bars, or against its costs; or of trained models t-SNE (points), FedDW's SL and CR matrices
+      (relations), class weight norms (norms), or a loss surface.
+    - values: the file of printed values. seeds: how many seeds are run.
+    - columns: settings of the study by name, as config keys. Besides these a column may have `without` (rows that are
+      not run there) and `small` (its part of the reduction). In a table `printed` is the data set and setting as
+      printed. In a figure `panel`, `x`, `client` (whose accuracy is drawn) and `domains` (clients in order that have
+      bars of their own) say where it is drawn.
+    - rows: which of the paper's rows the table has (None: all). own_rows: rows of its own, in place of these.
+      row_overrides: config keys on top of a row. predictor_rows: rows that are another predictor of a row's run.
+    - client_panels: panels of a sweep that show one client alone, by name.
+    - baseline: the row that gains are over, where this is neither FedAvg nor local training.
+    - pooled: accuracy is over all clients' test samples together, and not the mean over clients.
+    - small: the table's part of the reduction. reduction: that in words, where it is not the paper's.
+    - why_not_run: why nothing is run.
+    - choices: what the paper leaves open, and what was chosen.
+    """
 
     title: str
     kind: Kind = "table"
@@ -67,25 +79,30 @@ class Table(Section):
     seeds: int = Field(3, ge=1)
     columns: dict[str, Keys] = Field(default_factory=dict)
     rows: tuple[str, ...] | None = None
-    only: dict[str, Keys] = Field(default_factory=dict)
-    over: dict[str, Keys] = Field(default_factory=dict, alias="with")
-    beside: dict[str, tuple[str, str]] = Field(default_factory=dict)
-    further: dict[str, int] = Field(default_factory=dict)
+    own_rows: dict[str, Keys] = Field(default_factory=dict)
+    row_overrides: dict[str, Keys] = Field(default_factory=dict)
+    predictor_rows: dict[str, tuple[str, str]] = Field(default_factory=dict)
+    client_panels: dict[str, int] = Field(default_factory=dict)
     points: Points = Points()
     baseline: str | None = None
     pooled: bool = False
-    facts: str | None = None
-    says: str | None = None
+    why_not_run: str | None = None
+    reduction: str | None = None
     small: Keys = Field(default_factory=dict)
-    open: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
 class Paper(Section):
-    """A paper: its rows as keys of methods, what holds for all its tables, and the tables. `searched`: keys of which it
-    tried several values and prints the best result; another one of them is the paper's setting as well."""
+    """A paper: its tables and figures, and what holds for all of them.
 
-    paper: str
-    open: tuple[str, ...] = ()
+    - rows: config keys by the name of a printed row.
+    - searched: config keys of which the paper tried several values and prints the best result. Each of these values
+      belongs to the paper's setting.
+    - choices: what the paper leaves open, and what was chosen.
+    """
+
+    title: str
+    choices: tuple[str, ...] = ()
     searched: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     rows: dict[str, Keys]
     small: Small
@@ -103,137 +120,150 @@ class Recipe:
 
     @property
     def rows(self) -> dict[str, Keys]:
-        """What is run, by the label of its row."""
-        rows = self.table.only
+        """Config keys of what is run, by the label of its row."""
+        rows = self.table.own_rows
         if not rows:
             names = self.paper.rows if self.table.rows is None else self.table.rows
-            rows = {name: laid(self.paper.rows[name], self.table.over.get(name, {})) for name in names}
+            rows = {name: laid(self.paper.rows[name], self.table.row_overrides.get(name, {})) for name in names}
         return {name: self._with_preset(keys) for name, keys in rows.items()}
 
-    def over(self, row: str) -> str | None:
-        """The row that a row's gain is over: with a wrapper the one without it, as MOON for MOON+DW, else the plain
-        one: the table's `baseline`, its FedAvg, or its local training. None for the plain one itself."""
-        by_method = {keys["method"]: name for name, keys in reversed(self.rows.items())}
-        plain = self.table.baseline or by_method.get("fedavg") or by_method.get("local")
-        method = self.rows.get(row, {"method": ""})["method"].rpartition("+")[0]
-        found = by_method.get(method, plain)
-        return None if found == row else found
-
-    def _with_preset(self, keys: Keys) -> Keys:
-        """A method's preset of this paper's name holds the options with which the paper ran it."""
-        home, kind = self.name.partition("/")[0], METHODS.get(keys["method"])
-        return {"preset": home, **keys} if home in kind.presets else keys
+    @property
+    def values(self) -> tuple[PrintedValue, ...]:
+        """The values that the table prints."""
+        return () if self.table.values is None else printed_values(self.table.values)
 
     @property
-    def values(self) -> tuple[Printed, ...]:
-        """What the table prints."""
-        return () if self.table.values is None else printed(self.table.values)
-
-    @property
-    def open(self) -> tuple[str, ...]:
+    def choices(self) -> tuple[str, ...]:
         """What the paper leaves open, and what was chosen."""
-        return self.paper.open + self.table.open
+        return self.paper.choices + self.table.choices
 
     @property
     def cells(self) -> int:
-        """How many cells its study has at full scale."""
+        """The number of cells of its study at full scale."""
         columns = self.table.columns.values()
         return self.table.seeds * sum(len(self.rows) - len(column.get("without", [])) for column in columns)
 
     @property
-    def undrawn(self) -> list[str]:
+    def not_drawn(self) -> list[str]:
         """What of the paper's figure is not drawn, and why."""
-        said = (*([] if self.table.facts is None else [self.table.facts]), *self.table.open)
-        return [text.removeprefix(_UNDRAWN).strip() for text in said if text.startswith(_UNDRAWN)]
+        texts = (*filter(None, [self.table.why_not_run]), *self.table.choices)
+        return [text.removeprefix(_NOT_DRAWN).strip() for text in texts if text.startswith(_NOT_DRAWN)]
 
-    def column(self, of: str) -> str | None:
-        """The setting of the study that stands for a printed column."""
-        return next((name for name, keys in self.table.columns.items() if keys.get("of") == of), None)
+    def baseline_of(self, row: str) -> str | None:
+        """Name the row that a row's gain is over.
 
-    def says(self, scale: Scale) -> str:
-        """The scale in words."""
+        With a wrapper it is the row without it, as MOON for MOON+DW. Else it is the plain row: the table's `baseline`,
+        FedAvg, or local training. Returns None for the plain row itself.
+        """
+        by_method = {keys["method"]: name for name, keys in reversed(self.rows.items())}
+        plain = self.table.baseline or by_method.get("fedavg") or by_method.get("local")
+        unwrapped = self.rows.get(row, {"method": ""})["method"].rpartition("+")[0]
+        baseline = by_method.get(unwrapped, plain)
+        return None if baseline == row else baseline
+
+    def column(self, printed: str) -> str | None:
+        """Name the setting of the study that stands for a printed column."""
+        return next((name for name, keys in self.table.columns.items() if keys.get("printed") == printed), None)
+
+    def scale_text(self, scale: Scale) -> str:
+        """Describe the scale in words."""
         if scale == "full":
             return "the paper's own setting"
         small = self.paper.small
-        of_rows = (text for row, text in small.rows.items() if row in self.rows)
-        return "; ".join([self.table.says or small.says, *of_rows])
+        notes = (text for row, text in small.row_notes.items() if row in self.rows)
+        return "; ".join([self.table.reduction or small.reduction, *notes])
 
-    def changing(self, words: Sequence[str], scale: Scale = "full") -> list[str]:
-        """Those of `key=value` words that can change a number at this scale: no engine, and no value that all cells
-        have already."""
-        keys = {word: word.partition("=")[0] for word in words}
-        asked = [word for word, key in keys.items() if changes_numbers(key) and not key.startswith("scenario.path")]
-        cells = self._folders(scale) if asked else set()
-        return [word for word in asked if self._folders(scale, word) != cells]
+    def changing(self, overrides: Sequence[str], scale: Scale = "full") -> list[str]:
+        """Keep the `key=value` overrides that can change a number at this scale.
 
-    def beyond(self, words: Sequence[str]) -> list[str]:
-        """Those of such words that leave what the paper ran: they do not name another value that it searched."""
-        return [word for word in words if not self._searched(*word.split("=", 1))]
+        Engines cannot, and neither can a value that all cells have already.
+        """
+        keys = {override: override.partition("=")[0] for override in overrides}
+        candidates = [
+            override for override, key in keys.items() if changes_numbers(key) and not key.startswith("scenario.path")
+        ]
+        folders = self._folders(scale) if candidates else set()
+        return [override for override in candidates if self._folders(scale, override) != folders]
 
-    def _folders(self, scale: Scale, *words: str) -> set[str] | None:
-        """What the runs of its cells are called, which says their configs; None if these words make no config, as a
-        source without its path."""
+    def beyond(self, overrides: Sequence[str]) -> list[str]:
+        """Keep the `key=value` overrides that leave what the paper ran: values that it did not search."""
+        return [override for override in overrides if not self._searched(*override.split("=", 1))]
+
+    def study(self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None) -> Study:
+        """Make the study of the table.
+
+        - seeds: how many seeds, from 0 on; None takes the recipe's number.
+        - keys: config keys on top of all cells.
+
+        Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and for more than
+        10,000 seeds.
+        """
+        if self.table.why_not_run is not None:
+            raise ConfigError(f"{self.name}: {self.table.why_not_run}")
+        small, overrides = scale == "small", keys or {}
+        for key in overrides.keys() & set(OF_STUDIES):
+            raise ConfigError(f"{key} = {shown(overrides[key])}: a table has its own; see --seeds and --only")
+        study = parse_study(
+            {
+                **(laid(self.paper.small.keys, self.table.small) if small else {}),
+                "settings": {name: self._setting(name, small) for name in self.table.columns},
+                "methods": {row: laid(row_keys, overrides) for row, row_keys in self.rows.items()},
+                "seeds": seeds or (self.paper.small.seeds if small else self.table.seeds),
+            }
+        )
+        if point := next((cell.point for cell in study.cells if cell.point), None):
+            raise ConfigError(f"{point}: a table takes one value of a key; `fedloom study` takes lists")
+        return study
+
+    def _with_preset(self, keys: Keys) -> Keys:
+        """Add the preset of this paper's name, if the method has one: the options with which the paper ran it."""
+        preset, kind = self.name.partition("/")[0], METHODS.get(keys["method"])
+        return {"preset": preset, **keys} if preset in kind.presets else keys
+
+    def _folders(self, scale: Scale, *overrides: str) -> set[str] | None:
+        """The names of the runs, which identify their configs; None if the overrides make no config, e.g. a source
+        without its path."""
         try:
-            return {cell.folder for cell in self.study(scale, keys=load(None, words)).cells}
+            return {cell.folder for cell in self.study(scale, keys=load(None, overrides)).cells}
         except ConfigError:
             return None
 
     def _searched(self, key: str, text: str = "") -> bool:
         return parse_yaml(text) in self.paper.searched.get(key, ())
 
-    def study(self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None) -> Study:
-        """The study of the table. seeds: how many, from 0 on; None takes the recipe's. keys: on top of all cells.
-
-        Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and for more than
-        10,000 seeds.
-        """
-        if self.table.facts is not None:
-            raise ConfigError(f"{self.name}: {self.table.facts}")
-        small, over = scale == "small", keys or {}
-        for key in over.keys() & set(OF_STUDIES):
-            raise ConfigError(f"{key} = {shown(over[key])}: a table has its own; see --seeds and --only")
-        made = parse_study(
-            {
-                **(laid(self.paper.small.keys, self.table.small) if small else {}),
-                "settings": {name: self._block(name, small) for name in self.table.columns},
-                "methods": {row: laid(own, over) for row, own in self.rows.items()},
-                "seeds": seeds or (self.paper.small.seeds if small else self.table.seeds),
-            }
-        )
-        if listed := next((cell.point for cell in made.cells if cell.point), None):
-            raise ConfigError(f"{listed}: a table takes one value of a key; `fedloom study` takes lists")
-        return made
-
-    def _block(self, name: str, small: bool) -> Keys:
+    def _setting(self, name: str, small: bool) -> Keys:
         """A column's keys, as a setting of the study."""
         column = self.table.columns[name]
-        block = {key: value for key, value in column.items() if key not in _OF_A_COLUMN}
-        if small:
-            block = laid(block, column.get("small", {}))
-        less = self.paper.small.without.items() if small else ()
-        left_out = [row for row, where in less if row in self.rows and any(fnmatchcase(name, glob) for glob in where)]
-        return laid(block, {"without": [*block.get("without", []), *left_out]}) if left_out else block
+        setting = {key: value for key, value in column.items() if key not in _COLUMN_KEYS}
+        if not small:
+            return setting
+        setting = laid(setting, column.get("small", {}))
+        left_out = [
+            row
+            for row, patterns in self.paper.small.left_out.items()
+            if row in self.rows and any(fnmatchcase(name, pattern) for pattern in patterns)
+        ]
+        return laid(setting, {"without": [*setting.get("without", []), *left_out]}) if left_out else setting
 
 
 @cache
 def recipes() -> dict[str, Recipe]:
-    """All recipes by name, paper by paper."""
-    found: dict[str, Recipe] = {}
+    """Read all recipes, by name, paper by paper."""
+    by_name: dict[str, Recipe] = {}
     for path in sorted((files("fedloom.papers") / "recipes").iterdir(), key=lambda path: path.name):
         if not path.name.endswith(".yaml"):
             continue
         paper = Paper(**parse_yaml(path.read_text(encoding="utf-8")))
-        home = path.name.removesuffix(".yaml")
-        found |= {
-            f"{home}/{name}": Recipe(f"{home}/{name}", paper, table)
-            for name, table in (paper.tables | paper.figures).items()
-        }
-    return found
+        folder = path.name.removesuffix(".yaml")
+        for table_name, table in (paper.tables | paper.figures).items():
+            name = f"{folder}/{table_name}"
+            by_name[name] = Recipe(name, paper, table)
+    return by_name
 
 
-def find(name: str) -> Recipe:
-    """The recipe of this name. Raises `ConfigError` with the nearest one."""
-    known = recipes()
-    if name not in known:
-        raise ConfigError(f"unknown table {shown(name)}: {nearest(name, known)}")
-    return known[name]
+def find_recipe(name: str) -> Recipe:
+    """Return the recipe of this name. Raises `ConfigError` with the nearest name."""
+    known_recipes = recipes()
+    if name not in known_recipes:
+        raise ConfigError(f"unknown table {shown(name)}: {nearest(name, known_recipes)}")
+    return known_recipes[name]

@@ -1,4 +1,4 @@
-"""Values that the papers print, as they stand in `values/*.csv`: paper, table, method, dataset, setting, metric."""
+"""The values that the papers print, read from `values/*.csv`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-_PARTS = re.compile(r";?(?:domain)=([^;]+)")
+_DOMAIN = re.compile(r";?(?:domain)=([^;]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
-    """One printed value. `column`: dataset and setting, without the domain; `value`: None where the paper has none."""
+class PrintedValue:
+    """One printed value. `column`: data set and setting, without the domain; `value`: None where the paper has none."""
 
     method: str
     column: str
@@ -24,28 +24,25 @@ class Printed:
 
 
 @cache
-def printed(name: str) -> tuple[Printed, ...]:
-    """All values of one table, in the order of the file. Raises `FileNotFoundError` for a name that is none."""
+def printed_values(name: str) -> tuple[PrintedValue, ...]:
+    """Read the values of one table, in the order of its file. Raises `FileNotFoundError` for an unknown name."""
     text = (files("fedloom.papers") / "values" / f"{name}.csv").read_text(encoding="utf-8")
-    return tuple(_row(row) for row in csv.DictReader(text.splitlines()))
+    return tuple(_printed_value(row) for row in csv.DictReader(text.splitlines()))
 
 
-def names() -> list[str]:
-    """The names of all files of values."""
-    return sorted(
-        path.name.removesuffix(".csv")
-        for path in (files("fedloom.papers") / "values").iterdir()
-        if path.name.endswith(".csv")
-    )
+def file_names() -> list[str]:
+    """List the files of values by name, without their ending."""
+    folder = files("fedloom.papers") / "values"
+    return sorted(path.name.removesuffix(".csv") for path in folder.iterdir() if path.name.endswith(".csv"))
 
 
-def _row(row: dict[str, str]) -> Printed:
-    found = _PARTS.search(row["setting"])
-    setting = _PARTS.sub("", row["setting"])
-    return Printed(
+def _printed_value(row: dict[str, str]) -> PrintedValue:
+    domain = _DOMAIN.search(row["setting"])
+    setting = _DOMAIN.sub("", row["setting"])
+    return PrintedValue(
         row["method"],
         f"{row['dataset']} | {setting}",
-        found[1] if found else None,
+        domain[1] if domain else None,
         row["metric"],
         _number(row["value"]),
         _number(row["std"]),

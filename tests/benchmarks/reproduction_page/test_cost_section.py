@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.papers.recipe import find
+from fedloom.papers.recipe import find_recipe
 from reproduction_page.cost_section import cost_section
 from reproduction_page.figure_rows import read_rows
 from reproduction_page.pages import pages
@@ -37,7 +37,7 @@ def cells(page: str, setting: str) -> list[list[str]]:
 
 
 def test_each_row_is_a_mean_beside_how_many_times_the_papers_own(kept: Path) -> None:
-    page = cost_section(find("fedssa/fig5"), read_rows(kept, "costs"))
+    page = cost_section(find_recipe("fedssa/fig5"), read_rows(kept, "costs"))
     assert "Setting: with rounds=100." in page
     proto, own, other = cells(page, "CIFAR-10,")
     assert proto == ["FedProto", "2", "91.00", "90.25", "6.00", "2.00 x", "4.0", "1.50 x"]  # both ran seed 0 alone
@@ -47,7 +47,7 @@ def test_each_row_is_a_mean_beside_how_many_times_the_papers_own(kept: Path) -> 
 
 
 def test_without_the_papers_own_method_nothing_is_compared(kept: Path) -> None:
-    page = cost_section(find("fedssa/fig5"), read_rows(kept, "costs"))
+    page = cost_section(find_recipe("fedssa/fig5"), read_rows(kept, "costs"))
     assert cells(page, "CIFAR-100,") == [["FD", "1", "30.00", "30.00", "5.00", "–", "2.0", "–"]]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedloom.papers.measured import measured, measured_csv
-from fedloom.papers.recipe import find, recipes
+from fedloom.papers.measurements import measure, measurements_csv
+from fedloom.papers.recipe import find_recipe, recipes
 from fedloom.study.results import Result
 from reproduction_page.pages import pages
 from toy_results import MakeResult
@@ -26,9 +26,9 @@ def test_the_pages_are_those_of_the_committed_values() -> None:
 
 def test_the_index_counts_what_each_paper_gave(tmp_path: Path, make_result: MakeResult) -> None:
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.9931]) for seed in range(2)]}
-    recipe = find("feddw/table1")
-    (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(recipe, done, {})))
-    (tmp_path / "feddw-table2-mlp.csv").write_text(measured_csv(measured(recipe, done, {}, "with model=mlp", False)))
+    recipe = find_recipe("feddw/table1")
+    (tmp_path / "feddw-table1.csv").write_text(measurements_csv(measure(recipe, done, {})))
+    (tmp_path / "feddw-table2-mlp.csv").write_text(measurements_csv(measure(recipe, done, {}, "with model=mlp", False)))
     index = pages(tmp_path)["index.md"]
     assert "| [FedDW](feddw.md) | 9 | 1 | 1 | 1 | 0 | 0 | – | – |" in index
     assert "| [FedSC](fedsc.md) | 10 | 0 | 0 | – | – | – | – | – |" in index
@@ -53,11 +53,11 @@ def test_what_was_not_run_has_its_hours(tmp_path: Path) -> None:
 
 def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.9931]) for seed in range(2)]}
-    recipe = find("feddw/table1")
-    (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(recipe, done, {})))
-    other = measured(recipe, done, {}, "with model=mlp", False)
-    (tmp_path / "feddw-table1-mlp.csv").write_text(measured_csv(other))
-    (tmp_path / "fedskc-table5-small.csv").write_text(measured_csv(other))
+    recipe = find_recipe("feddw/table1")
+    (tmp_path / "feddw-table1.csv").write_text(measurements_csv(measure(recipe, done, {})))
+    other = measure(recipe, done, {}, "with model=mlp", False)
+    (tmp_path / "feddw-table1-mlp.csv").write_text(measurements_csv(other))
+    (tmp_path / "fedskc-table5-small.csv").write_text(measurements_csv(other))
     page = text_of(tmp_path)
     assert "| `fedskc/table5` |" in page  # what was run is another setting
     assert "Setting: the paper's own." in page
@@ -73,7 +73,9 @@ def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
 def test_a_long_setting_is_whole_in_its_section_alone(tmp_path: Path, make_result: MakeResult) -> None:
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.9931])]}
     told = "with scenario={source: domains, parts: [mnist, usps, mnist-m]} fedsc={cpdr: 'off'}"
-    (tmp_path / "feddw-table1-long.csv").write_text(measured_csv(measured(find("feddw/table1"), done, {}, told, False)))
+    (tmp_path / "feddw-table1-long.csv").write_text(
+        measurements_csv(measure(find_recipe("feddw/table1"), done, {}, told, False))
+    )
     page = text_of(tmp_path)
     assert "| other data, with scenario={...} fedsc={cpdr: 'off'} | 1 |" in page
     assert f"Setting: {told}." in page
@@ -84,7 +86,7 @@ def test_rows_within_the_promised_factor_are_counted(tmp_path: Path, make_result
     done = {("mnist-practical", name): [make_result(name.lower(), 0, [0.9])] for name in names}
     seconds = {"FedAvg": 5.0, "FedProx": 2.0, "FedDW": 1.0}  # each took 2.5; Local was not foreseen
     foreseen = {f"mnist-practical/{name}": value for name, value in seconds.items()}
-    (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(find("feddw/table1"), done, foreseen)))
+    (tmp_path / "feddw-table1.csv").write_text(measurements_csv(measure(find_recipe("feddw/table1"), done, foreseen)))
     page = text_of(tmp_path)
     assert "1 of 3 rows are within a factor of 1.5." in page
     assert "goes from 0.50 to 2.50." in page
@@ -102,5 +104,5 @@ def test_gains_that_are_claimed_are_counted(tmp_path: Path, make_result: MakeRes
         ("mnist-practical", "Local"): runs("local", 0.9, 0.9),  # printed below
         ("mnist-practical", "FedDW [sound]"): runs("feddw", 0.9, 0.9),  # not what is printed
     }
-    (tmp_path / "feddw-table1.csv").write_text(measured_csv(measured(find("feddw/table1"), done, {})))
+    (tmp_path / "feddw-table1.csv").write_text(measurements_csv(measure(find_recipe("feddw/table1"), done, {})))
     assert "| 0 of 1 | 1 of 2 |" in text_of(tmp_path)

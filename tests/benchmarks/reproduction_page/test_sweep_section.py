@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.papers.recipe import find
+from fedloom.papers.recipe import find_recipe
 from reproduction_page.figure_rows import read_rows
 from reproduction_page.pages import pages
 from reproduction_page.sweep_section import sweep_section
@@ -45,7 +45,7 @@ def cells(page: str, setting: str) -> list[list[str]]:
 
 
 def test_each_value_of_the_axis_is_a_mean_beside_its_gain_over_the_first(kept: Path) -> None:
-    page = sweep_section(find("feddw/fig6"), read_rows(kept, "sweep"))
+    page = sweep_section(find_recipe("feddw/fig6"), read_rows(kept, "sweep"))
     assert "Setting: 5 rounds of one local epoch, three seeds." in page
     assert cells(page, "CIFAR-10, practical") == [
         ["0.01", "3", "62.00 ± 2.00", "–", "–", "–"],
@@ -55,7 +55,7 @@ def test_each_value_of_the_axis_is_a_mean_beside_its_gain_over_the_first(kept: P
 
 
 def test_one_seed_and_other_seeds_are_shown_as_such(kept: Path) -> None:
-    page = sweep_section(find("feddw/fig6"), read_rows(kept, "sweep"))
+    page = sweep_section(find_recipe("feddw/fig6"), read_rows(kept, "sweep"))
     assert cells(page, "CIFAR-10, pathological") == [
         ["0.01", "1", "50.00", "–", "–", "–"],
         ["1", "1", "49.50", "-0.50", "–", "one seed"],

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.papers.beside import lines, notes, orders
-from fedloom.papers.measured import Done, Measured, joined, measured, measured_csv, read_measured
-from fedloom.papers.page import as_markdown
-from fedloom.papers.recipe import Recipe, find
+from fedloom.papers.compared_values import compare_orders, compare_values, limitations
+from fedloom.papers.measurements import CellResults, Measurement, measure, measurements_csv, merge, read_measurements
+from fedloom.papers.recipe import Recipe, find_recipe
+from fedloom.papers.table_section import as_markdown
 from fedloom.study.log import Row
 from fedloom.study.results import Result
 from toy_results import MakeResult, toy_scenario
@@ -24,23 +24,23 @@ def one(found: Sequence[Any], row: str, **keys: Any) -> Any:
     return line
 
 
-def beside(name: str, done: Done) -> list[Any]:
-    return lines(find(name), measured(find(name), done, {}))
+def beside(name: str, done: CellResults) -> list[Any]:
+    return compare_values(find_recipe(name), measure(find_recipe(name), done, {}))
 
 
 def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_path: Path) -> None:
-    recipe = find("feddw/table1")
+    recipe = find_recipe("feddw/table1")
     runs = [make_result("fedavg", seed, [accuracy]) for seed, accuracy in enumerate((0.9930, 0.9932, 0.9931))]
     done = {("mnist-practical", "FedAvg"): runs, ("mnist-practical", "FedDW [authors]"): runs[:1]}
-    values = measured(recipe, done, {"mnist-practical/FedAvg": 120.0})
-    found = lines(recipe, values)
+    values = measure(recipe, done, {"mnist-practical/FedAvg": 120.0})
+    found = compare_values(recipe, values)
     fedavg = one(found, "FedAvg", column="mnist-practical")
     assert (fedavg.theirs, fedavg.verdict.word, fedavg.seeds) == (99.31, "reproduced", [0, 1, 2])
     assert fedavg.ours == pytest.approx([99.30, 99.32, 99.31])
     assert one(found, "MOON", column="mnist-practical").verdict.why == "not run"
     assert one(found, "FedDW [authors]", column="mnist-practical").verdict.why.startswith("released code")
     assert len(found) == 96 + 2 * 8
-    limits = " ".join(notes(found))
+    limits = " ".join(limitations(found))
     assert "mnist-practical: one seed only, so without an interval: FedDW [authors]." in limits
     seeds = "seeds 0, 1 and 2 for FedAvg; seed 0 for FedDW [authors]"
     assert f"mnist-practical: methods were run with different seeds ({seeds})." in limits
@@ -52,36 +52,36 @@ def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_
     )
     assert "Seeds are not printed." in page
     assert "| mnist-practical | FedAvg          | 2.0" in page  # core minutes that were foreseen
-    (tmp_path / "t.csv").write_text(measured_csv(values))
-    assert read_measured(tmp_path / "t.csv") == values
+    (tmp_path / "t.csv").write_text(measurements_csv(values))
+    assert read_measurements(tmp_path / "t.csv") == values
     assert len(values) == 4
 
 
 def test_time_that_several_cores_shared_is_not_that_of_one(make_result: MakeResult, tmp_path: Path) -> None:
-    recipe = find("feddw/table1")
+    recipe = find_recipe("feddw/table1")
     runs = [make_result("fedavg", seed, [0.99], engine=engine) for seed, engine in enumerate(("serial", "processes"))]
-    one, several = measured(recipe, {("mnist-practical", "FedAvg"): runs}, {"mnist-practical/FedAvg": 120.0})
+    one, several = measure(recipe, {("mnist-practical", "FedAvg"): runs}, {"mnist-practical/FedAvg": 120.0})
     assert (one.seconds, several.seconds) == (2.5, None)
-    (line,) = [line for line in lines(recipe, [one, several]) if line.run]
+    (line,) = [line for line in compare_values(recipe, [one, several]) if line.was_run]
     assert line.seconds == 2.5
     assert "core minutes" in as_markdown(recipe, [one, several], "")
     assert "core minutes" not in as_markdown(recipe, [several], "")
-    (tmp_path / "t.csv").write_text(measured_csv([one, several]))
-    assert read_measured(tmp_path / "t.csv") == [one, several]
+    (tmp_path / "t.csv").write_text(measurements_csv([one, several]))
+    assert read_measurements(tmp_path / "t.csv") == [one, several]
 
 
 def test_what_failed_is_told_with_its_reason_and_is_not_called_not_run(make_result: MakeResult) -> None:
-    recipe, missing = find("feddw/table1"), "DataError: source cifar10: no folder"
-    values = measured(recipe, {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.99])]}, {})
+    recipe, missing = find_recipe("feddw/table1"), "DataError: source cifar10: no folder"
+    values = measure(recipe, {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.99])]}, {})
     failed = {
         ("mnist-practical", "FedAvg"): {1: "ValueError: nan", 2: "OSError: full"},
         ("mnist-practical", "MOON"): {0: "ValueError: nan"},
         ("cifar10-practical", "FedAvg"): {0: missing, 1: missing},
     }
-    found = lines(recipe, values, failed)
+    found = compare_values(recipe, values, failed)
     assert one(found, "FedAvg", column="mnist-practical").verdict.word == "near"
     assert one(found, "MOON", column="mnist-practical").verdict.why == "failed: ValueError: nan"
-    limits = notes(found, failed)
+    limits = limitations(found, failed)
     assert "mnist-practical: failed: FedAvg (seed 1) and MOON (seed 0): ValueError: nan" in limits
     assert "mnist-practical: failed: FedAvg (seed 2): OSError: full" in limits
     assert f"cifar10-practical: failed: FedAvg (seeds 0 and 1): {missing}" in limits
@@ -93,50 +93,50 @@ def test_what_failed_is_told_with_its_reason_and_is_not_called_not_run(make_resu
 
 
 def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult) -> None:
-    recipe = find("feddw/table1")
+    recipe = find_recipe("feddw/table1")
 
-    def run(*seeds: int, accuracy: float = 0.99, changed: str = "") -> list[Measured]:
+    def run(*seeds: int, accuracy: float = 0.99, changed: str = "") -> list[Measurement]:
         done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [accuracy]) for seed in seeds]}
-        return measured(recipe, done, {}, changed, not changed)
+        return measure(recipe, done, {}, changed, not changed)
 
-    both = joined(run(0, 1), run(1, 2, accuracy=0.98))
-    (line,) = [line for line in lines(recipe, both) if line.ours]
+    both = merge(run(0, 1), run(1, 2, accuracy=0.98))
+    (line,) = [line for line in compare_values(recipe, both) if line.ours]
     assert (line.seeds, line.ours) == ([0, 1, 2], pytest.approx([99.0, 98.0, 98.0]))
     gone = [replace(value, ours=None) for value in run(2)]
-    assert joined(run(2), gone) == run(2)  # as a gain on a day without its baseline
+    assert merge(run(2), gone) == run(2)  # as a gain on a day without its baseline
     with pytest.raises(ValueError, match=r"different settings: the paper.s own and with model=mlp"):
-        joined(run(0), run(1, changed="with model=mlp"))
+        merge(run(0), run(1, changed="with model=mlp"))
 
 
 def test_values_of_another_version_are_not_joined_unawares(make_result: MakeResult) -> None:
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.99]) for seed in range(2)]}
-    first, second = measured(find("feddw/table1"), done, {})
+    first, second = measure(find_recipe("feddw/table1"), done, {})
     now = [replace(second, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.1.0")]
     before = [replace(first, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.0.1")]
     with pytest.raises(
         ConfigError, match=r"versions of fedloom: 1 run of 0\.0\.1 and 1 run of 0\.1\.0; mnist-practical/Fe"
     ):
-        joined(before, now)
-    assert len(joined(before, now, allow_mixed=True)) == 2
-    assert joined(before, [replace(now[0], seed=0)]) == [replace(now[0], seed=0)]  # measured again
-    assert len(joined([first], now)) == 2  # of a machine that is not known
+        merge(before, now)
+    assert len(merge(before, now, allow_mixed=True)) == 2
+    assert merge(before, [replace(now[0], seed=0)]) == [replace(now[0], seed=0)]  # measured again
+    assert len(merge([first], now)) == 2  # of a machine that is not known
 
 
 def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("column,row\n")
     with pytest.raises(ValueError, match="need column, row, metric"):
-        read_measured(tmp_path / "t.csv")
+        read_measurements(tmp_path / "t.csv")
 
 
 def test_what_a_paper_searched_is_still_its_setting() -> None:
-    fedssa: Recipe = find("fedssa/table1")
+    fedssa: Recipe = find_recipe("fedssa/table1")
     assert fedssa.beyond(["rounds=100", "local_epochs=1"]) == []
     assert fedssa.changing(["rounds=100", "engine.workers=2"]) == ["rounds=100"]
     assert fedssa.changing(["scenario.path=here", "scenario.paths.usps=there"]) == []  # where files are is no setting
     assert fedssa.changing(["rounds=500", "seed=0", "batch_size=64"]) == []  # the recipe's own values
     assert fedssa.changing(["rounds=500", "rounds=20"], "small") == ["rounds=500"]  # which its small scale has not
     assert fedssa.beyond(["rounds=20", "batch_size=64"]) == ["rounds=20"]
-    assert find("feddw/table1").beyond(["rounds=100"]) == ["rounds=100"]
+    assert find_recipe("feddw/table1").beyond(["rounds=100"]) == ["rounds=100"]
 
 
 def test_a_wrong_reference_value_is_no_success(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,24 +144,27 @@ def test_a_wrong_reference_value_is_no_success(make_result: MakeResult, monkeypa
 
     from fedloom.papers import recipe as module
 
-    recipe = find("feddw/table1")
+    recipe = find_recipe("feddw/table1")
     values = tuple(replace(value, value=9.931) for value in recipe.values)
-    monkeypatch.setattr(module, "printed", lambda name: values)
+    monkeypatch.setattr(module, "printed_values", lambda name: values)
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.993]) for seed in range(3)]}
-    found = lines(recipe, measured(recipe, done, {}))
+    found = compare_values(recipe, measure(recipe, done, {}))
     assert one(found, "FedAvg", column="mnist-practical").verdict.word == "not reproduced"
 
 
 def test_another_setting_is_compared_in_its_order_alone(make_result: MakeResult) -> None:
-    recipe, accuracies = find("fedsc/table5"), {"L1": 0.1, "L2": 0.2, "Cosine": 0.3, "KL": 0.25, "Angle-wise": 0.4}
+    recipe, accuracies = (
+        find_recipe("fedsc/table5"),
+        {"L1": 0.1, "L2": 0.2, "Cosine": 0.3, "KL": 0.25, "Angle-wise": 0.4},
+    )
     done = {("cifar10", row): [make_result("fedsc", 0, [value])] for row, value in accuracies.items()}
-    found = lines(recipe, measured(recipe, done, {}, "small scale", False))
+    found = compare_values(recipe, measure(recipe, done, {}, "small scale", False))
     assert {line.verdict.why for line in found} == {"another setting: only the order is compared"}
-    (order,) = orders(found)
-    assert order.found is not None
-    assert order.found.n == 5
+    (order,) = compare_orders(found)
+    assert order.agreement is not None
+    assert order.agreement.n == 5
     del done["cifar10", "Angle-wise"]
-    page = as_markdown(recipe, measured(recipe, done, {}, "small scale", False), "small scale")
+    page = as_markdown(recipe, measure(recipe, done, {}, "small scale", False), "small scale")
     assert "4 methods: too few to tell an order from chance |" in page
     assert "order |" not in as_markdown(recipe, [], "small scale")
 
@@ -169,10 +172,12 @@ def test_another_setting_is_compared_in_its_order_alone(make_result: MakeResult)
 def test_values_without_a_spread_are_told(make_result: MakeResult) -> None:
     seeds = {"L1": (0.1, 0.1), "L2": (0.2, 0.1), "KL": (0.1,)}
     done = {("cifar10", row): [make_result("fedsc", k, [v]) for k, v in enumerate(of)] for row, of in seeds.items()}
-    told = [text for text in notes(beside("fedsc/table5", done)) if "the same value on every seed" in text]
+    told = [text for text in limitations(beside("fedsc/table5", done)) if "the same value on every seed" in text]
     assert told == ["cifar10: the same value on every seed, as of nets that answer one class always: L1."]
     base = {("cifar10", "FedAvg (no module)"): [make_result("fedavg", k, [0.5 + k / 10]) for k in range(2)]}
-    assert not any("the same value" in text for text in notes(beside("fedskc/table5", base)))  # its gain over itself
+    assert not any(
+        "the same value" in text for text in limitations(beside("fedskc/table5", base))
+    )  # its gain over itself
 
 
 def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
@@ -188,7 +193,7 @@ def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
     assert gain.ours == pytest.approx([5.0])
     itself = one(beside("fedskc/table5", both), "FedAvg (no module)", column="cifar10", metric=gain.metric)
     assert itself.verdict.word == "not comparable"
-    assert {order.metric for order in orders(beside("fedskc/table5", both))} == {"test_accuracy_pct"}
+    assert {order.metric for order in compare_orders(beside("fedskc/table5", both))} == {"test_accuracy_pct"}
     world = toy_scenario()
     office = make_result(
         *("fedavg", 0, [0.5]),
@@ -227,15 +232,15 @@ def test_a_target_that_was_not_reached_counts_against_a_method(make_result: Make
     }
     found = beside("fedsc/table3", done)
     fedsc = one(found, "FedSC", column="cifar10", metric="rounds_to_40")
-    assert (fedsc.seeds, fedsc.ours, fedsc.missed) == ([0, 1, 2], [3], 2)
+    assert (fedsc.seeds, fedsc.ours, fedsc.missed_seeds) == ([0, 1, 2], [3], 2)
     assert (fedsc.verdict.word, fedsc.verdict.why) == ("not reproduced", "2 of 3 seeds did not get there")
-    assert fedsc.ranked > one(found, "FedAvg", column="cifar10", metric="rounds_to_40").ranked == 4
-    assert not any("One seed" in text or "different seeds" in text for text in notes(found))
-    *_, last = (line for line in found if line.run and line.row == "FedSC")
+    assert fedsc.rank_value > one(found, "FedAvg", column="cifar10", metric="rounds_to_40").rank_value == 4
+    assert not any("One seed" in text or "different seeds" in text for text in limitations(found))
+    *_, last = (line for line in found if line.was_run and line.row == "FedSC")
     fewer = [replace(line, seeds=[0, 1]) if line is last else line for line in found]  # other measures have them all
     assert last is not fedsc
-    assert not any("different seeds" in text for text in notes(fewer))
-    page = as_markdown(find("fedsc/table3"), measured(find("fedsc/table3"), done, {}), "")
+    assert not any("different seeds" in text for text in limitations(fewer))
+    page = as_markdown(find_recipe("fedsc/table3"), measure(find_recipe("fedsc/table3"), done, {}), "")
     assert "3.00, 1 of 3 seeds" in page
     assert "–, 0 of 3 seeds" in page
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.papers.data import missing
+from fedloom.papers.missing_data import missing_sources
 from fedloom.study.studies.plan import parse_study
 
 
@@ -18,6 +18,6 @@ def test_columns_of_one_source_with_other_parts_are_all_named(tmp_path: Path, mo
         "smaller": {"scenario": two | {"parts": ["usps", "rendered"], "per_domain": 5}},
         "other": {"scenario": two | {"parts": ["rendered", "svhn"]}},
     }
-    found = missing(parse_study({"settings": settings}).cells)
+    found = missing_sources(parse_study({"settings": settings}).cells)
     assert list(found) == ["domains"]
     assert [found["domains"].count(f"source {name}: no folder") for name in ("usps", "svhn")] == [1, 1]

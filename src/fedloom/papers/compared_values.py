@@ -1,0 +1,237 @@
+"""The finished cells of a table beside the printed values, and the order of the methods beside the printed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from fedloom.papers.measurements import ACCURACY, GAIN, VARIANT, Measurement, printed_rows
+from fedloom.papers.recipe import Recipe
+from fedloom.papers.values import PrintedValue
+from fedloom.papers.verdicts import NEAR, NOT_RUN, RankAgreement, Verdict, judge_order, judge_value, rank_agreement
+from fedloom.study.text import listed, seeds_text
+
+FailureReasons = Mapping[tuple[str, str], Mapping[int, str]]  # by column and row of the study, then by seed
+_OTHER_SETTING = "another setting: only the order is compared"
+_OTHER_DATA = "other data than the paper's, so nothing printed stands beside them"
+_STAND_IN = "stand-in for "
+_VARIANTS = {"authors": "released code", "sound": "our default"}
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedValue:
+    """One value: ours by seed, and theirs.
+
+    - row: as in the study. method: as printed.
+    - ours: without the seeds that never reached a target.
+    - theirs, theirs_std: None where nothing is printed. Where other data stand in for the paper's, `column` says so,
+      and nothing is printed for them.
+    - seconds, estimated: of one core, a run on average.
+    """
+
+    column: str
+    row: str
+    method: str
+    metric: str
+    domain: str | None
+    seeds: list[int]
+    ours: list[float]
+    theirs: float | None
+    theirs_std: float | None
+    seconds: float | None
+    estimated: float | None
+    verdict: Verdict
+
+    @property
+    def was_run(self) -> bool:
+        """Whether some seed was run."""
+        return bool(self.seeds)
+
+    @property
+    def missed_seeds(self) -> int:
+        """How many seeds never reached the target."""
+        return len(self.seeds) - len(self.ours)
+
+    @property
+    def rank_value(self) -> float:
+        """What orders the methods: the mean, or infinity (rounds) if a seed never reached the target."""
+        return inf if self.missed_seeds else fmean(self.ours)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOrder:
+    """The order of the methods in one column by one metric; `agreement` is None where there is no order."""
+
+    column: str
+    metric: str
+    domain: str | None
+    agreement: RankAgreement | None
+    verdict: Verdict
+
+
+def compare_values(
+    recipe: Recipe, measurements: Sequence[Measurement], failures: FailureReasons | None = None
+) -> list[ComparedValue]:
+    """Compare every printed value with ours, and each variant of a method (`authors`, `sound`) with the same value.
+
+    A value that was not run, failed, or cannot be compared is in the list, and its verdict has the reason.
+    """
+    not_comparable = None
+    if any(measurement.stand_in for measurement in measurements):
+        not_comparable = _OTHER_DATA
+    elif not all(measurement.comparable for measurement in measurements):
+        not_comparable = _OTHER_SETTING
+    by_value: dict[tuple[str, str, str, str | None], list[Measurement]] = {}
+    for measurement in measurements:
+        by_value.setdefault(measurement.key[:-1], []).append(measurement)
+    return [
+        _compare(
+            *(recipe, value, column, row),
+            by_value.get((column or "", row, value.metric, value.domain), []),
+            not_comparable,
+            failures or {},
+        )
+        for value, column, row in printed_rows(recipe)
+    ]
+
+
+def compare_orders(values: Sequence[ComparedValue]) -> list[ComparedOrder]:
+    """Compare the order of the methods with the printed one, by column and metric.
+
+    Variants do not count. Gains have the order of the accuracies that they come from, so they have none of their own.
+    """
+    groups: dict[tuple[str, str, str | None], list[ComparedValue]] = {}
+    for value in values:
+        if not VARIANT.search(value.row) and value.metric != GAIN:
+            groups.setdefault((value.column, value.metric, value.domain), []).append(value)
+    compared = []
+    for (column, metric, domain), group in groups.items():
+        if all(value.theirs is None for value in group):
+            continue  # nothing is printed for these data
+        pairs = [(value.rank_value, value.theirs) for value in group if value.was_run and value.theirs is not None]
+        agreement = rank_agreement([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+        verdict = judge_order(agreement, None if pairs else NOT_RUN)
+        compared.append(ComparedOrder(column, metric, domain, agreement, verdict))
+    return compared
+
+
+def limitations(values: Sequence[ComparedValue], failures: FailureReasons | None = None) -> list[str]:
+    """List what limits the comparison: single seeds, other seeds for some methods, the same value on all seeds, what
+    failed, and what was not run."""
+    run = [value for value in values if value.was_run]
+    sentences = []
+    for column, rows in _rows_by_column(value for value in run if len(value.seeds) == 1).items():
+        sentences.append(f"{column}: one seed only, so without an interval: {listed(rows)}.")
+    sentences += _different_seeds(run)
+    accuracies = (value for value in run if value.metric in ACCURACY)
+    constant = (value for value in accuracies if len(value.ours) > 1 and len(set(value.ours)) == 1)
+    for column, rows in _rows_by_column(constant).items():
+        sentences.append(
+            f"{column}: the same value on every seed, as of nets that answer one class always: {listed(rows)}."
+        )
+    prefix = _STAND_IN if values and values[0].column.startswith(_STAND_IN) else ""
+    rows_by_reason: dict[tuple[str, str], list[str]] = {}
+    for (column, row), by_seed in (failures or {}).items():
+        for reason in dict.fromkeys(by_seed.values()):
+            seeds = [seed for seed, text in by_seed.items() if text == reason]
+            rows_by_reason.setdefault((prefix + column, reason), []).append(f"{row} ({seeds_text(seeds)})")
+    sentences += [f"{column}: failed: {listed(rows)}: {reason}" for (column, reason), rows in rows_by_reason.items()]
+    begun = {value.column for value in run} | {column for column, _ in rows_by_reason}
+    missing = _rows_by_column(value for value in values if value.verdict.why == NOT_RUN)
+    sentences += [f"{column}: not run yet: {listed(rows)}." for column, rows in missing.items() if column in begun]
+    if run and (columns := [column for column in missing if column not in begun]):
+        sentences.append(f"Columns not run yet: {listed(columns)}.")
+    return sentences
+
+
+def _different_seeds(run: Sequence[ComparedValue]) -> list[str]:
+    """A sentence for each column whose methods were run with different seeds."""
+    sentences = []
+    for column in dict.fromkeys(value.column for value in run):
+        seeds_by_row: dict[str, set[int]] = {}
+        for value in run:
+            if value.column == column:
+                seeds_by_row.setdefault(value.row, set()).update(value.seeds)
+        rows_by_seeds: dict[tuple[int, ...], list[str]] = {}
+        for row, seeds in seeds_by_row.items():
+            rows_by_seeds.setdefault(tuple(sorted(seeds)), []).append(row)
+        if len(rows_by_seeds) > 1:
+            groups = "; ".join(f"{seeds_text(seeds)} for {listed(rows)}" for seeds, rows in rows_by_seeds.items())
+            sentences.append(f"{column}: methods were run with different seeds ({groups}).")
+    return sentences
+
+
+def _rows_by_column(values: Iterable[ComparedValue]) -> dict[str, list[str]]:
+    """The rows of values by column, each once."""
+    rows: dict[str, dict[str, None]] = {}
+    for value in values:
+        rows.setdefault(value.column, {})[value.row] = None
+    return {column: list(names) for column, names in rows.items()}
+
+
+def _compare(
+    recipe: Recipe,
+    value: PrintedValue,
+    column: str | None,
+    row: str,
+    measurements: Sequence[Measurement],
+    not_comparable: str | None,
+    failures: FailureReasons,
+) -> ComparedValue:
+    by_seed = {measurement.seed: measurement.ours for measurement in sorted(measurements, key=lambda m: m.seed)}
+    numbers = {seed: ours for seed, ours in by_seed.items() if ours is not None}
+    to_target = value.metric.startswith("rounds_to_")
+    reason = _reason(recipe, value, column, row, not_comparable, bool(measurements), failures)
+    if reason is None and measurements and not numbers and not to_target:
+        reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
+    seeds, ours = list(by_seed if to_target else numbers), list(numbers.values())
+    near, missed = None if to_target else NEAR, len(seeds) - len(ours)
+    verdict = judge_value(ours, value.value, near=near, missed=missed, reason=reason)
+    name = column or value.column
+    other_data = not_comparable == _OTHER_DATA
+    seconds = [measurement.seconds for measurement in measurements if measurement.seconds is not None]
+    estimates = [measurement.estimated for measurement in measurements if measurement.estimated is not None]
+    return ComparedValue(
+        f"{_STAND_IN}{name}" if other_data else name,
+        row,
+        value.method,
+        value.metric,
+        value.domain,
+        seeds,
+        ours,
+        None if other_data else value.value,
+        None if other_data else value.std,
+        fmean(seconds) if seconds else None,
+        fmean(estimates) if estimates else None,
+        verdict,
+    )
+
+
+def _reason(
+    recipe: Recipe,
+    value: PrintedValue,
+    column: str | None,
+    row: str,
+    not_comparable: str | None,
+    was_run: bool,
+    failures: FailureReasons,
+) -> str | None:
+    """Why a printed value cannot be compared with ours. not_comparable: why none of the table can be."""
+    run_row, _ = recipe.table.predictor_rows.get(row, (row, ""))
+    if column is None:
+        return "a mean over other columns"
+    if run_row in recipe.table.columns[column].get("without", []):
+        return "left out here; see what the recipe leaves open"
+    if not was_run:
+        failure = next(iter(failures.get((column, run_row), {}).values()), None)
+        return NOT_RUN if failure is None else f"failed: {failure}"
+    if value.metric == GAIN and run_row == recipe.table.baseline:
+        return "the gain of a method over itself"
+    if value.metric == "ms_per_epoch":
+        return "times of another machine: only their order is compared"
+    if not_comparable is not None:
+        return not_comparable
+    variant = VARIANT.search(row)
+    return None if variant is None else f"{_VARIANTS[variant[1]]}, not the printed method"

@@ -1,0 +1,234 @@
+"""What runs gave for printed values, one line for each value and seed: as CSV, read back, and merged."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fedloom.papers.recipe import Recipe
+from fedloom.papers.values import PrintedValue
+from fedloom.study.costs import epoch_ms
+from fedloom.study.environment import in_words, version_in
+from fedloom.study.folder import RunFolder
+from fedloom.study.formats import as_csv
+from fedloom.study.results import Result, at_selected, best_val
+from fedloom.study.targets import reached
+from fedloom.study.versions import refuse_mixed
+
+ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
+GAIN = "gain_over_fedavg_points"
+VARIANT = re.compile(r" \[(authors|sound)\]$")
+_OTHER_SOURCE = re.compile(r"\bscenario(\.source=|=\{source: )")
+CellResults = Mapping[tuple[str, str], Sequence[Result]]  # finished runs by column and row
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One printed value as one run gives it.
+
+    - row: the row of the study. ours: in the unit of `metric`; None where the run does not have it.
+    - seconds: of one core, training and tests; None for a run on several cores. estimated: seconds foreseen.
+    - changed: what differs from the recipe, in words. comparable: it is within what the paper itself ran.
+    """
+
+    column: str
+    row: str
+    metric: str
+    domain: str | None
+    seed: int
+    ours: float | None
+    seconds: float | None
+    estimated: float | None
+    machine: str
+    changed: str
+    comparable: bool
+
+    @property
+    def key(self) -> tuple[str, str, str, str | None, int]:
+        """What identifies a measurement."""
+        return self.column, self.row, self.metric, self.domain, self.seed
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether other data stand in for the paper's."""
+        return _OTHER_SOURCE.search(self.changed) is not None
+
+
+def measure(
+    recipe: Recipe,
+    results: CellResults,
+    estimates: Mapping[str, float],
+    changed: str = "",
+    comparable: bool = True,
+) -> list[Measurement]:
+    """Take from the finished cells what they give for printed values.
+
+    estimates: seconds by "column/row". changed, comparable: as in `Measurement`.
+    """
+    measurements = []
+    for value, column, row in printed_rows(recipe):
+        if column is None:
+            continue
+        run_row, predictor = recipe.table.predictor_rows.get(row, (row, ""))
+        for result in results.get((column, run_row), []):
+            ours = _value_of(recipe, value, result, predictor, results)
+            measurements.append(
+                Measurement(
+                    column,
+                    row,
+                    value.metric,
+                    value.domain,
+                    result.numbers["seed"],
+                    None if ours is None else float(f"{ours:.6g}"),
+                    _core_seconds(result),
+                    _rounded(estimates.get(f"{column}/{run_row}")),
+                    _machine(result),
+                    changed,
+                    comparable,
+                )
+            )
+    return measurements
+
+
+def printed_rows(recipe: Recipe) -> Iterator[tuple[PrintedValue, str | None, str]]:
+    """Yield every printed value with its column of the study, if it has one, and each row that stands for it: the
+    method's, and its variants (`authors`, `sound`)."""
+    for value in recipe.values:
+        column = recipe.column(value.column)
+        yield value, column, value.method
+        for row in recipe.rows:
+            if VARIANT.search(row) and VARIANT.sub("", row) == value.method:
+                yield value, column, row
+
+
+def measurements_csv(measurements: Sequence[Measurement]) -> str:
+    """Write measurements as tidy CSV, which `read_measurements` reads."""
+    if not measurements:
+        return ",".join(_columns()) + "\n"
+    return as_csv([asdict(measurement) for measurement in measurements]) + "\n"
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """Raises `OSError` for a file that cannot be read, `ValueError` for one with other columns."""
+    reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    if reader.fieldnames is None or list(reader.fieldnames) != _columns():
+        raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_columns())}")
+    return [
+        Measurement(
+            row["column"],
+            row["row"],
+            row["metric"],
+            row["domain"] or None,
+            int(row["seed"]),
+            _number(row["ours"]),
+            _number(row["seconds"]),
+            _number(row["estimated"]),
+            row["machine"],
+            row["changed"],
+            row["comparable"] == "True",
+        )
+        for row in reader
+    ]
+
+
+def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mixed: bool = False) -> list[Measurement]:
+    """Join two sets; of what was measured in both, the later one counts.
+
+    Raises `ValueError` for different settings, and `ConfigError` for different versions of fedloom unless
+    `allow_mixed`.
+    """
+    settings = {measurement.changed for measurement in (*earlier, *later)}
+    if len(settings) > 1:
+        names = " and ".join(setting or "the paper's own" for setting in sorted(settings))
+        raise ValueError(f"values of different settings: {names}; keep them in files of their own")
+    # An empty later value, e.g. a gain whose baseline was not run, does not replace an earlier number.
+    with_numbers = {measurement.key for measurement in earlier if measurement.ours is not None}
+    new = [measurement for measurement in later if measurement.ours is not None or measurement.key not in with_numbers]
+    merged = list({measurement.key: measurement for measurement in (*earlier, *new)}.values())
+    if not allow_mixed:
+        refuse_mixed({f"{m.column}/{m.row}/seed{m.seed}": version_in(m.machine) for m in merged})
+    return merged
+
+
+def accuracy(recipe: Recipe, result: Result, predictor: str = "") -> float | None:
+    """Test accuracy of a run as its table counts it, in percent, in the round that the run's rule selects.
+
+    predictor: another predictor of the run, e.g. "online". Returns None where it was not measured.
+    """
+    name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
+    if name == "accuracy":
+        return 100 * float(result.numbers["accuracy"])
+    last_k = result.config.get("evaluation", {}).get("last_k", 1)
+    share = at_selected(result.rows, name, result.numbers["select"], last_k)
+    return None if share is None else 100 * share
+
+
+def client_accuracy(client: int, result: Result, name: str = "accuracy") -> float | None:
+    """Test accuracy of one client in percent: in the round of best validation accuracy if the run selects by it, else
+    in the last one. Returns None where the client has none.
+
+    name: the measure; that of another predictor is e.g. "accuracy/online".
+    """
+    best = best_val(result.rows) if result.numbers["select"] == "best_val" else None
+    selected_round = best[0] if best else result.curve()[0][-1]
+    key = (client, "test", name, selected_round)
+    shares = [row["value"] for row in result.rows if (row["client"], row["split"], row["name"], row["round"]) == key]
+    return 100 * shares[0] if shares else None
+
+
+def _columns() -> list[str]:
+    return [field.name for field in fields(Measurement)]
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _core_seconds(result: Result) -> float | None:
+    """Seconds of one core. Other engines than the serial one know wall-clock time alone, so these give None."""
+    if not result.numbers["engine"].startswith("serial"):
+        return None
+    return round(float(result.numbers["seconds"]["train"] + result.numbers["seconds"]["evaluate"]), 1)
+
+
+def _machine(result: Result) -> str:
+    """Processor and versions, in words."""
+    environment: dict[str, Any] | None = None
+    if result.folder is not None:
+        environment = RunFolder(result.folder).read_json("env.json")
+    return "not known" if environment is None else in_words(environment)
+
+
+def _value_of(
+    recipe: Recipe, value: PrintedValue, result: Result, predictor: str, results: CellResults
+) -> float | None:
+    """Our value of a printed one, in its unit; None where the run does not have it."""
+    metric = value.metric
+    if metric.startswith("rounds_to_"):
+        first = reached(result, float(metric.removeprefix("rounds_to_")) / 100)
+        return None if first is None else float(first.round)
+    if metric == "ms_per_epoch":
+        return epoch_ms(result)
+    if metric == GAIN:
+        baseline = results.get((recipe.column(value.column) or "", recipe.table.baseline or ""), [])
+        seed = result.numbers["seed"]
+        equal_seed = [plain.numbers["accuracy"] for plain in baseline if plain.numbers["seed"] == seed]
+        return 100 * (result.numbers["accuracy"] - equal_seed[0]) if equal_seed else None
+    if metric not in ACCURACY:
+        return None
+    if value.domain not in (None, "Avg"):
+        domains = [name.casefold() for name in result.scenario["domains"]]
+        domain = value.domain.casefold()
+        if domain not in domains:  # another source has other domains
+            return None
+        return client_accuracy(domains.index(domain), result, f"accuracy/{predictor}" if predictor else "accuracy")
+    return accuracy(recipe, result, predictor)

@@ -1,0 +1,182 @@
+"""A reproduced table as a section of a report, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TypeAlias
+
+from tabulate import tabulate
+
+from fedloom.papers.compared_values import (
+    ComparedOrder,
+    ComparedValue,
+    FailureReasons,
+    compare_orders,
+    compare_values,
+    limitations,
+)
+from fedloom.papers.gains import Gain, gain_texts, gains
+from fedloom.papers.measurements import Measurement
+from fedloom.papers.recipe import Recipe
+from fedloom.papers.verdicts import NOT_RUN
+from fedloom.study.parts import Cell, Part, Sheet
+from fedloom.study.results import mean_std
+
+Block: TypeAlias = str | Sheet | list[str]
+
+
+def as_markdown(
+    recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
+) -> str:
+    """`as_part` as Markdown."""
+    part = as_part(recipe, measurements, setting, failures)
+    return f"## {part.title}\n\n{markdown_of(part.blocks)}\n"
+
+
+def as_part(
+    recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
+) -> Part:
+    """The section of a table: `table_blocks` under the names of the paper and the table."""
+    blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
+    return Part("paper", f"{recipe.paper.title}, {recipe.table.title}", blocks)
+
+
+def table_blocks(
+    recipe: Recipe,
+    measurements: Sequence[Measurement],
+    setting: str,
+    failures: FailureReasons | None,
+    choices: Sequence[str],
+) -> list[Block]:
+    """Compose ours beside theirs with verdicts, the order of the methods, gains, core minutes, and limitations.
+
+    A figure has no verdicts, so only its setting and its choices are shown.
+
+    - setting: the setting in which the cells ran, in words.
+    - failures: why cells of the study failed.
+    - choices: what the paper leaves open, and what was chosen.
+    """
+    blocks: list[Block] = [f"Setting: {setting}."]
+    if recipe.table.kind == "table":
+        values = compare_values(recipe, measurements, failures)
+        blocks += [*_comparison(recipe, measurements, values), limitations(values, failures)]
+    if choices:
+        blocks += ["Left open by the paper, and what was chosen:", list(choices)]
+    return blocks
+
+
+def markdown_of(blocks: Sequence[Block]) -> str:
+    """Blocks as Markdown, with an empty line between two of them."""
+    return "\n\n".join(filter(None, map(_markdown, blocks)))
+
+
+def bullets(texts: Sequence[str]) -> str:
+    """Texts as a list of Markdown."""
+    return "\n".join(f"- {text}" for text in texts)
+
+
+def number(mean: float, std: float | None) -> str:
+    """A mean with its spread, where there is one."""
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+
+
+def time_ratios(values: Sequence[ComparedValue]) -> dict[tuple[str, str], float]:
+    """By column and row, the core seconds that a run took divided by those estimated; of rows that have both."""
+    return {
+        (value.column, value.row): value.seconds / value.estimated
+        for value in values
+        if value.seconds is not None and value.estimated
+    }
+
+
+def _markdown(block: Block) -> str:
+    if isinstance(block, Sheet):
+        return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
+    return block if isinstance(block, str) else bullets(block)
+
+
+def _comparison(
+    recipe: Recipe, measurements: Sequence[Measurement], values: Sequence[ComparedValue]
+) -> list[str | Sheet]:
+    run = [value for value in values if value.was_run]
+    if not run:
+        return ["Nothing of this table has been run."]
+    orders = [order for order in compare_orders(values) if order.verdict.why != NOT_RUN]
+    verdicts = {(value.verdict.word, value.verdict.why) for value in run}
+    none_comparable = len(verdicts) == 1 and run[0].verdict.word == "not comparable"
+    blocks: list[str | Sheet] = [_values_sheet(run, with_verdicts=not none_comparable)]
+    if none_comparable:
+        blocks.append(f"No value is comparable ({run[0].verdict.why}).")
+    if orders:
+        blocks.append(_orders_sheet(orders))
+    if table_gains := gains(recipe, values):
+        blocks += ["Gains in points, seed by seed:", _gains_sheet(table_gains)]
+    if (minutes := _minutes_sheet(run)).rows:
+        blocks.append(minutes)
+    machines = dict.fromkeys(measurement.machine for measurement in measurements)
+    return [*blocks, f"Measured on {'; '.join(machines)}."]
+
+
+def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> Sheet:
+    """The values. Verdicts are left out where all are the same."""
+    rows: list[list[Cell]] = [
+        [
+            value.column,
+            value.row,
+            _metric_text(value.metric, value.domain),
+            (str(len(value.seeds)), len(value.seeds)),
+            (_ours_text(value), fmean(value.ours) if value.ours else None),
+            ("–" if value.theirs is None else number(value.theirs, value.theirs_std), value.theirs),
+            *((value.verdict.word, value.verdict.why) if with_verdicts else ()),
+        ]
+        for value in values
+    ]
+    names = ("column", "row", "measure", "seeds", "ours", "theirs", *(("verdict", "why") if with_verdicts else ()))
+    caption = "Ours beside the printed values: mean ± sample standard deviation over seeds."
+    return Sheet("values", caption, names, rows, heads=2)
+
+
+def _orders_sheet(orders: Sequence[ComparedOrder]) -> Sheet:
+    rows: list[list[Cell]] = [
+        [order.column, _metric_text(order.metric, order.domain), order.verdict.word, order.verdict.why]
+        for order in orders
+    ]
+    caption = "Whether the order of the methods is the printed one: Spearman's rank correlation."
+    return Sheet("orders", caption, ("column", "measure", "order", "why"), rows)
+
+
+def _gains_sheet(table_gains: Sequence[Gain]) -> Sheet:
+    rows: list[list[Cell]] = []
+    for gain in table_gains:
+        ours, interval, theirs = gain_texts(gain)
+        column = gain.column if gain.domain is None else f"{gain.column}, {gain.domain}"
+        seeds = len(gain.ours)
+        numbers: list[Cell] = [(ours, fmean(gain.ours)), interval, (theirs, gain.theirs)]
+        rows.append([column, gain.row, gain.baseline, (str(seeds), seeds), *numbers, gain.outcome])
+    names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "seen")
+    return Sheet("gains", "Gains in points: the mean over equal seeds, and its t interval.", names, rows, heads=2)
+
+
+def _minutes_sheet(values: Sequence[ComparedValue]) -> Sheet:
+    """Minutes of one core for a run of each row, foreseen and taken; no rows where no run was on one core."""
+    rows: list[list[Cell]] = []
+    ratios = time_ratios(values)
+    for value in {(value.column, value.row): value for value in values}.values():
+        if value.seconds is None:
+            continue
+        ratio = ratios.get((value.column, value.row))
+        estimate = "–" if value.estimated is None else f"{value.estimated / 60:.1f}"
+        numbers: list[Cell] = [(estimate, value.estimated), (f"{value.seconds / 60:.1f}", value.seconds)]
+        rows.append([value.column, value.row, *numbers, ("–" if ratio is None else f"{ratio:.2f}", ratio)])
+    names = ("column", "row", "core minutes foreseen", "taken", "ratio")
+    return Sheet("minutes", "Minutes of one core for a run, foreseen and taken.", names, rows, heads=2)
+
+
+def _metric_text(metric: str, domain: str | None) -> str:
+    return metric if domain is None else f"{metric}, {domain}"
+
+
+def _ours_text(value: ComparedValue) -> str:
+    mean = number(*mean_std(value.ours)) if value.ours else "–"
+    return f"{mean}, {len(value.ours)} of {len(value.seeds)} seeds" if value.missed_seeds else mean
