@@ -137,7 +137,7 @@ def agree(data: Dataset) -> None:
     indices, shifts = torch.from_numpy(rng.integers(0, STORED, BATCH)), rng.integers(-CROP, CROP + 1, (BATCH, 2))
     flips = rng.random(BATCH) < 0.5
     results = [way(data.x, indices, shifts, flips) for way in WAYS.values()]
-    assert all(torch.equal(results[0], other) for other in results)
+    assert all(torch.equal(results[0], result) for result in results)
 
 
 def measure(data: Dataset) -> dict[str, float]:

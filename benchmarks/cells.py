@@ -34,9 +34,9 @@ def keep(out: Path) -> Path:
     if study is None:
         raise SystemExit(f"{out}: no study there")
     path = FOLDER / f"{out.resolve().name}.json"
-    there = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
+    earlier = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
     machine = describe()
-    cells = there | {name: block | {"environment": machine} for name, block in measured(study, Place(out)).items()}
+    cells = earlier | {name: block | {"environment": machine} for name, block in measured(study, Place(out)).items()}
     names = dict.fromkeys(f"{cell.setting}/{cell.method}" for cell in study.cells)
     text = {"cells": {name: cells[name] for name in names if name in cells}}
     write_atomic(path, (json.dumps(text, indent=1) + "\n").encode())
@@ -45,13 +45,13 @@ def keep(out: Path) -> Path:
 
 def measured(study: Study, place: Place) -> dict[str, dict[str, Any]]:
     """By "setting/label", all methods whose seeds have all finished."""
-    wanted: dict[tuple[str, str], int] = {}
+    expected: dict[tuple[str, str], int] = {}
     for cell in study.cells:
-        wanted[cell.setting, cell.method] = wanted.get((cell.setting, cell.method), 0) + 1
+        expected[cell.setting, cell.method] = expected.get((cell.setting, cell.method), 0) + 1
     done = done_of(study, outcome(study, place, study.cells))
     return {
         f"{setting}/{label}": block_of(done[setting, label], study.tried[0] if study.tried else ())
-        for (setting, label), count in wanted.items()
+        for (setting, label), count in expected.items()
         if len(done.get((setting, label), [])) == count
     }
 
@@ -60,22 +60,22 @@ def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
     """One method in one setting: test and validation accuracies in [0, 1] of each seed; means over seeds of bytes and
     seconds of a whole run."""
     numbers = [result.numbers for result in results]
-    success = [one["attack"]["success"] for one in numbers if one.get("attack")]
+    success = [summary["attack"]["success"] for summary in numbers if summary.get("attack")]
     return {
         "method": numbers[0]["method"],
         "preset": numbers[0]["preset"],
         "protocol": numbers[0]["protocol"],
-        "seeds": [one["seed"] for one in numbers],
-        "accuracies": [one["accuracy"] for one in numbers],
+        "seeds": [summary["seed"] for summary in numbers],
+        "accuracies": [summary["accuracy"] for summary in numbers],
         "validations": [_validation(result) for result in results],
         "worst": worst_of_group(results),
         "tuned": {key: _at(results[0].config, key) for key in tuned},
-        "bytes_up": fmean(one["bytes_up"] for one in numbers),
-        "bytes_down": fmean(one["bytes_down"] for one in numbers),
-        "flops": fmean(one["flops"] for one in numbers),
-        "train_seconds": round(fmean(one["seconds"]["train"] for one in numbers), 1),
+        "bytes_up": fmean(summary["bytes_up"] for summary in numbers),
+        "bytes_down": fmean(summary["bytes_down"] for summary in numbers),
+        "flops": fmean(summary["flops"] for summary in numbers),
+        "train_seconds": round(fmean(summary["seconds"]["train"] for summary in numbers), 1),
         "attack_success": fmean(success) if success and None not in success else None,
-        "warnings": sorted({message for one in numbers for message in one["degenerate"]}),
+        "warnings": sorted({message for summary in numbers for message in summary["degenerate"]}),
     }
 
 
@@ -92,7 +92,7 @@ def _at(config: Any, key: str) -> Any:
 @cache
 def titles() -> dict[str, str]:
     """By name, how papers write a method's."""
-    return {one.name: one.title for one in entries()}
+    return {entry.name: entry.title for entry in entries()}
 
 
 def display_name(label: str, cell: Mapping[str, Any]) -> str:
@@ -110,10 +110,12 @@ def percent(values: Sequence[float]) -> str:
 
 def against(ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Mean difference of two methods over the same seeds, in points, and on how many of them the first is ahead."""
-    each = [100 * (one - other) for one, other in zip(ours, theirs, strict=True)]
-    return f"{fmean(each):+.1f}, ahead on {sum(one > 0 for one in each)} of {len(each)}"
+    differences = [100 * (our - their) for our, their in zip(ours, theirs, strict=True)]
+    return (
+        f"{fmean(differences):+.1f}, ahead on {sum(difference > 0 for difference in differences)} of {len(differences)}"
+    )
 
 
-def told(value: Any) -> str:
+def option_text(value: Any) -> str:
     """An option's value, as one writes it in a config."""
     return str(list(value)) if isinstance(value, list | tuple) else str(value)

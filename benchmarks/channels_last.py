@@ -41,12 +41,12 @@ def main() -> None:
         plain.channels_last, last.channels_last = False, True  # type: ignore[misc]
         plain, last = LoadedNet(plain).net, LoadedNet(last).net  # as engines lay them out
         x, y = torch.randn(BATCH, *shape), torch.randint(0, 10, (BATCH,))
-        taken: dict[str, list[float]] = {"plain": [], "last": []}
+        times: dict[str, list[float]] = {"plain": [], "last": []}
         until = time.perf_counter() + SECONDS
-        while time.perf_counter() < until or len(taken["plain"]) < 3:
-            taken["plain"].append(milliseconds(plain, x, y))
-            taken["last"].append(milliseconds(last, x, y))
-        before, after = median(taken["plain"]), median(taken["last"])
+        while time.perf_counter() < until or len(times["plain"]) < 3:
+            times["plain"].append(milliseconds(plain, x, y))
+            times["last"].append(milliseconds(last, x, y))
+        before, after = median(times["plain"]), median(times["last"])
         words = "channels last" if chosen else ""
         print(f"{name:18s} {before:9.2f} ms  {after:9.2f} ms  {before / after:5.2f} x  {words}", flush=True)
 

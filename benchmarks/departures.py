@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cells import BESIDE, FIVE, against, percent, told
+from cells import BESIDE, FIVE, against, option_text, percent
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue import meanings
 
@@ -32,12 +32,12 @@ def departure_tables(cells: Cells) -> dict[str, str]:
 
 def _table(method: str, cells: Cells) -> str:
     lines = ["| departure | what it is about | accuracy % | against paper |", "|---|---|---|---|"]
-    told_of = meanings(METHODS.get(method).Options)
+    descriptions = meanings(METHODS.get(method).Options)
     lines.append(f"| `paper` | as printed | {_accuracy(method, 'paper', cells)} | |")
     for option, (printed, released) in departures(method).items():
         label = option.replace("_", "-")
         lines.append(
-            f"| `{option}`: {told(printed)} → {told(released)} | {told_of[option]} |"
+            f"| `{option}`: {option_text(printed)} → {option_text(released)} | {descriptions[option]} |"
             f" {_accuracy(method, label, cells)} | {_against(method, label, cells)} |"
         )
     for preset, words in (("authors", "all departures at once"), ("sound", "the default")):

@@ -106,14 +106,14 @@ class Must:
     most: bool = False
 
     def judged(self, results: Mapping[str, Any]) -> Figures:
-        found = results.get(self.part, {})
-        seen = found.get("figures", {}).get(self.figure)
+        part = results.get(self.part, {})
+        value = part.get("figures", {}).get(self.figure)
         row = {"figure": f"{self.part}: {self.figure}", "bound": f"{'<=' if self.most else '>='} {self.bound:g}"}
-        if seen is None:
+        if value is None:
             who = self.figure.partition(" / ")[2]
-            return row | {"seen": None, "verdict": found.get("left out", {}).get(who, "not measured")}
-        holds = seen <= self.bound if self.most else seen >= self.bound
-        return row | {"seen": seen, "verdict": "MET" if holds else "MISSED"}
+            return row | {"seen": None, "verdict": part.get("left out", {}).get(who, "not measured")}
+        holds = value <= self.bound if self.most else value >= self.bound
+        return row | {"seen": value, "verdict": "MET" if holds else "MISSED"}
 
 
 WHOLE_RUNS = ("cnn", "fashion", "mlp-sizes", "logistic-sizes")
@@ -143,22 +143,22 @@ MUST = [
 
 def in_turns(contestants: Mapping[str, Callable[[], Taken]], turns: int) -> dict[str, list[Taken]]:
     """What every contestant takes in every turn; who begins differs from turn to turn."""
-    names, taken = list(contestants), {name: list[Taken]() for name in contestants}
+    names, turns_by_name = list(contestants), {name: list[Taken]() for name in contestants}
     for turn in range(turns):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            taken[name].append(contestants[name]())
-    return taken
+            turns_by_name[name].append(contestants[name]())
+    return turns_by_name
 
 
-def rates(taken: list[Taken]) -> list[float]:
-    return [samples / seconds for seconds, samples in taken]
+def rates(turns: list[Taken]) -> list[float]:
+    return [samples / seconds for seconds, samples in turns]
 
 
 def summary(values: list[float], digits: int = 4) -> Figures:
     """Of what was measured: median, least, most and number."""
-    found = {"median": median(values), "min": min(values), "max": max(values)}
-    return {name: round(value, digits) for name, value in found.items()} | {"n": len(values)}
+    figures = {"median": median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, digits) for name, value in figures.items()} | {"n": len(values)}
 
 
 def over(ours: list[float], theirs: list[float]) -> float:
@@ -185,20 +185,20 @@ def command(python: str, script: str, *arguments: str) -> Figures:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
-    found: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return found | {"command_s": time.perf_counter() - began}
+    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures | {"command_s": time.perf_counter() - began}
 
 
 @functools.cache
 def obstacle(python: str, package: str, least: tuple[int, int]) -> str | None:
     """Why a peer cannot be run; None if it can."""
-    known = shutil.which(python) if python else None
-    if known is None:
+    path = shutil.which(python) if python else None
+    if path is None:
         newest = shutil.which(f"python{least[0]}.{least[1]}")
         if sys.version_info < least and newest is None:
             return f"cannot be installed: needs Python >= {least[0]}.{least[1]}"
         return "not asked for"
-    done = subprocess.run([known, "-c", f"import {package}"], capture_output=True, text=True, check=False)
+    done = subprocess.run([path, "-c", f"import {package}"], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"cannot be imported: {done.stderr.strip().splitlines()[-1]}"
 
 
@@ -233,12 +233,13 @@ def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[s
                 continue
             starts[who] = []
             contestants[who] = functools.partial(peer_turn, python, peer.script, name, rounds, starts[who])
-        taken = in_turns(contestants, TURNS if name in ROUNDS else SHORT_TURNS)
+        turns = in_turns(contestants, TURNS if name in ROUNDS else SHORT_TURNS)
         engine = with_fedloom.engine_of(federations["auto"]) if "auto" in federations else None
     finally:
-        for made in federations.values():
-            with_fedloom.closed(made)
-    per_round, speed = _samples_a_round(workload), {who: rates(each) for who, each in taken.items()}
+        for federation in federations.values():
+            with_fedloom.closed(federation)
+    per_round = _samples_a_round(workload)
+    speed = {who: rates(contestant_turns) for who, contestant_turns in turns.items()}
     ratios = {
         f"{ours} / {who}": over(speed[ours], speed[who])
         for ours in ("serial", "2 processes", "auto", "2 processes, own kernels")
@@ -246,8 +247,8 @@ def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[s
         if ours in speed and who != ours
     }
     return {
-        "samples_per_second": {who: summary(each, 1) for who, each in speed.items()},
-        "seconds_a_round": {who: summary([per_round / rate for rate in each]) for who, each in speed.items()},
+        "samples_per_second": {who: summary(values, 1) for who, values in speed.items()},
+        "seconds_a_round": {who: summary([per_round / rate for rate in values]) for who, values in speed.items()},
         **({"auto takes": engine} if engine else {}),
         "to_first_round_s": starts,
         "left out": left_out,
@@ -257,9 +258,9 @@ def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[s
 
 def peer_turn(python: str, script: str, workload: str, rounds: int, starts: list[float]) -> Taken:
     """Some rounds of a peer after its first one."""
-    found = command(python, script, workload, str(rounds + 1))
-    starts.append(round(found["to_first_round"], 2))
-    return sum(found["rounds"][-rounds:]), sum(found["samples"][-rounds:])
+    answer = command(python, script, workload, str(rounds + 1))
+    starts.append(round(answer["to_first_round"], 2))
+    return sum(answer["rounds"][-rounds:]), sum(answer["samples"][-rounds:])
 
 
 def _samples_a_round(workload: Workload) -> float:
@@ -269,7 +270,7 @@ def _samples_a_round(workload: Workload) -> float:
 
 def no_op(python: str) -> Figures:
     """(a) Overhead per client-round, of clients that return what they got: here, and in Flower's simulation."""
-    found: Figures = {"figures": {}, "left out": {}}
+    figures: Figures = {"figures": {}, "left out": {}}
     rounds = SHORT_ROUNDS
     why = obstacle(python, "flwr", (3, 11))
     for size in (10, 500_000):
@@ -281,11 +282,11 @@ def no_op(python: str) -> Figures:
             if why is None:
                 seconds = command(python, "with_flower.py", f"no-op {size}", str(rounds + 1))["rounds"][-rounds:]
                 theirs += [second / overhead.CLIENTS * 1e3 for second in seconds]
-        found["figures"][f"ms a client, {size} parameters"] = round(median(ours), 3)
+        figures["figures"][f"ms a client, {size} parameters"] = round(median(ours), 3)
         if theirs:
-            found[f"{size} parameters, flower, ms"] = round(median(theirs), 3)
-            found["figures"][f"flower / fedloom, {size} parameters"] = round(median(theirs) / median(ours), 1)
-    return found | ({"left out": {"flower": why}} if why else {})
+            figures[f"{size} parameters, flower, ms"] = round(median(theirs), 3)
+            figures["figures"][f"flower / fedloom, {size} parameters"] = round(median(theirs) / median(ours), 1)
+    return figures | ({"left out": {"flower": why}} if why else {})
 
 
 def from_command(python: str) -> Figures:
@@ -304,7 +305,7 @@ def from_command(python: str) -> Figures:
         "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.0},
         "evaluation": {"protocol": "global/global", "every": rounds},
     }
-    taken: dict[str, list[float]] = {"fedloom": [], "flower": []}
+    seconds: dict[str, list[float]] = {"fedloom": [], "flower": []}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(yaml.safe_dump(config))
@@ -312,10 +313,10 @@ def from_command(python: str) -> Figures:
             began = time.perf_counter()
             run = ["-m", "fedloom", "run", str(path), "--out", str(Path(folder) / str(turn)), "--json"]
             subprocess.run([sys.executable, *run], check=True, capture_output=True)
-            taken["fedloom"].append(time.perf_counter() - began)
-            taken["flower"].append(command(python, "with_flower.py", "fashion", str(rounds))["command_s"])
-    share = round(median(taken["fedloom"]) / median(taken["flower"]), 3)
-    return {who: summary(seconds) for who, seconds in taken.items()} | {"figures": {"fedloom / flower": share}}
+            seconds["fedloom"].append(time.perf_counter() - began)
+            seconds["flower"].append(command(python, "with_flower.py", "fashion", str(rounds))["command_s"])
+    share = round(median(seconds["fedloom"]) / median(seconds["flower"]), 3)
+    return {who: summary(values) for who, values in seconds.items()} | {"figures": {"fedloom / flower": share}}
 
 
 def scale() -> Figures:
@@ -324,26 +325,26 @@ def scale() -> Figures:
     contestants = {}
     for count in (1000, 1_000_000):
         scenario = with_clients(workload.scenario(), count)
-        made = with_fedloom.federation(workload, scenario, name="serial")
-        with_fedloom.warmed(made, 0.0)
-        contestants[f"{count:,}"] = some(with_fedloom.rounds(made), 1)
-    taken = in_turns(contestants, 2 if SMOKE else 20)
-    each = {who: [seconds for seconds, _ in turns] for who, turns in taken.items()}
-    figures = {"1,000,000 / 1,000": over(each["1,000,000"], each["1,000"])}
-    return {"seconds_a_round": {who: summary(seconds) for who, seconds in each.items()}, "figures": figures}
+        federation = with_fedloom.federation(workload, scenario, name="serial")
+        with_fedloom.warmed(federation, 0.0)
+        contestants[f"{count:,}"] = some(with_fedloom.rounds(federation), 1)
+    turns = in_turns(contestants, 2 if SMOKE else 20)
+    seconds = {who: [duration for duration, _ in contestant_turns] for who, contestant_turns in turns.items()}
+    figures = {"1,000,000 / 1,000": over(seconds["1,000,000"], seconds["1,000"])}
+    return {"seconds_a_round": {who: summary(values) for who, values in seconds.items()}, "figures": figures}
 
 
 def memory() -> Figures:
     """(e) Peak memory of a run in a process of its own: FedBN, whose clients keep batch norm, and local training."""
-    found: Figures = {"figures": {}}
+    figures: Figures = {"figures": {}}
     for method, model in (("fedbn", "lenet5-bn"), ("local", "mlp-128")):
         peaks = {
             str(clients): command(sys.executable, "stateful.py", method, model, str(clients)) for clients in (10, 1000)
         }
-        found[f"{method}, {model}"] = peaks
+        figures[f"{method}, {model}"] = peaks
         share = peaks["1000"]["peak_memory_mb"] / peaks["10"]["peak_memory_mb"]
-        found["figures"][f"{method}, 1,000 / 10"] = round(share, 3)
-    return found
+        figures["figures"][f"{method}, 1,000 / 10"] = round(share, 3)
+    return figures
 
 
 @contextlib.contextmanager
@@ -360,39 +361,39 @@ def one_core_busy() -> Iterator[None]:
 
 def auto() -> Figures:
     """Whole runs: seconds of the default engine over those of the better of serial and 2 processes."""
-    found: Figures = {"figures": {}}
+    figures: Figures = {"figures": {}}
     for load in LOADS:
         with one_core_busy() if load == "a core busy" else contextlib.nullcontext():
             for name in WHOLE_RUNS:
-                taken: dict[str, list[float]] = {who: [] for who in ENGINES}
+                seconds: dict[str, list[float]] = {who: [] for who in ENGINES}
                 engines = []
                 for turn in range(RUN_TURNS):
                     for who in (list(ENGINES) * 2)[turn % 3 :][:3]:
                         ran = command(sys.executable, "whole_run.py", name, str(RUN_ROUNDS), json.dumps(ENGINES[who]))
-                        taken[who].append(ran["seconds"])
+                        seconds[who].append(ran["seconds"])
                         if who == "auto":
                             engines.append(ran["engine"])
-                best = min(median(taken[who]) for who in ENGINES if who != "auto")
-                found["figures"][f"{name}, {load}"] = round(median(taken["auto"]) / best, 3)
-                seconds = {who: summary(values, 3) for who, values in taken.items()}
-                found[f"{name}, {load}"] = {"seconds": seconds, "auto took": engines}
-    return found
+                best = min(median(seconds[who]) for who in ENGINES if who != "auto")
+                figures["figures"][f"{name}, {load}"] = round(median(seconds["auto"]) / best, 3)
+                summaries = {who: summary(values, 3) for who, values in seconds.items()}
+                figures[f"{name}, {load}"] = {"seconds": summaries, "auto took": engines}
+    return figures
 
 
 def evaluation() -> Figures:
     """(i) Seconds that testing takes."""
     choices = {who: ENGINES[who] for who in ("serial", "2 processes")}
-    taken: dict[str, list[float]] = {who: [] for who in choices}
+    seconds: dict[str, list[float]] = {who: [] for who in choices}
     accuracies = set()
     for _ in range(RUN_TURNS):
         for who, choice in choices.items():
             done = command(sys.executable, "personal_tests.py", "200" if SMOKE else "2000", json.dumps(choice))
-            taken[who].append(done["evaluate"])
+            seconds[who].append(done["evaluate"])
             accuracies.add(done["accuracy"])
     return {
-        "seconds": {who: summary(values, 3) for who, values in taken.items()},
+        "seconds": {who: summary(values, 3) for who, values in seconds.items()},
         "same accuracy": len(accuracies) == 1,
-        "figures": {"2 processes / serial": over(taken["serial"], taken["2 processes"])},  # of their rates
+        "figures": {"2 processes / serial": over(seconds["serial"], seconds["2 processes"])},  # of their rates
     }
 
 
@@ -416,23 +417,23 @@ def parts_of(pythons: Mapping[str, str]) -> dict[str, tuple[str, Callable[[], Fi
     )
 
 
-def told(name: str, found: Figures) -> None:
+def print_part(name: str, figures: Figures) -> None:
     """A part in a few lines."""
     print(f"\n{name}")
-    for who, rate in found.get("samples_per_second", {}).items():
-        seconds = found["seconds_a_round"][who]["median"]
+    for who, rate in figures.get("samples_per_second", {}).items():
+        seconds = figures["seconds_a_round"][who]["median"]
         print(f"  {who:30s} {rate['median']:12,.1f} samples/s  {seconds:9.4f} s a round", flush=True)
-    for who, why in found.get("left out", {}).items():
+    for who, why in figures.get("left out", {}).items():
         print(f"  {who:30s} {why}", flush=True)
-    print(f"  {json.dumps(found['figures'])}", flush=True)
+    print(f"  {json.dumps(figures['figures'])}", flush=True)
 
 
 def table(rows: list[Figures]) -> str:
     """What must hold, as a table."""
     lines = [f"\n{'must hold':48s}{'bound':>10s}{'seen':>10s}"]
     for row in rows:
-        seen = "" if row["seen"] is None else f"{row['seen']:.3f}"
-        lines.append(f"{row['figure']:48s}{row['bound']:>10s}{seen:>10s}  {row['verdict']}")
+        value = "" if row["seen"] is None else f"{row['seen']:.3f}"
+        lines.append(f"{row['figure']:48s}{row['bound']:>10s}{value:>10s}  {row['verdict']}")
     return "\n".join(lines)
 
 
@@ -447,17 +448,17 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     parts = parts_of({peer.environment: getattr(arguments, peer.environment) for peer in PEERS.values()})
-    asked = set(filter(None, arguments.only.split(",")))
-    if unknown := asked - parts.keys() - {letter for letter, _ in parts.values()}:
+    selected = set(filter(None, arguments.only.split(",")))
+    if unknown := selected - parts.keys() - {letter for letter, _ in parts.values()}:
         parser.error(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
     out: Path | None = arguments.json or (None if SMOKE else RESULTS)
     before = json.loads(out.read_text()) if out and out.exists() else {}
     results = {name: before[name] for name in parts if "figures" in before.get(name, {})}
     for name, (letter, part) in parts.items():
-        if asked and not asked & {name, letter}:
+        if selected and not selected & {name, letter}:
             continue
         results[name] = part() | {"environment": describe()}  # parts may come from different machines
-        told(name, results[name])
+        print_part(name, results[name])
         results["must hold"] = [must.judged(results) for must in MUST]
         if out:
             write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())

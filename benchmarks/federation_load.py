@@ -61,28 +61,28 @@ class Clock(Callback):
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--clients", type=int, default=200)
-    words.add_argument("--participants", type=int, help="of a round; all unless given")
-    words.add_argument("--megabytes", type=float, default=1.0)
-    words.add_argument("--rounds", type=int, default=2)
-    told = words.parse_args()
-    participants = told.participants or told.clients
-    config = config_of(told.clients, participants, told.megabytes, told.rounds)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--participants", type=int, help="of a round; all unless given")
+    parser.add_argument("--megabytes", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    arguments = parser.parse_args()
+    participants = arguments.participants or arguments.clients
+    config = config_of(arguments.clients, participants, arguments.megabytes, arguments.rounds)
     torch.set_num_threads(1)
     before, clock = held(), Clock()
     numbers = run_in_process(config, callbacks=[clock]).numbers
-    payload = numbers["bytes_up"] / told.rounds / participants
+    payload = numbers["bytes_up"] / arguments.rounds / participants
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6 - before
     seconds = [later - earlier for earlier, later in zip(clock.ends, clock.ends[1:], strict=False)]
     print(
         json.dumps(
             {
-                "clients": told.clients,
+                "clients": arguments.clients,
                 "participants": participants,
                 "payload_mb": round(payload / 1e6, 2),
                 "seconds_a_round": [round(value, 2) for value in seconds],
-                "seconds_a_client": round(sum(seconds) / told.rounds / participants, 3),
+                "seconds_a_client": round(sum(seconds) / arguments.rounds / participants, 3),
                 "peak_mb": round(peak),
                 "peak_payloads": round(peak * 1e6 / payload, 1),
             }

@@ -64,12 +64,12 @@ def scenario(sizes: list[int]) -> Scenario:
     return Scenario("noise", data, data.first(10), train, none, train)
 
 
-def plain_loop(work: Workload, made: Scenario, device: torch.device) -> Callable[[], None]:
+def plain_loop(work: Workload, scenario: Scenario, device: torch.device) -> Callable[[], None]:
     """What a researcher writes, data resident on the device."""
-    sizes = [len(made.train[client]) for client in range(made.clients)]
-    x = made.train_set.gather(torch.arange(sum(sizes))).to(device)
-    y = made.train_set.y.to(device)
-    net = work.net(made).to(device)
+    sizes = [len(scenario.train[client]) for client in range(scenario.clients)]
+    x = scenario.train_set.gather(torch.arange(sum(sizes))).to(device)
+    y = scenario.train_set.y.to(device)
+    net = work.net(scenario).to(device)
     weights = {name: value.clone() for name, value in net.state_dict().items()}
     criterion = nn.CrossEntropyLoss()
 
@@ -78,7 +78,7 @@ def plain_loop(work: Workload, made: Scenario, device: torch.device) -> Callable
         for client, size in enumerate(sizes):
             net.load_state_dict(weights)
             optimizer = torch.optim.SGD(net.parameters(), LR, work.momentum, weight_decay=work.weight_decay)
-            order = made.train.tensor(client)[torch.randperm(size)].to(device)
+            order = scenario.train.tensor(client)[torch.randperm(size)].to(device)
             for part in order.split(work.batch):
                 optimizer.zero_grad()
                 criterion(net(x[part]), y[part]).backward()
@@ -103,9 +103,9 @@ def busy(work: Callable[[], Any], device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
-        taken = seconds(work, device)
+        duration = seconds(work, device)
     spans = [event.time_range for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    return union([(span.start, span.end) for span in spans]) / 1e6 / taken
+    return union([(span.start, span.end) for span in spans]) / 1e6 / duration
 
 
 def union(spans: Sequence[tuple[float, float]]) -> float:
@@ -126,46 +126,46 @@ def main() -> None:
     drawn = np.random.default_rng(0).dirichlet([0.5] * 10) * (100 if arguments.small else 50_000)
     paper, lenet = [max(2, int(size)) for size in drawn], [64 if arguments.small else 320] * 20
     warm_up = 0.0 if arguments.small else WARM_UP_SECONDS
-    found: dict[str, Any] = {"environment": describe(), "device": str(device)}
-    given = workload("fedsc", "resnet10", len(paper), epochs=1 if arguments.small else 10, batch=64)
+    figures: dict[str, Any] = {"environment": describe(), "device": str(device)}
+    job = workload("fedsc", "resnet10", len(paper), epochs=1 if arguments.small else 10, batch=64)
     for half, engine in itertools.product((False, True), ENGINES):
         name = f"fedsc, resnet10, {engine}, {'bfloat16' if half else 'float32'}"
         try:
-            made = with_fedloom.federation(given, scenario(paper), name=engine, device=str(device), bfloat16=half)
+            federation = with_fedloom.federation(job, scenario(paper), name=engine, device=str(device), bfloat16=half)
         except with_fedloom.NOT_THERE as error:
             print(name, "is not there:", error, flush=True)
             continue
-        work = with_fedloom.rounds(with_fedloom.warmed(made, warm_up))
-        taken = [seconds(work, device) for _ in range(3)]
-        found[name] = {
-            "round_s": median(taken),
-            "100 rounds, minutes": median(taken) * 100 / 60,
+        work = with_fedloom.rounds(with_fedloom.warmed(federation, warm_up))
+        times = [seconds(work, device) for _ in range(3)]
+        figures[name] = {
+            "round_s": median(times),
+            "100 rounds, minutes": median(times) * 100 / 60,
             "busy": busy(work, device),
         }
-        print(name, json.dumps(found[name]), flush=True)
-        with_fedloom.closed(made)
-    given, dealt = workload("fedavg", "lenet5", len(lenet), epochs=1, batch=32), scenario(lenet)
-    contestants: dict[str, Callable[[], Any]] = {"plain loop": plain_loop(given, dealt, device)}
+        print(name, json.dumps(figures[name]), flush=True)
+        with_fedloom.closed(federation)
+    job, dealt = workload("fedavg", "lenet5", len(lenet), epochs=1, batch=32), scenario(lenet)
+    contestants: dict[str, Callable[[], Any]] = {"plain loop": plain_loop(job, dealt, device)}
     for engine in ENGINES:
         try:
-            made = with_fedloom.federation(given, dealt, name=engine, device=str(device))
+            federation = with_fedloom.federation(job, dealt, name=engine, device=str(device))
         except with_fedloom.NOT_THERE as error:
             print(f"lenet5, {engine} is not there:", error, flush=True)
             continue
-        contestants[engine] = with_fedloom.rounds(with_fedloom.warmed(made, warm_up))
+        contestants[engine] = with_fedloom.rounds(with_fedloom.warmed(federation, warm_up))
     for work in contestants.values():
         for _ in range(3):
             seconds(work, device)
     turns = [{name: seconds(work, device) for name, work in contestants.items()} for _ in range(TURNS)]
     for name, work in contestants.items():
         ratios = sorted(turn["plain loop"] / turn[name] for turn in turns)
-        found[f"lenet5, {name}"] = {
+        figures[f"lenet5, {name}"] = {
             "round_s": median(turn[name] for turn in turns),
             "plain loop / it": median(ratios),
             "busy": busy(work, device),
         }
-        print(name, json.dumps(found[f"lenet5, {name}"]), flush=True)
-    print(json.dumps(found, indent=1))
+        print(name, json.dumps(figures[f"lenet5, {name}"]), flush=True)
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

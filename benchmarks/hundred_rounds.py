@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cells import titles, told
+from cells import option_text, titles
 from fedloom.core.files import write_atomic
 from fedloom.methods import METHODS
 from fedloom.study.config import RunConfig
@@ -120,7 +120,7 @@ def table(cases: Sequence[Mapping[str, Any]]) -> str:
     """The cases by method, as in `PAPERS`."""
     lines = ["| method | alpha | preset | options | seeds that stayed finite | accuracy % |", "|---" * 6 + "|"]
     for case in sorted(cases, key=lambda case: (list(PAPERS).index(case["method"]), -(case["alpha"] or 0))):
-        options = ", ".join(f"{key}={told(value)}" for key, value in case["options"].items())
+        options = ", ".join(f"{key}={option_text(value)}" for key, value in case["options"].items())
         lost = sorted({first for first in case["first_not_finite"] if first is not None})
         finite = f"{case['finite']} of {case['seeds']}" + (f" (round {', '.join(map(str, lost))})" if lost else "")
         mean, std = (100 * value for value in case["accuracy"])
@@ -135,15 +135,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the results go; cases in it are kept")
     out = parser.parse_args().json
-    found = json.loads(out.read_text())["cases"] if out.exists() else []
-    known = {json.dumps([case[key] for key in KEY]) for case in found}
+    measured_cases = json.loads(out.read_text())["cases"] if out.exists() else []
+    done_keys = {json.dumps([case[key] for key in KEY]) for case in measured_cases}
     for method, preset, options, alpha in cases():
         real = PAPERS[method]["scenario"].get("alpha") if alpha is None else alpha
-        if json.dumps([method, preset, options, real]) in known:
+        if json.dumps([method, preset, options, real]) in done_keys:
             continue
-        found.append(measure((method, preset, options, alpha)))
-        print(found[-1], flush=True)
-        results = {"rounds": ROUNDS, "papers": PAPERS, "cases": found, "environment": describe()}
+        measured_cases.append(measure((method, preset, options, alpha)))
+        print(measured_cases[-1], flush=True)
+        results = {"rounds": ROUNDS, "papers": PAPERS, "cases": measured_cases, "environment": describe()}
         write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())
 
 

@@ -33,30 +33,30 @@ SIDES = [(28, 5, 0), (12, 5, 0), (32, 3, 1), (14, 3, 1), (8, 3, 1)]
 Work: TypeAlias = Callable[[], object]
 
 
-def trained(function: Callable[..., Tensor], inputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Work:
+def trained(function: Callable[..., Tensor], inputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Work:
     """Forward and backward, with a gradient of the output in its own memory order."""
     g = torch.randn_like(function(*inputs))
-    return lambda: torch.autograd.grad(function(*inputs), wanted, g)
+    return lambda: torch.autograd.grad(function(*inputs), leaves, g)
 
 
 def in_turns(works: dict[str, Work]) -> dict[str, float]:
     """Median microseconds of each, after two turns that warm up."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    times: dict[str, list[float]] = {name: [] for name in works}
     turn, until = 0, time.perf_counter() + SECONDS
     while time.perf_counter() < until or turn < 5:
         for name, work in works.items():
             began = time.perf_counter()
             work()
             if turn > 1:
-                taken[name].append((time.perf_counter() - began) * 1e6)
+                times[name].append((time.perf_counter() - began) * 1e6)
         turn += 1
-    return {name: median(times) for name, times in taken.items()}
+    return {name: median(values) for name, values in times.items()}
 
 
-def told(title: str, taken: dict[str, float], chosen: bool) -> None:
-    best = min(taken[name] for name in ORDERS)
-    figures = "".join(f"{microseconds:12.0f}" for microseconds in taken.values())
-    print(f"{title:34s}{figures}  {best / taken['own']:5.2f} x  {'taken' if chosen else ''}", flush=True)
+def print_row(title: str, times: dict[str, float], chosen: bool) -> None:
+    best = min(times[name] for name in ORDERS)
+    figures = "".join(f"{microseconds:12.0f}" for microseconds in times.values())
+    print(f"{title:34s}{figures}  {best / times['own']:5.2f} x  {'taken' if chosen else ''}", flush=True)
 
 
 def convolutions() -> None:
@@ -66,21 +66,21 @@ def convolutions() -> None:
             works: dict[str, Work] = {}
             for name, order in (ORDERS | {"own": torch.contiguous_format}).items():
                 leaves = [x.clone(memory_format=order), weight.clone(memory_format=order), torch.randn(c_out)]
-                wanted = [leaf.requires_grad_() for leaf in leaves[c_in <= 3 :]]  # a first layer's images need none
+                trainable = [leaf.requires_grad_() for leaf in leaves[c_in <= 3 :]]  # a first layer's images need none
                 function: Callable[..., Tensor] = convolution if name == "own" else conv2d
-                works[name] = trained(partial(function, padding=(padding, padding)), leaves, wanted)
+                works[name] = trained(partial(function, padding=(padding, padding)), leaves, trainable)
             title = f"{c_in} -> {c_out}, {side}x{side}, {kernel}x{kernel}, padding {padding}"
-            told(title, in_turns(works), gains(c_in, c_out))
+            print_row(title, in_turns(works), gains(c_in, c_out))
 
 
 def poolings() -> None:
     for channels, side in ((6, 28), (16, 10), (10, 24), (32, 28), (64, 14)):
         x = torch.randn(BATCH, channels, side, side)
         ordered = {name: x.clone(memory_format=order).requires_grad_() for name, order in ORDERS.items()}
-        works = {name: trained(lambda x: max_pool2d(x, 2), [own], [own]) for name, own in ordered.items()}
-        own = x.clone().requires_grad_()
-        works["own"] = trained(max_pool2, [own], [own])
-        told(f"2x2 maxima, {channels} of {side}x{side}", in_turns(works), True)
+        works = {name: trained(lambda x: max_pool2d(x, 2), [image], [image]) for name, image in ordered.items()}
+        image = x.clone().requires_grad_()
+        works["own"] = trained(max_pool2, [image], [image])
+        print_row(f"2x2 maxima, {channels} of {side}x{side}", in_turns(works), True)
 
 
 def main() -> None:

@@ -46,11 +46,11 @@ def measure(name: str, clients: int, samples: int, classes: int) -> None:
     start = time.perf_counter()
     label_skew(scenario.train, labels, classes)
     figures = time.perf_counter() - start
-    asked = np.random.default_rng(1).integers(0, clients, 1000)
+    clients_looked_up = np.random.default_rng(1).integers(0, clients, 1000)
     start = time.perf_counter()
-    for client in asked:
+    for client in clients_looked_up:
         scenario.train.tensor(int(client))
-    view = (time.perf_counter() - start) / len(asked)
+    view = (time.perf_counter() - start) / len(clients_looked_up)
     print(f"{name:<12}{dealt:>10.2f}{figures:>12.2f}{peak() - before:>10.0f}{view * 1e6:>12.2f}", flush=True)
 
 
@@ -60,11 +60,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1_200_000)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--only", choices=sorted(CASES), help="one partition, in this process")
-    given = parser.parse_args()
-    if given.only:
-        measure(given.only, given.clients, given.samples, given.classes)
+    arguments = parser.parse_args()
+    if arguments.only:
+        measure(arguments.only, arguments.clients, arguments.samples, arguments.classes)
         return
-    print(f"{given.clients} clients, {given.samples} samples, {given.classes} classes")
+    print(f"{arguments.clients} clients, {arguments.samples} samples, {arguments.classes} classes")
     print(f"{'partition':<12}{'seconds':>10}{'figures, s':>12}{'MiB':>10}{'view, us':>12}", flush=True)
     for name in CASES:  # each in a process of its own: a peak is never taken back
         subprocess.run([sys.executable, *sys.argv, "--only", name], check=True)

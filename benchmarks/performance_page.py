@@ -76,15 +76,15 @@ def bounds_of(measured: Measured) -> str:
 
 def sentences_of(measured: Measured) -> str:
     """What is measured beside rounds, in words. What was not measured is left out."""
-    found = []
+    sentences = []
     if "evaluation" in measured:
         ratio = measured["evaluation"]["figures"]["2 processes / serial"]
-        found.append(f"- Two processes test the personal models of 100 clients {ratio:g} times as fast as one.")
+        sentences.append(f"- Two processes test the personal models of 100 clients {ratio:g} times as fast as one.")
     for name, words in (("resnet8", "ResNet-8"), ("resnet10", "ResNet-10")):
         if name in measured:
             ratio = measured[name]["figures"]["serial / plain loop"]
-            found.append(f"- On {words} the serial engine has {ratio:g} times the speed of a plain loop.")
-    return "\n".join(found) + "\n"
+            sentences.append(f"- On {words} the serial engine has {ratio:g} times the speed of a plain loop.")
+    return "\n".join(sentences) + "\n"
 
 
 def draw(measured: Measured, path: Path) -> None:
@@ -97,7 +97,7 @@ def draw(measured: Measured, path: Path) -> None:
     works = [work for work in WORK if work in measured]
     figure, panels = plt.subplots(len(works), 1, figsize=(6.4, 1.6 * len(works)), layout="constrained", squeeze=False)
     for axes, work in zip(panels[:, 0], works, strict=True):
-        seconds = {who: taken["median"] for who, taken in measured[work]["seconds_a_round"].items() if who in BARS}
+        seconds = {who: times["median"] for who, times in measured[work]["seconds_a_round"].items() if who in BARS}
         names = [who for who in reversed(BARS) if who in seconds]
         colours = ["#00897b" if who == "auto" else "#b0bec5" for who in names]
         bars = axes.barh([WHO[who].strip("*") for who in names], [seconds[who] for who in names], color=colours)

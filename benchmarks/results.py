@@ -35,8 +35,8 @@ SCENARIOS = {
 Cells = Mapping[str, dict[str, Any]]
 
 
-def kept() -> dict[str, Cells]:
-    """What was measured, by study."""
+def studies_by_name() -> dict[str, Cells]:
+    """Read the finished cells of every study."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8"))["cells"] for path in sorted(FOLDER.glob("*.json"))}
 
 
@@ -81,15 +81,15 @@ def attack_table(cells: Cells) -> str:
     means = list(dict.fromkeys(name.partition("/")[2] for name in cells))
     lines = [f"| mean | {' | '.join(attacks)} | taken for the flipped class |", "|---" * (len(attacks) + 2) + "|"]
     for mean in means:
-        taken = 100 * cells[f"label-flip/{mean}"]["attack_success"]
-        each = " | ".join(_accuracy(cells[f"{attack}/{mean}"]) for attack in attacks)
-        lines.append(f"| {mean} | {each} | {taken:.1f} |")
+        success = 100 * cells[f"label-flip/{mean}"]["attack_success"]
+        accuracies = " | ".join(_accuracy(cells[f"{attack}/{mean}"]) for attack in attacks)
+        lines.append(f"| {mean} | {accuracies} | {success:.1f} |")
     return "\n".join(lines) + "\n"
 
 
 def tables() -> dict[Path, dict[str, str]]:
     """By page, its tables by the name between their marks."""
-    studies = kept()
+    studies = studies_by_name()
     settings = {
         f"{study}/{setting}" if setting else study: setting_table(cells, setting)
         for study, cells in studies.items()
@@ -97,10 +97,10 @@ def tables() -> dict[Path, dict[str, str]]:
         for setting in dict.fromkeys(name.partition("/")[0] for name in cells)
     }
     settings["hundred-rounds"] = hundred_rounds.table(json.loads(hundred_rounds.RESULTS.read_text())["cases"])
-    found = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
-    found[DOCS / "methods" / "robust.md"] = {ATTACKS: attack_table(studies[ATTACKS])}
-    found[DOCS / "methods" / "departures.md"] = departure_tables(studies.get(DEPARTURES, {}))
-    return found | {DOCS / "methods" / "sound.md": sound_tables(studies.get(SOUND, {}))}
+    pages = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
+    pages[DOCS / "methods" / "robust.md"] = {ATTACKS: attack_table(studies[ATTACKS])}
+    pages[DOCS / "methods" / "departures.md"] = departure_tables(studies.get(DEPARTURES, {}))
+    return pages | {DOCS / "methods" / "sound.md": sound_tables(studies.get(SOUND, {}))}
 
 
 def _mean(cell: Mapping[str, Any]) -> float:
@@ -118,9 +118,9 @@ def _worst(cell: Mapping[str, Any]) -> str:
 def main(words: list[str]) -> None:
     for word in words:
         print(keep(Path(word)))
-    for page, own in tables().items():
-        write_atomic(page, with_tables(page.read_text(encoding="utf-8"), own))
-    draw(kept()["all-methods"], PICTURE)
+    for page, page_tables in tables().items():
+        write_atomic(page, with_tables(page.read_text(encoding="utf-8"), page_tables))
+    draw(studies_by_name()["all-methods"], PICTURE)
 
 
 if __name__ == "__main__":

@@ -54,46 +54,48 @@ def kilobytes(pid: int) -> int:
     return 0
 
 
-def memory(there: Federation) -> dict[str, float]:
+def memory(federation: Federation) -> dict[str, float]:
     """Megabytes of SuperLink, of the server's app (the largest of its children), and of all SuperNodes themselves."""
-    superlink = there.processes.pid_of("superlink")
-    nodes = [there.processes.pid_of(f"node-{client:06d}") for client in range(there.clients)]
+    superlink = federation.processes.pid_of("superlink")
+    nodes = [federation.processes.pid_of(f"node-{client:06d}") for client in range(federation.clients)]
     children = [kilobytes(pid) for pid in family(superlink) - {superlink}]
     held = {"superlink": kilobytes(superlink), "app": max(children, default=0), "nodes": sum(map(kilobytes, nodes))}
     return {name: value / 1000 for name, value in held.items()}
 
 
-def kill(there: Federation, client: int) -> None:
+def kill(federation: Federation, client: int) -> None:
     """End a node and all that it started, at once."""
-    for pid in family(there.processes.pid_of(f"node-{client:06d}")):
+    for pid in family(federation.processes.pid_of(f"node-{client:06d}")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def soak(there: Federation, out: Path, seconds: float, rng: random.Random) -> dict[str, Any]:
+def soak(federation: Federation, out: Path, seconds: float, rng: random.Random) -> dict[str, Any]:
     """Run for so long; what happened."""
-    process, began = there.run(out), time.monotonic()
-    due = {client: (began + rng.uniform(*ALIVE), True) for client in range(there.clients)}  # when, and whether to kill
+    process, began = federation.run(out), time.monotonic()
+    due = {
+        client: (began + rng.uniform(*ALIVE), True) for client in range(federation.clients)
+    }  # when, and whether to kill
     kills, turned_away, samples, looked = 0, 0, list[dict[str, float]](), began
     while process.poll() is None and (now := time.monotonic()) - began < seconds:
         for client, (when, alive) in due.items():
-            if alive and kilobytes(there.processes.pid_of(f"node-{client:06d}")) == 0:
+            if alive and kilobytes(federation.processes.pid_of(f"node-{client:06d}")) == 0:
                 due[client] = now + AGAIN, False  # turned away: Flower does not know yet that it was killed
                 turned_away += 1
             elif now >= when:
                 if alive:
-                    kill(there, client)
+                    kill(federation, client)
                     kills += 1
                 else:
-                    there.start_node(client)
+                    federation.start_node(client)
                 due[client] = now + rng.uniform(*(DEAD if alive else ALIVE)), not alive
         if now - looked >= EVERY:
             looked = now
-            samples.append({"seconds": round(now - began, 1), "round": round_of(out), **memory(there)})
+            samples.append({"seconds": round(now - began, 1), "round": round_of(out), **memory(federation)})
             print(json.dumps(samples[-1]), flush=True)
         time.sleep(0.5)
-    told = result(read_status(out), Log(out / "metrics.jsonl"), process.poll() is not None, samples)
-    return {"kills": kills, "turned_away": turned_away, **told}
+    outcome = result(read_status(out), Log(out / "metrics.jsonl"), process.poll() is not None, samples)
+    return {"kills": kills, "turned_away": turned_away, **outcome}
 
 
 def round_of(out: Path) -> int:
@@ -116,23 +118,23 @@ def result(status: Status, log: Log, ended: bool, samples: list[dict[str, float]
         "failures": status.failures,
         "last_error": status.last_error.text if status.last_error else None,
         "memory_mb": {
-            part: {name: round(max(one[name] for one in taken)) for name in ("superlink", "app", "nodes")}
-            for part, taken in parts.items()
-            if taken
+            part: {name: round(max(sample[name] for sample in group)) for name in ("superlink", "app", "nodes")}
+            for part, group in parts.items()
+            if group
         },
     }
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--minutes", type=float, default=30.0)
-    words.add_argument("--nodes", type=int, default=3)
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument("--out", type=Path, default=Path("runs/soak"))
-    given = words.parse_args()
-    folder = given.out.with_name(given.out.name + ".flower")
-    with Federation(config_of(given.nodes), folder, insecure=False, port=None, say=print) as there:
-        print(json.dumps(soak(there, given.out, 60.0 * given.minutes, random.Random(given.seed))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/soak"))
+    arguments = parser.parse_args()
+    folder = arguments.out.with_name(arguments.out.name + ".flower")
+    with Federation(config_of(arguments.nodes), folder, insecure=False, port=None, say=print) as federation:
+        print(json.dumps(soak(federation, arguments.out, 60.0 * arguments.minutes, random.Random(arguments.seed))))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cells import BESIDE, FIVE, against, percent, titles, told
+from cells import BESIDE, FIVE, against, option_text, percent, titles
 from fedloom.methods import METHODS
 from fedloom.study.studies.plan import read_study
 
@@ -35,8 +35,8 @@ class Candidate:
 
     def score(self, cells: Cells) -> float | None:
         """Mean validation accuracy over the settings that choose; None while one is missing."""
-        found = [cells.get(f"{setting}/{self.label}") for setting in self.settings]
-        return fmean(fmean(cell["validations"]) for cell in found if cell) if all(found) else None
+        settings_cells = [cells.get(f"{setting}/{self.label}") for setting in self.settings]
+        return fmean(fmean(cell["validations"]) for cell in settings_cells if cell) if all(settings_cells) else None
 
 
 def candidates(method: str) -> list[Candidate]:
@@ -46,28 +46,28 @@ def candidates(method: str) -> list[Candidate]:
         if cell.config.method != method:
             continue
         preset = METHODS.get(method).presets[cell.values.get("preset", "sound")]
-        own = {**preset, **cell.values.get(method, {})}
+        options = {**preset, **cell.values.get(method, {})}
         before = rows[cell.method].settings if cell.method in rows else ()
         chooses = (cell.setting,) if cell.setting in CHOOSE and cell.setting not in before else ()
-        rows[cell.method] = Candidate(cell.method, own, before + chooses)
+        rows[cell.method] = Candidate(cell.method, options, before + chooses)
     return list(rows.values())
 
 
 def chosen(among: list[Candidate], cells: Cells) -> Candidate | None:
     """The winner by the rule; None while a score is missing."""
-    scores = {one.label: one.score(cells) for one in among}
+    scores = {candidate.label: candidate.score(cells) for candidate in among}
     if not among or None in scores.values():
         return None
     best = max(scores.values())
-    tied = [one for one in among if scores[one.label] > best - TIE]
-    return min(tied, key=lambda one: (len(one.options), -scores[one.label]))
+    tied = [candidate for candidate in among if scores[candidate.label] > best - TIE]
+    return min(tied, key=lambda candidate: (len(candidate.options), -scores[candidate.label]))
 
 
 def sound_tables(cells: Cells) -> dict[str, str]:
     """What was chosen, and what the other settings say of it; by method, its candidates: validation accuracy where it
     chooses, test accuracy where it does not."""
-    found = {"sound-chosen": _chosen(cells), "sound-unseen": _unseen(cells)}
-    return found | {f"sound-{name}": _table(name, cells) for name in FIVE} | {"sound-others": _others(cells)}
+    tables = {"sound-chosen": _chosen(cells), "sound-unseen": _unseen(cells)}
+    return tables | {f"sound-{name}": _table(name, cells) for name in FIVE} | {"sound-others": _others(cells)}
 
 
 def _chosen(cells: Cells) -> str:
@@ -78,12 +78,12 @@ def _chosen(cells: Cells) -> str:
         winner, plain = chosen(among, cells), PLAIN.get(method, "fedavg")
         if winner is None:
             continue
-        paper = next(one for one in among if not one.options)
+        paper = next(candidate for candidate in among if not candidate.options)
         ours, theirs = (
             [value for at in winner.settings for value in cells[f"{at}/{label}"]["validations"]]
             for label in (winner.label, plain)
         )
-        ahead = sum(one > other for one, other in zip(ours, theirs, strict=True))
+        ahead = sum(our > their for our, their in zip(ours, theirs, strict=True))
         beside = Candidate(plain, {}, winner.settings)
         lines.append(
             f"| {titles()[method]} | {_options(winner) or 'nothing'} | {_score(winner, cells)} |"
@@ -100,18 +100,20 @@ def _unseen(cells: Cells) -> str:
         if winner is None:
             continue
         pairs = [(cells.get(f"{at}/{winner.label}"), cells.get(f"{at}/{plain}")) for at in REPORT]
-        each = [against(one["accuracies"], other["accuracies"]) if one and other else "–" for one, other in pairs]
-        lines.append(f"| {titles()[method]} | {BESIDE[plain]} | {' | '.join(each)} |")
+        differences = [
+            against(ours["accuracies"], theirs["accuracies"]) if ours and theirs else "–" for ours, theirs in pairs
+        ]
+        lines.append(f"| {titles()[method]} | {BESIDE[plain]} | {' | '.join(differences)} |")
     return "\n".join(lines) + "\n"
 
 
-def _score(one: Candidate, cells: Cells) -> str:
-    score = one.score(cells)
+def _score(candidate: Candidate, cells: Cells) -> str:
+    score = candidate.score(cells)
     return "–" if score is None else f"{100 * score:.1f}"
 
 
-def _options(one: Candidate) -> str:
-    return ", ".join(f"{key}={told(value)}" for key, value in one.options.items())
+def _options(candidate: Candidate) -> str:
+    return ", ".join(f"{key}={option_text(value)}" for key, value in candidate.options.items())
 
 
 def _table(method: str, cells: Cells) -> str:
@@ -121,11 +123,13 @@ def _table(method: str, cells: Cells) -> str:
         f"| candidate | options | score | {' | '.join(CHOOSE)} | {' | '.join(REPORT)} |",
         "|---" * (3 + len(CHOOSE) + len(REPORT)) + "|",
     ]
-    for one in among:
-        name = one.label.removeprefix(f"{method}-")
-        at = [*_each(one.label, CHOOSE, cells, "validations"), *_each(one.label, REPORT, cells, "accuracies")]
+    for candidate in among:
+        name = candidate.label.removeprefix(f"{method}-")
+        at = _percents(candidate.label, CHOOSE, cells, "validations")
+        at += _percents(candidate.label, REPORT, cells, "accuracies")
         lines.append(
-            f"| {f'**{name}**' if one == winner else name} | {_options(one) or '–'} | {_score(one, cells)} |"
+            f"| {f'**{name}**' if candidate == winner else name} | {_options(candidate) or '–'} |"
+            f" {_score(candidate, cells)} |"
             f" {' | '.join(at)} |"
         )
     return "\n".join(lines) + "\n"
@@ -134,11 +138,11 @@ def _table(method: str, cells: Cells) -> str:
 def _others(cells: Cells) -> str:
     lines = [f"| method | {' | '.join(CHOOSE)} | {' | '.join(REPORT)} |", "|---" * (1 + len(CHOOSE + REPORT)) + "|"]
     for label, title in BESIDE.items():
-        at = [*_each(label, CHOOSE, cells, "validations"), *_each(label, REPORT, cells, "accuracies")]
+        at = [*_percents(label, CHOOSE, cells, "validations"), *_percents(label, REPORT, cells, "accuracies")]
         lines.append(f"| {title} | {' | '.join(at)} |")
     return "\n".join(lines) + "\n"
 
 
-def _each(label: str, settings: tuple[str, ...], cells: Cells, what: str) -> list[str]:
-    found = [cells.get(f"{setting}/{label}") for setting in settings]
-    return ["–" if cell is None else percent(cell[what]) for cell in found]
+def _percents(label: str, settings: tuple[str, ...], cells: Cells, what: str) -> list[str]:
+    row = [cells.get(f"{setting}/{label}") for setting in settings]
+    return ["–" if cell is None else percent(cell[what]) for cell in row]

@@ -67,8 +67,8 @@ def steps_of(names: Iterable[str], *, recorded: bool) -> dict[str, Callable[[], 
     ctx = ClientContext(task, 5, 0, samples, torch.bincount(y, minlength=CLASSES))
     parts = itertools.cycle(torch.randperm(samples).split(BATCH))
     methods = {name: METHODS.get(name).configured("sound", {}) for name in names}
-    asked = {name: (method, payload_of(name, method, task), ctx) for name, method in methods.items()}
-    return with_fedloom.local_steps(net, data, BATCH, asked, parts, recorded=recorded)
+    prepared = {name: (method, payload_of(name, method, task), ctx) for name, method in methods.items()}
+    return with_fedloom.local_steps(net, data, BATCH, prepared, parts, recorded=recorded)
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
@@ -80,25 +80,25 @@ def milliseconds(work: Callable[[], Any]) -> float:
 def measure_steps(*, recorded: bool) -> dict[str, Any]:
     """Every method makes one step in every turn, in an order drawn anew: slow moments of the machine meet all alike."""
     steps, rng = steps_of(BOUNDS, recorded=recorded), np.random.default_rng(0)
-    taken = np.zeros((TURNS, len(steps)))
+    times = np.zeros((TURNS, len(steps)))
     names = list(steps)
     for turn in range(-WARM_UP, TURNS):
         for column in rng.permutation(len(names)):
             spent = milliseconds(steps[names[column]])
             if turn >= 0:
-                taken[turn, column] = spent
-    ratios = taken / taken[:, [names.index("fedavg")]]
+                times[turn, column] = spent
+    ratios = times / times[:, [names.index("fedavg")]]
     drawn = rng.integers(0, TURNS, (1000, TURNS))
-    found = {}
+    figures = {}
     for column, name in enumerate(names):
         medians = np.median(ratios[drawn, column], axis=1)
-        found[name] = {
-            "ms": round(float(np.median(taken[:, column])), 3),
+        figures[name] = {
+            "ms": round(float(np.median(times[:, column])), 3),
             "ratio": round(float(np.median(ratios[:, column])), 3),
             "ratio_95": [round(float(q), 3) for q in np.quantile(medians, (0.025, 0.975))],
             "bound": BOUNDS[name],
         }
-    return found
+    return figures
 
 
 def measure_wide() -> dict[str, Any]:
@@ -122,8 +122,8 @@ def measure_wide() -> dict[str, Any]:
         loss = fedsc.rpcl(z, batch, consts, options) + fedsc.cpdr(z, batch, consts, options.cpdr)
         torch.autograd.grad(loss, z)
 
-    taken = sorted(milliseconds(work) for _ in range(TURNS))
-    return {"ms": round(taken[len(taken) // 2], 3), "ms_tenth": round(taken[len(taken) // 10], 3), "bound_ms": 3.0}
+    times = sorted(milliseconds(work) for _ in range(TURNS))
+    return {"ms": round(times[len(times) // 2], 3), "ms_tenth": round(times[len(times) // 10], 3), "bound_ms": 3.0}
 
 
 def main() -> None:
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the results, with hardware and versions, to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = {
+    figures = {
         "steps": measure_steps(recorded=False),
         "recorded steps": measure_steps(recorded=True),
         "fedsc_wide": measure_wide(),
@@ -139,15 +139,15 @@ def main() -> None:
     }
     for kind in ("steps", "recorded steps"):
         print(kind)
-        for name, row in found[kind].items():
+        for name, row in figures[kind].items():
             low, high = row["ratio_95"]
-            told = f"{row['ratio']:.3f} x FedAvg ({low:.3f} .. {high:.3f}), bound {row['bound']}"
-            print(f"  {name:8s} {row['ms']:7.3f} ms a step   {told}")
-    wide = found["fedsc_wide"]
-    told = f"{wide['ms']:.2f} ms beyond the net ({wide['ms_tenth']:.2f} at the tenth), bound 3 ms"
-    print(f"fedsc, 10 x 100 x 512: {told}")
+            text = f"{row['ratio']:.3f} x FedAvg ({low:.3f} .. {high:.3f}), bound {row['bound']}"
+            print(f"  {name:8s} {row['ms']:7.3f} ms a step   {text}")
+    wide = figures["fedsc_wide"]
+    text = f"{wide['ms']:.2f} ms beyond the net ({wide['ms_tenth']:.2f} at the tenth), bound 3 ms"
+    print(f"fedsc, 10 x 100 x 512: {text}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

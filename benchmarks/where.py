@@ -41,7 +41,7 @@ def with_loaders(workload: Workload) -> Callable[[], int]:
         done = [train(client, weights) for client in range(workload.sampled)]
         total = sum(samples for _, samples in done)
         for name in weights:
-            weights[name] = sum(own[name] * (samples / total) for own, samples in done)
+            weights[name] = sum(trained[name] * (samples / total) for trained, samples in done)
         return total
 
     return one_round
@@ -65,8 +65,8 @@ def profiled(work: Callable[[], int]) -> tuple[dict[str, float], int]:
     profile = cProfile.Profile()
     samples = sum(profile.runcall(work) for _ in range(ROUNDS))
     seconds = dict.fromkeys(["recorded steps", "own kernels", *KINDS, "everything else"], 0.0)
-    for (file, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-        seconds[kind_of(file, name)] += own
+    for (file, _, name), (_, _, own_seconds, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        seconds[kind_of(file, name)] += own_seconds
     return seconds, samples
 
 
@@ -78,9 +78,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in arguments.workloads:
         workload = WORKLOADS[name]
-        made, long = (with_fedloom.federation(workload, **arguments.engine) for _ in range(2))
+        federation, long = (with_fedloom.federation(workload, **arguments.engine) for _ in range(2))
         contestants = {
-            "fedloom, first rounds": with_fedloom.rounds(made),
+            "fedloom, first rounds": with_fedloom.rounds(federation),
             "fedloom, a long run": with_fedloom.rounds(with_fedloom.warmed(long, WARM_UP_SECONDS)),
             "plain loop": with_torch.rounds(workload),
             "loop with DataLoaders": with_loaders(workload),
@@ -88,9 +88,9 @@ def main() -> None:
         print(f"{name}: microseconds a sample")
         for who, work in contestants.items():
             seconds, samples = profiled(work)
-            each = ", ".join(f"{kind} {spent / samples * 1e6:.1f}" for kind, spent in seconds.items())
-            print(f"  {who}: {sum(seconds.values()) / samples * 1e6:.1f} = {each}")
-        with_fedloom.closed(made)
+            kinds = ", ".join(f"{kind} {spent / samples * 1e6:.1f}" for kind, spent in seconds.items())
+            print(f"  {who}: {sum(seconds.values()) / samples * 1e6:.1f} = {kinds}")
+        with_fedloom.closed(federation)
         with_fedloom.closed(long)
 
 

@@ -22,8 +22,8 @@ from fedloom.data.views import Views
 
 def main(images: int, engine: str) -> None:
     scenario = WORKLOADS["fashion"].scenario()
-    each = np.arange(images).reshape(scenario.clients, -1)
-    scenario = replace(scenario, test_set=scenario.test_set.first(images), test=Views.of(list(each)))
+    indices = np.arange(images).reshape(scenario.clients, -1)
+    scenario = replace(scenario, test_set=scenario.test_set.first(images), test=Views.of(list(indices)))
     numbers = fl.run(
         "local",
         scenario=scenario,

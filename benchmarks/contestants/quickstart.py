@@ -61,14 +61,14 @@ def quickstart(workload: Workload) -> Callable[[int, dict[str, Tensor]], tuple[d
         net.load_state_dict(weights)
         net.train()
         optimizer = torch.optim.SGD(net.parameters(), lr=LR)
-        own = partitioner.load_partition(client).with_transform(_transformed)
+        samples = partitioner.load_partition(client).with_transform(_transformed)
         running = 0.0
-        for batch in DataLoader(own, batch_size=workload.batch, shuffle=True):
+        for batch in DataLoader(samples, batch_size=workload.batch, shuffle=True):
             optimizer.zero_grad()
             loss = criterion(net(batch["img"]), batch["label"])
             loss.backward()
             optimizer.step()
             running += loss.item()
-        return net.state_dict(), len(own)
+        return net.state_dict(), len(samples)
 
     return train

@@ -32,10 +32,10 @@ def main(method: str, model: str, clients: int) -> None:
         "evaluation": {"protocol": "personal/local", "every": ROUNDS},
         "checkpoint": {"seconds": 3600},
     }
-    made = RunConfig.model_validate(config)
-    scenario = with_clients(made.scenario.build(0), clients)
+    run_config = RunConfig.model_validate(config)
+    scenario = with_clients(run_config.scenario.build(0), clients)
     with tempfile.TemporaryDirectory() as folder:
-        numbers = run(made, scenario=scenario, out=Path(folder) / "run").numbers
+        numbers = run(run_config, scenario=scenario, out=Path(folder) / "run").numbers
     print(json.dumps({"peak_memory_mb": numbers["peak_memory_mb"], "seconds": numbers["seconds"]["total"]}))
 
 

@@ -60,16 +60,16 @@ class Dealt:
         pass
 
     def get_dataloader(self, type_, cid, batch_size, generator):
-        own = self.get_dataset(type_, cid)
-        batches = BatchSampler(RandomSampler(own, generator=generator), batch_size, drop_last=False)
-        return DataLoader(own, sampler=batches, batch_size=None)
+        dataset = self.get_dataset(type_, cid)
+        batches = BatchSampler(RandomSampler(dataset, generator=generator), batch_size, drop_last=False)
+        return DataLoader(dataset, sampler=batches, batch_size=None)
 
 
 class Quiet(FedAvgProcessPoolClientTrainer):
     """Without a progress bar."""
 
-    def progress_fn(self, it):
-        return it
+    def progress_fn(self, items):
+        return items
 
 
 def stepped(name: str) -> None:
@@ -86,7 +86,7 @@ def main(name: str, rounds: int) -> None:
     workload, dataset = WORKLOADS[name], Dealt(name)
     stepped(name)
     clients = len(dealt(name)[2])
-    sampled, sizes = workload.sampled / clients, [len(own) for own in dealt(name)[2]]
+    sampled, sizes = workload.sampled / clients, [len(indices) for indices in dealt(name)[2]]
     handler = FedAvgBaseServerHandler(Selector(), name, dataset, rounds, clients, sampled, "cpu", workload.batch, 0)
     seconds, samples, first = [], [], 0.0
     with tempfile.TemporaryDirectory() as folder:

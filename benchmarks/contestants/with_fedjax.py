@@ -48,7 +48,7 @@ def main(name: str, rounds: int) -> None:
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch, num_epochs=1, drop_remainder=False),
     )
-    data = [fedjax.ClientDataset({"x": images[own.numpy()], "y": labels[own.numpy()]}) for own in clients]
+    data = [fedjax.ClientDataset({"x": images[indices.numpy()], "y": labels[indices.numpy()]}) for indices in clients]
     state, rng, first = algorithm.init(params), np.random.default_rng(0), 0.0
     seconds: list[float] = []
     samples: list[int] = []

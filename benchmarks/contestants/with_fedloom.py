@@ -64,49 +64,49 @@ def federation(workload: Workload, scenario: Scenario | None = None, **engine: A
     )
     local = LocalTraining(workload.batch, optimizer)
     worker = Worker(method, [net], scenario.train_set, local, device, bfloat16=half)
-    made = Federation(method, Serial(worker), [task], scenario, participation=workload.sampled / scenario.clients)
-    made.engine = choose(made, worker, EngineChoice(**engine)).engine
-    return made
+    simulation = Federation(method, Serial(worker), [task], scenario, participation=workload.sampled / scenario.clients)
+    simulation.engine = choose(simulation, worker, EngineChoice(**engine)).engine
+    return simulation
 
 
-def rounds(made: Federation) -> Callable[[], int]:
+def rounds(federation: Federation) -> Callable[[], int]:
     """A function that runs one round and returns the number of samples."""
-    return lambda: made.step().samples
+    return lambda: federation.step().samples
 
 
-def warmed(made: Federation, seconds: float) -> Federation:
+def warmed(federation: Federation, seconds: float) -> Federation:
     """After two rounds at least and what else is not the steady state of a long run."""
     until = time.perf_counter() + seconds
     for number in range(10_000):
         if number > 1 and time.perf_counter() > until:
             break
-        made.step()
-    return made
+        federation.step()
+    return federation
 
 
-def closed(made: Federation) -> None:
+def closed(federation: Federation) -> None:
     """Give back its processes."""
-    made.engine.close()
+    federation.engine.close()
 
 
-def engine_of(made: Federation) -> str:
+def engine_of(federation: Federation) -> str:
     """The engine that it has, in a word or two."""
-    return made.engine.name
+    return federation.engine.name
 
 
 def local_steps(
     net: Net,
     data: Dataset,
     batch: int,
-    asked: dict[str, tuple[Method, Record, ClientContext]],
+    prepared: dict[str, tuple[Method, Record, ClientContext]],
     parts: Iterator[Tensor],
     *,
     recorded: bool,
 ) -> dict[str, Callable[[], None]]:
     """Functions that make one local step each (batch gathered, gradients, update) on the samples that `parts` yields.
 
-    asked: by name a method, what the server sends, and the client. All steps work in the same memory: where weights lie
-    changes times by 10 %. recorded: as in a long run.
+    prepared: by name a method, what the server sends, and the client. All steps work in the same memory, because where
+    weights lie changes times by 10 %. recorded: as in a long run.
     """
     worker = Worker(Method(), [net], data, LocalTraining(batch, OptimizerSpec("sgd", 0.01, 0.9)))
     take = Recorder(first_seconds=0.0, least_count=1) if recorded else one_by_one
@@ -125,4 +125,4 @@ def local_steps(
 
         return step
 
-    return {name: step_of(*given) for name, given in asked.items()}
+    return {name: step_of(*arguments) for name, arguments in prepared.items()}

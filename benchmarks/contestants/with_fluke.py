@@ -55,14 +55,14 @@ def main(name: str, rounds: int) -> None:
     fluke.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)
     loaders = [
         FastDataLoader(
-            x[own],
-            y[own],
+            x[indices],
+            y[indices],
             num_labels=scenario.num_classes,
             batch_size=workload.batch,
             shuffle=True,
             skip_singleton=False,
         )
-        for own in clients
+        for indices in clients
     ]
     dealt = DummyDataContainer(loaders, [None] * len(loaders), None, scenario.num_classes)
     training = {

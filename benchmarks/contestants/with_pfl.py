@@ -61,9 +61,9 @@ def main(name: str, rounds: int) -> None:
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
 
     def user(client: int) -> Dataset:
-        own = clients[client]
-        clock.taken += len(own)
-        return Dataset([x[own], y[own]])
+        indices = clients[client]
+        clock.taken += len(indices)
+        return Dataset([x[indices], y[indices]])
 
     clock = Clock()
     users = FederatedDataset(user, get_user_sampler("random", list(range(len(clients)))))

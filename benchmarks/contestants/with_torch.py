@@ -70,11 +70,11 @@ def with_loaders(workload: Workload) -> Callable[[int, dict[str, torch.Tensor]],
         net.load_state_dict(weights)
         net.train()
         optimizer = torch.optim.SGD(net.parameters(), lr=LR)
-        own = TensorDataset(x[clients[client]], y[clients[client]])
-        for inputs, labels in DataLoader(own, batch_size=workload.batch, shuffle=True):
+        samples = TensorDataset(x[clients[client]], y[clients[client]])
+        for inputs, labels in DataLoader(samples, batch_size=workload.batch, shuffle=True):
             optimizer.zero_grad()
             criterion(net(inputs), labels).backward()
             optimizer.step()
-        return net.state_dict(), len(own)
+        return net.state_dict(), len(samples)
 
     return train
