@@ -10,14 +10,15 @@ from statistics import fmean
 from typing import Any
 
 from fedloom.core.files import write_atomic
-from fedloom.methods.catalogue import entries
-from fedloom.study.clients import worst_of_group
-from fedloom.study.environment import describe
-from fedloom.study.results import Result, mean_std
-from fedloom.study.studies.place import Place, read
-from fedloom.study.studies.plan import Study
-from fedloom.study.studies.tuning import validation_accuracy
-from fedloom.study.studies.work import done_of, outcome
+from fedloom.methods.catalogue.descriptions import entries
+from fedloom.results.clients import worst_of_group
+from fedloom.results.result import Result
+from fedloom.results.statistics import mean_std
+from fedloom.storage.environment import describe
+from fedloom.studies.plan import Study
+from fedloom.studies.study_folder import Place, read
+from fedloom.studies.tuning import validation_accuracy
+from fedloom.studies.workers import done_of, outcome
 
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from cells import BESIDE, FIVE, against, option_text, percent
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue import meanings
+from fedloom.methods.catalogue.descriptions import meanings
 
 STUDY = Path(__file__).parent / "studies" / "departures.yaml"
 Cells = Mapping[str, Mapping[str, Any]]

@@ -46,7 +46,7 @@ import overhead
 from contestants import with_fedloom, with_torch
 from contestants.workloads import LR, SMOKE, WORKLOADS, Workload, with_clients
 from fedloom.core.files import write_atomic
-from fedloom.study.environment import describe
+from fedloom.storage.environment import describe
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"

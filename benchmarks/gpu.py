@@ -30,7 +30,7 @@ from contestants.workloads import LR, Workload
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.study.environment import describe
+from fedloom.storage.environment import describe
 
 CLASSES, TURNS = 10, 5
 WARM_UP_SECONDS = 8.0

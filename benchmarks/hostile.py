@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
@@ -33,9 +34,8 @@ from fedloom.flower.links import Here
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
 from fedloom.methods import METHODS
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig, parse
-from fedloom.study.results import Result
+from fedloom.results.result import Result
+from fedloom.runs.callbacks import Callback
 
 HOSTILE = 3  # the client
 INSIDE = 0.95  # of what the bounds allow
@@ -160,7 +160,7 @@ def config_of(method: str, rounds: int = 20, epochs: int = 2, clients: int = 10,
 
 
 def _offers(config: RunConfig) -> bool:
-    from fedloom.study.run import _Run
+    from fedloom.runs.run import _Run
 
     try:
         _Run(config, None, None, ())

@@ -17,7 +17,7 @@ import hundred_rounds
 from cells import FOLDER, display_name, keep, percent
 from departures import departure_tables
 from fedloom.core.files import write_atomic
-from fedloom.study.results import mean_std
+from fedloom.results.statistics import mean_std
 from marked_tables import with_tables
 from results_picture import PICTURE, draw
 from sound import sound_tables

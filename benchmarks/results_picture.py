@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cells import FIVE, display_name
-from fedloom.study.results import mean_std
+from fedloom.results.statistics import mean_std
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "results.png"
 SETTING = "alpha-0.05"

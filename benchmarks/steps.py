@@ -27,11 +27,11 @@ from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.data.dataset import Dataset
 from fedloom.methods import METHODS, Method, fedsc
-from fedloom.methods.method import ClientContext, ServerContext, Task
-from fedloom.methods.phases import Batch
+from fedloom.methods.contract.method import ClientContext, ServerContext, Task
+from fedloom.methods.contract.phases import Batch
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepare_net
-from fedloom.study.environment import describe
+from fedloom.storage.environment import describe
 
 BATCH, CLASSES, HOLDERS = 64, 10, 10
 TURNS, WARM_UP = 1000, 20

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedloom.methods.about import SYMBOLS, formula
-from fedloom.methods.catalogue import Entry, entries
+from fedloom.methods.catalogue.descriptions import Entry, entries
+from fedloom.methods.contract.citation import SYMBOLS, formula
 
 PAGES = Path(__file__).parent / "methods"
 _BEGIN, _END = "<!-- facts: written by `make facts` -->", "<!-- end of facts -->"

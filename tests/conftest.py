@@ -15,6 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 # One thread, as in a run, set before torch is imported: more change the order of sums, and wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from toy_results import make_result, make_scenario, two_methods
+
+__all__ = ["make_result", "make_scenario", "two_methods"]
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from fedloom.study.callbacks import Callback
+from fedloom.runs.callbacks import Callback
 
 
 class DieOnce(Callback):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection
 
 import pytest
 
+from fedloom.config.run_config import parse
 from fedloom.flower.letters import Letter, Order, read
 from fedloom.flower.links import Here
 from fedloom.flower.node import Node
 from fedloom.methods import METHODS
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import parse
+from fedloom.runs.callbacks import Callback
 
 DEALT = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 4, "val": 0.0}
 

@@ -24,7 +24,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
 from fedloom.methods import OptimizerSpec, Train
-from fedloom.methods.facts import Task
+from fedloom.methods.contract.contexts import Task
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.flower.own_data import own_client
-from fedloom.study.config import parse
 from flower_world import DEALT, config_of, settings_of
 
 

@@ -24,9 +24,9 @@ from fedloom.engine.jobs import Done, Job
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS
-from fedloom.methods.facts import ServerContext, Task
-from fedloom.methods.method import PRESETS, Method
-from fedloom.methods.phases import OptimizerSpec
+from fedloom.methods.contract.contexts import ServerContext, Task
+from fedloom.methods.contract.method import PRESETS, Method
+from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.nets import MODELS
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedloom.study.folder import Row
-from fedloom.study.results import Result
+from fedloom.results.result import Result
+from fedloom.storage.run_folder import Row
 
 MakeResult = Callable[..., Result]
 

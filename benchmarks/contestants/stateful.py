@@ -13,8 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from contestants.workloads import SMOKE, with_clients
-from fedloom.study.config import RunConfig
-from fedloom.study.run import run
+from fedloom.config.run_config import RunConfig
+from fedloom.runs.run import run
 
 ROUNDS = 2 if SMOKE else 100
 

@@ -22,9 +22,9 @@ from fedloom.engine.memory import keep_freed
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.steps import Block, Steps, moving, one_by_one
 from fedloom.methods import METHODS, Method
-from fedloom.methods.facts import ClientContext, Start, Task
+from fedloom.methods.contract.contexts import ClientContext, Start, Task
+from fedloom.methods.contract.phases import OptimizerSpec, Phase, Train
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.phases import OptimizerSpec, Phase, Train
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 

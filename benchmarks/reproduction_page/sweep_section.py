@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fedloom.papers.gains import Gain, gain_texts
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.table_section import number
-from fedloom.study.results import mean_std
+from fedloom.results.statistics import mean_std
 from reproduction_page.figure_rows import CsvRow, figure_section
 
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from fedloom.core.tables import ClassTable
     from fedloom.data.scenario import Scenario
     from fedloom.data.sources.source import SOURCES
-    from fedloom.methods.method import METHODS, Method, register
-    from fedloom.methods.spec import Spec
+    from fedloom.export.trained import load
+    from fedloom.methods.contract.method import METHODS, Method, register
+    from fedloom.methods.contract.spec import Spec
     from fedloom.nets.net import MODELS, Net
     from fedloom.nets.wrap import wrap
-    from fedloom.study.callbacks import Callback
-    from fedloom.study.comparison import Comparison
-    from fedloom.study.early_stopping import EarlyStopping
-    from fedloom.study.results import Result
-    from fedloom.study.trained import load
+    from fedloom.results.comparison import Comparison
+    from fedloom.results.result import Result
+    from fedloom.runs.callbacks import Callback
+    from fedloom.runs.early_stopping import EarlyStopping
 
 _HOMES = {
     "compare": "fedloom.api",
@@ -38,18 +38,18 @@ _HOMES = {
     "ClassTable": "fedloom.core.tables",
     "Scenario": "fedloom.data.scenario",
     "SOURCES": "fedloom.data.sources.source",
-    "METHODS": "fedloom.methods.method",
-    "Method": "fedloom.methods.method",
-    "Spec": "fedloom.methods.spec",
-    "register": "fedloom.methods.method",
+    "METHODS": "fedloom.methods.contract.method",
+    "Method": "fedloom.methods.contract.method",
+    "Spec": "fedloom.methods.contract.spec",
+    "register": "fedloom.methods.contract.method",
     "MODELS": "fedloom.nets.net",
     "Net": "fedloom.nets.net",
-    "Callback": "fedloom.study.callbacks",
-    "Comparison": "fedloom.study.comparison",
-    "EarlyStopping": "fedloom.study.early_stopping",
+    "Callback": "fedloom.runs.callbacks",
+    "Comparison": "fedloom.results.comparison",
+    "EarlyStopping": "fedloom.runs.early_stopping",
     "wrap": "fedloom.nets.wrap",
-    "Result": "fedloom.study.results",
-    "load": "fedloom.study.trained",
+    "Result": "fedloom.results.result",
+    "load": "fedloom.export.trained",
 }
 
 __all__ = [

@@ -8,22 +8,22 @@ from typing import Any, TypeAlias, overload
 
 from torch import nn
 
+from fedloom.config.grid import variants
+from fedloom.config.model_key import in_words, is_given
+from fedloom.config.run_config import parse
+from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expanded
 from fedloom.core.process_settings import own_settings
 from fedloom.data.scenario import Scenario
 from fedloom.data.sources import SOURCES, splits_from
 from fedloom.data.sources.nodes import Nodes
-from fedloom.study.callbacks import Callback
-from fedloom.study.compare import compare as compare_runs
-from fedloom.study.comparison import Comparison
-from fedloom.study.config import parse
-from fedloom.study.grid import variants
-from fedloom.study.models import in_words, is_given
-from fedloom.study.results import Result
-from fedloom.study.run import Existing
-from fedloom.study.run import run as run_config
-from fedloom.study.scenario_config import ScenarioConfig
+from fedloom.results.comparison import Comparison
+from fedloom.results.result import Result
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.run import Existing
+from fedloom.runs.run import run as run_config
+from fedloom.studies.compare import compare as compare_runs
 
 Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
@@ -78,7 +78,7 @@ def run(
     model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
     function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it names; a
     list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids of your own, and
-    else what suits the source. out: run folder, None keeps nothing on disk. Raises what `fedloom.study.run.run`
+    else what suits the source. out: run folder, None keeps nothing on disk. Raises what `fedloom.runs.run.run`
     raises.
     """
     own = scenario if isinstance(scenario, Scenario) else None
@@ -113,7 +113,7 @@ def compare(
     Where a key takes a list itself (`model`), a list is one value, and a list of lists compares several. out: folder of
     the run folders; runs that have finished there are reused. jobs: processes at a time; more than one needs `out`,
     and, as Python's `multiprocessing` does, a script whose work stands below `if __name__ == "__main__":`. callbacks:
-    every run gets copies of its own. Raises what `fedloom.study.grid.variants` and `fedloom.study.compare.compare`
+    every run gets copies of its own. Raises what `fedloom.config.grid.variants` and `fedloom.studies.compare.compare`
     raise.
     """
     own = scenario if isinstance(scenario, Scenario) else None

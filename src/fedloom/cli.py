@@ -47,7 +47,7 @@ from fedloom.core.errors import ConfigError, FedloomError, printable
 from fedloom.core.interrupts import one_at_a_time
 
 if TYPE_CHECKING:
-    from fedloom.study.run import Existing
+    from fedloom.runs.run import Existing
 
 app = typer.Typer(
     name="fedloom",
@@ -90,9 +90,9 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
-    from fedloom.study.config import load
-    from fedloom.study.grid import variants
-    from fedloom.study.ready import find_ready
+    from fedloom.config.grid import variants
+    from fedloom.config.ready import find_ready
+    from fedloom.config.run_config import load
 
     words = in_words(None, rounds=rounds, seed=seed)
     configs = variants(load(find_ready("demo").path, words), ["fedavg", "fedsc"], seeds)
@@ -123,10 +123,10 @@ def run(
 ) -> None:
     """Train and test one method as a config says."""
     from fedloom.commands.progress import Live
-    from fedloom.study.compare import Forward, folder_name
-    from fedloom.study.config import load, parse
-    from fedloom.study.results import Result
-    from fedloom.study.run import run as run_config
+    from fedloom.config.run_config import load, parse
+    from fedloom.results.result import Result
+    from fedloom.runs.run import run as run_config
+    from fedloom.studies.compare import Forward, folder_name
     from fedloom.terminal import outcome
 
     parsed = parse(load(found(config), in_words(overrides, seed=seed, rounds=rounds)))
@@ -159,8 +159,8 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Who holds what: clients x classes and skew figures, before any training."""
+    from fedloom.config.run_config import load, parse
     from fedloom.data import describe_scenario
-    from fedloom.study.config import load, parse
     from fedloom.terminal import holdings
 
     if out is not None:

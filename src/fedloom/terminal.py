@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedloom.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
-from fedloom.study.formats import ATTACK_NOTE, optional_columns
-from fedloom.study.results import SECONDS, Result
-from fedloom.study.table import figure_names, figure_text
+from fedloom.results.formats import ATTACK_NOTE, optional_columns
+from fedloom.results.result import Result
+from fedloom.results.table import figure_names, figure_text
+from fedloom.storage.run_data import SECONDS
 
 _SHADES = " ·░▒▓█"
 _APART, _CELLS = 12, 50  # classes with a column each; cells for more of them

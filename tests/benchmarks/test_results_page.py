@@ -8,7 +8,7 @@ import hundred_rounds
 import results
 import sound
 from fedloom.methods import METHODS
-from fedloom.study.studies.plan import read_study
+from fedloom.studies.plan import read_study
 from marked_tables import with_tables
 
 ROOT = Path(__file__).parents[2]

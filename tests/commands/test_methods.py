@@ -8,7 +8,7 @@ from rich.console import Console
 
 import command_line
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue import entry
+from fedloom.methods.catalogue.descriptions import entry
 from fedloom.terminal import catalogue
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fedloom.commands.progress import Live, Pace
-from fedloom.study.compare import Event
-from fedloom.study.config import parse
+from fedloom.config.run_config import parse
+from fedloom.studies.compare import Event
 
 
 class Clock:

@@ -14,8 +14,8 @@ import pytest
 from command_line import call
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.papers import cost
-from fedloom.study.run import run
-from fedloom.study.studies import work
+from fedloom.runs.run import run
+from fedloom.studies import workers as work
 from pages import cells_of
 
 CHANGED = ("scenario.source=digits", "model={name: mlp, hidden: [8]}", "rounds=1", "local_epochs=1", "engine=serial")

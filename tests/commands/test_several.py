@@ -82,7 +82,7 @@ def test_an_unknown_format_is_one_line(capsys: Any) -> None:
 
 
 def test_numbers_that_are_not_finite_never_reach_json(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedloom.study.comparison import Comparison
+    from fedloom.results.comparison import Comparison
 
     call(capsys, "run", str(DEMO), *QUICK, "method=fedavg", "--out", "one", "--json")
     monkeypatch.setattr(Comparison, "rows", lambda self: [{"std": float("nan"), "accuracy": [float("inf"), 0.5]}])

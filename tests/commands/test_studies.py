@@ -14,7 +14,7 @@ from command_line import call
 from fedloom import report
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError
-from fedloom.study.studies import work
+from fedloom.studies import workers as work
 from pages import cells_of
 
 STUDY = """

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 import fedloom
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.augment import Augmentation
 from fedloom.engine import LocalTraining, Serial, Worker
-from fedloom.methods.method import Method
-from fedloom.methods.phases import ClassMeans, Collect, Objective, Train
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import ClassMeans, Collect, Objective, Train
 from fedloom.nets.net import Net
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.run import run
 from support import PLAIN_SGD, Backwards, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 2, 1]]

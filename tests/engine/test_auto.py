@@ -9,7 +9,7 @@ from fedloom.engine import auto, jobs
 from fedloom.engine.auto import Auto, Candidate
 from fedloom.engine.choose import EngineChoice, choose
 from fedloom.engine.jobs import Done
-from fedloom.methods.facts import Finding
+from fedloom.methods.contract.contexts import Finding
 from fedloom.methods.fedavg import FedAvg
 from support import configured, same_bits, world
 

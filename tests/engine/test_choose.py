@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.engine.auto import Auto
 from fedloom.engine.choose import EngineChoice, choose, engine_name
@@ -16,8 +17,7 @@ from fedloom.engine.fast.recorder import Recorder
 from fedloom.engine.processes import Processes
 from fedloom.engine.serial import Serial
 from fedloom.engine.stacked import Batched
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from support import ROW_METHODS, STEEP, configured, furthest, same_bits, world
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")

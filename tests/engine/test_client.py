@@ -9,11 +9,11 @@ from torch import nn
 
 from fedloom.core.errors import ClientError
 from fedloom.core.trees import clone
-from fedloom.methods.facts import Start
-from fedloom.methods.method import Method
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import ClassMeans, Collect, Objective, OptimizerSpec, SampleMean, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.contexts import Start
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import ClassMeans, Collect, Objective, OptimizerSpec, SampleMean, Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import BN_ROLES, Role
 from support import CLASSES, WIDTH, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world

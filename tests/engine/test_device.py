@@ -6,6 +6,7 @@ Without an accelerator, torch's "meta" device stands in: it computes no values, 
 import pytest
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import mapped
 from fedloom.engine.choose import EngineChoice
@@ -14,8 +15,7 @@ from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.stacks import Stacks
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from support import ROW_METHODS, TinyBN, configured, furthest, world
 
 META = torch.device("meta")

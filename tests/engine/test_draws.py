@@ -11,10 +11,10 @@ from fedloom.data.augment import Augmentation
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.fast.recorder import Recorder
 from fedloom.engine.stacked import members
-from fedloom.methods.method import Method
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import Collect, SampleMean, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Collect, SampleMean, Train
+from fedloom.methods.contract.spec import Spec
 from support import PLAIN_SGD, Backwards, TinyBN, after, alike, furthest, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0], [1, 1, 0, 2]]

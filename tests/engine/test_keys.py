@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedloom.engine.keys import phase_key
+from fedloom.methods.contract.phases import ClassMeans, Collect, OptimizerSpec, SampleMean, Train
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.parts.gradients import clipped
-from fedloom.methods.phases import ClassMeans, Collect, OptimizerSpec, SampleMean, Train
 from fedloom.nets.roles import Role
 
 METHOD = FedAvg()

@@ -9,9 +9,9 @@ from fedloom.core.streams import Streams
 from fedloom.engine.fast.recorder import Recorder
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
-from fedloom.methods.facts import Start
-from fedloom.methods.method import Method
-from fedloom.methods.phases import Objective, OptimizerSpec
+from fedloom.methods.contract.contexts import Start
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Objective, OptimizerSpec
 from support import ENGINES, Tiny, TinyBN, after, alike, configured, furthest, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]

@@ -18,10 +18,10 @@ from fedloom.core.trees import clone, weighted_mean
 from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS, register
-from fedloom.methods import method as contract
-from fedloom.methods.facts import Finding, ServerContext, Start, Task
-from fedloom.methods.method import Method
-from fedloom.methods.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
+from fedloom.methods.contract import method as contract
+from fedloom.methods.contract.contexts import Finding, ServerContext, Start, Task
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
 from support import Backwards, Recording, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3], [2, 0, 1, 1, 3], [0, 2, 2, 2, 2, 1]]

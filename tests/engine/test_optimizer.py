@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.engine.optimizer import Optimizer
-from fedloom.methods.phases import OptimizerSpec
+from fedloom.methods.contract.phases import OptimizerSpec
 
 SHAPES = [(3, 4), (7,), (), (2, 3, 5, 5), (1, 129)]
 SPECS = [

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ClientError
 from fedloom.data.views import Views
 from fedloom.engine import PASS_BATCH
@@ -10,8 +11,7 @@ from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from support import ENGINES, TinyBN, TinyDropout, after, configured, near, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0], [1, 1]]

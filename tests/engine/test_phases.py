@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fedloom.engine.fast.recorder import Recorder
-from fedloom.methods.method import Method
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import Collect, Objective, OptimizerSpec, SampleMean, Train
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, SampleMean, Train
 from fedloom.nets.roles import BN_ROLES, Role
 from support import ENGINES, Backwards, Tiny, TinyBN, TinyDropout, after, alike, same_tree, world
 

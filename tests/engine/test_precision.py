@@ -3,14 +3,14 @@
 import pytest
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import mapped
 from fedloom.engine.client import Worker
 from fedloom.engine.fast.recorder import Recorder
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from support import ROW_METHODS, STEEP, TinyBN, configured, furthest, same_bits, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]

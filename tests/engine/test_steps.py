@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.engine.steps import Block, Tally, detached
-from fedloom.methods.phases import ClassMeans, Objective
+from fedloom.methods.contract.phases import ClassMeans, Objective
 
 
 def block(samples, size):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedloom.engine.term_balance import ROUNDS, balance, findings, gradient_norms
-from fedloom.methods.method import Method
-from fedloom.methods.phases import Objective, OptimizerSpec
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Objective, OptimizerSpec
 from support import Recording, TinyBN, TinyDropout, configured, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 2, 1, 0]]

@@ -21,8 +21,8 @@ RUN = """
 import importlib.util, json, sys
 from pathlib import Path
 import fedloom
-from fedloom.study.config import load, parse
-from fedloom.study.run import run
+from fedloom.config.run_config import load, parse
+from fedloom.runs.run import run
 assert fedloom.__file__.startswith(sys.argv[1]), fedloom.__file__
 recorders = []
 if importlib.util.find_spec("fedloom.engine.fast"):

@@ -17,10 +17,10 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.evaluation import PROTOCOLS, Evaluator
 from fedloom.methods import METHODS
-from fedloom.methods.phases import Predictor
+from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
-from fedloom.study.rows import score_rows
+from fedloom.runs.rows import score_rows
 
 LN3, HIT, MISS = math.log(3), math.log(4 / 3), math.log(4)
 IDENTITY, ZEROS, ONES = ([0.0, 1.0], [0.0, 0.0], [1.0, 1.0])

@@ -9,7 +9,7 @@ import torch
 
 from fedloom.core.tables import ClassTable
 from fedloom.flower.bounds import Item, Ratios, items_of
-from fedloom.methods.spec import Sent
+from fedloom.methods.contract.spec import Sent
 from fedloom.nets.roles import Role
 
 SENDS = {"model": Sent(), "step": Sent(form="change"), "prototypes": Sent(each=True), "wide": Sent(spread=3.0)}

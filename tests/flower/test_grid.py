@@ -10,7 +10,7 @@ from fedloom.flower.letters import Letter, LetterError
 from fedloom.flower.own_data import node_file, server_file
 from fedloom.flower.server import serve
 from fedloom.methods import METHODS
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from flower_world import Notes, config_of, settings_of
 from own_world import digits_of_nodes
 from support import same_bits

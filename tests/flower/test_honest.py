@@ -9,7 +9,7 @@ import pytest
 
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from flower_world import Notes, config_of, settings_of
 from support import same_bits
 

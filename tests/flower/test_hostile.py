@@ -16,8 +16,8 @@ from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.letters import Letter, Order, Trained, read
 from fedloom.flower.roster import FederationError
 from fedloom.flower.server import serve
-from fedloom.study.rewind import rewind
-from fedloom.study.run import run
+from fedloom.runs.run import run
+from fedloom.storage.rewind import rewind
 from flower_world import Faulty, Notes, config_of, nodes_of  # noqa: F401
 from support import same_bits
 

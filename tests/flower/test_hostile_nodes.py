@@ -14,7 +14,7 @@ from fedloom.flower.roster import FederationError, Roster, RunName
 from fedloom.flower.server import serve
 from fedloom.flower.status import Board, read_status
 from fedloom.report import write_report
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 from support import same_bits
 

@@ -15,7 +15,7 @@ from fedloom.flower.letters import Failed, Letter, Result, Trained, read
 from fedloom.flower.roster import FederationError
 from fedloom.flower.server import serve
 from fedloom.methods import METHODS
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of, settings_of
 from support import same_bits
 

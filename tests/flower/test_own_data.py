@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from command_line import call
+from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.records import from_bytes
 from fedloom.flower.in_process import run_in_process
@@ -18,8 +19,7 @@ from fedloom.flower.node import Node
 from fedloom.flower.own_data import node_file, own_client, server_file
 from fedloom.flower.roster import FederationError
 from fedloom.flower.server import serve
-from fedloom.study.run import run
-from fedloom.study.sections import EvaluationConfig
+from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 from own_world import (
     agreed_on_digits,

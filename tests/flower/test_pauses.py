@@ -5,7 +5,7 @@ import time
 from fedloom.flower.letters import Letter
 from fedloom.flower.pauses import Pauses
 from fedloom.flower.server import serve
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 from support import same_bits
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import yaml
 
+from fedloom.config.run_config import parse
 from fedloom.flower.letters import Joined, Scored, Trained
 from fedloom.flower.own_data import agreed
 from fedloom.flower.privacy import BODY, INDIRECTLY, TOLD, privacy_of, table, told_table
 from fedloom.methods import METHODS
-from fedloom.study.config import parse
-from fedloom.study.run import _Run
+from fedloom.runs.run import _Run
 from flower_world import DEALT, config_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"

@@ -15,7 +15,7 @@ from fedloom.flower.letters import Joined, LetterError, read
 from fedloom.flower.seats import FILE, Seats, admit, read_bindings
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 
 KEYS = ["SHA256:" + letter * 43 for letter in "abcd"]

@@ -10,7 +10,7 @@ from fedloom.core.files import write_atomic
 from fedloom.flower.export import export
 from fedloom.flower.processes import Processes, executable, free_ports
 from fedloom.flower.up import _listens
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from flower_world import DEALT, config_of
 
 pytest.importorskip("flwr", reason="needs the extra flower")

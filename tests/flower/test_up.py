@@ -17,7 +17,7 @@ from fedloom.flower.roster import FederationError
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
 from fedloom.flower.up import Federation, collected, up
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from flower_world import Faulty, config_of
 from hostile_node import hostile
 from relay import Relay

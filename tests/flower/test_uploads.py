@@ -13,7 +13,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.engine.jobs import Done
 from fedloom.flower.letters import Failed, Letter, LetterError, Trained, read_answer
 from fedloom.flower.uploads import Refused, UploadReader
-from fedloom.study.run import _Run
+from fedloom.runs.run import _Run
 from flower_mutations import mutated
 from flower_world import config_of
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ClientError
 from fedloom.core.records import to_bytes
 from fedloom.data.views import Views
@@ -16,11 +17,10 @@ from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS, register
-from fedloom.methods.method import Method
-from fedloom.methods.phases import Collect, Predictor, SampleMean, Train
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Collect, Predictor, SampleMean, Train
 from fedloom.nets.roles import Role
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from support import Tiny, TinyBN, TinyDropout, after, dataset, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0]]

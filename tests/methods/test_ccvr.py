@@ -8,8 +8,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.core.tables import ClassTable
 from fedloom.methods.ccvr import CCVR, Calibration, pooled, virtual_features
-from fedloom.methods.facts import ServerContext
-from fedloom.methods.phases import Batch, ClassCovariances
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.phases import Batch, ClassCovariances
 from golden_world import GOLDEN, golden_run, matches
 from support import Recording, TinyBN, after, alike, configured, same_bits, same_tree, world
 

@@ -9,9 +9,9 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.methods import METHODS
-from fedloom.methods.facts import ServerContext
-from fedloom.methods.method import PRESETS
-from fedloom.methods.phases import Batch, ClassMeans, OptimizerSpec, SampleMean
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.method import PRESETS
+from fedloom.methods.contract.phases import Batch, ClassMeans, OptimizerSpec, SampleMean
 from support import (
     CLASSES,
     Recording,

@@ -7,7 +7,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import to_bytes, wire_size
 from fedloom.core.trees import weighted_mean
 from fedloom.methods import METHODS
-from fedloom.methods.phases import Batch
+from fedloom.methods.contract.phases import Batch
 from golden_world import GOLDEN, WORLD, golden_run, golden_scenario, matches, probe, refuted
 from support import TinyBN, after, alike, configured, furthest, same_tree, world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fedloom as fl
-from fedloom.methods.catalogue import Entry, entries
+from fedloom.methods.catalogue.descriptions import Entry, entries
 
 FAR = {"name": "sgd", "lr": 1e8}
 NORMED = {"fednh"}  # unit features and a frozen head: its loss stays finite

@@ -5,16 +5,16 @@ import torch
 from torch import nn
 
 import fedloom
+from fedloom.config.run_config import parse
 from fedloom.core.records import wire_size
 from fedloom.methods import METHODS, register
-from fedloom.methods.method import Method
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import OptimizerSpec, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import OptimizerSpec, Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import EXTRA, Role
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.run import run
 from support import CLASSES, ENGINES, TinyBN, after, alike, furthest, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]

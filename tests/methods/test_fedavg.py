@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedloom.methods.facts import ServerContext
-from fedloom.methods.phases import OptimizerSpec
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.phases import OptimizerSpec
 from support import Recording, Tiny, TinyBN, configured, furthest, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1]]

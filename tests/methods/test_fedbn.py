@@ -5,7 +5,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
-from fedloom.methods.facts import ServerContext
+from fedloom.methods.contract.contexts import ServerContext
 from fedloom.nets.roles import BN_ROLES, Role
 from support import PLAIN_SGD, Recording, Tiny, TinyBN, configured, furthest, same_tree, world
 

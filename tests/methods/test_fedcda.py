@@ -7,7 +7,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.trees import weighted_mean
-from fedloom.methods.facts import ServerContext
+from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.fedcda import COMBINATIONS, FedCDA, closest
 from golden_world import GOLDEN, golden_run, matches, probe, refuted
 from support import Recording, TinyBN, after, alike, configured, furthest, same_bits, world

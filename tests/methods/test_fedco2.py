@@ -13,9 +13,9 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes, wire_size
 from fedloom.core.streams import Streams
-from fedloom.methods.facts import ServerContext, Task
+from fedloom.methods.contract.contexts import ServerContext, Task
+from fedloom.methods.contract.phases import Batch, OptimizerSpec
 from fedloom.methods.fedco2 import fused
-from fedloom.methods.phases import Batch, OptimizerSpec
 from fedloom.nets.blocks import dense
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.net import Net

@@ -17,10 +17,10 @@ from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.jobs import Job
-from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task, Work
+from fedloom.methods.contract.losses import kl_divergence
+from fedloom.methods.contract.phases import Batch, OptimizerSpec
 from fedloom.methods.fedco2 import foreign_losses, fused
-from fedloom.methods.parts.losses import kl_divergence
-from fedloom.methods.phases import Batch, OptimizerSpec
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net, tree_of

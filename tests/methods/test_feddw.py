@@ -15,12 +15,12 @@ from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
 from fedloom.methods import METHODS
-from fedloom.methods.facts import ServerContext, Start, Task
+from fedloom.methods.contract.contexts import ServerContext, Start, Task
+from fedloom.methods.contract.phases import Batch, OptimizerSpec, Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.methods.feddw import with_dw
 from fedloom.methods.fedprox import FedProx
 from fedloom.methods.parts.consistency import class_relations, inconsistency, next_soft_labels
-from fedloom.methods.phases import Batch, OptimizerSpec, Train
-from fedloom.methods.spec import Spec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.roles import Role
 from support import CLASSES, Recording, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world

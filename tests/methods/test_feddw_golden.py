@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.tables import ClassTable
-from fedloom.methods.facts import ServerContext, Start, Work
+from fedloom.methods.contract.contexts import ServerContext, Start, Work
+from fedloom.methods.contract.phases import Batch
 from fedloom.methods.parts.consistency import (
     class_relations,
     gram_linearised,
@@ -20,7 +21,6 @@ from fedloom.methods.parts.consistency import (
     next_soft_labels,
     softmax_linearised,
 )
-from fedloom.methods.phases import Batch
 from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "feddw.json").read_text())

@@ -5,9 +5,9 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.trees import combine, weighted_mean
-from fedloom.methods.facts import ServerContext, Start
+from fedloom.methods.contract.contexts import ServerContext, Start
+from fedloom.methods.contract.phases import Batch
 from fedloom.methods.feddyn import FedDyn
-from fedloom.methods.phases import Batch
 from golden_world import GOLDEN, WORLD, golden_run, matches, probe, refuted
 from support import Recording, TinyBN, after, alike, configured, furthest, world
 

@@ -8,8 +8,8 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
+from fedloom.methods.contract.phases import Batch
 from fedloom.methods.fedgen import crowding, generated
-from fedloom.methods.phases import Batch
 from golden_world import GOLDEN, WORLD, golden_run, matches
 from support import TinyBN, after, alike, configured, furthest, leaves, same_bits, world
 

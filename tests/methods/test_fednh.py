@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
-from fedloom.methods.facts import ServerContext
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.fednh import FedNH, W
-from fedloom.methods.phases import OptimizerSpec
 from golden_world import GOLDEN, golden_run, matches, probe, refuted
 from support import Recording, Tiny, TinyBN, after, alike, configured, same_tree, world
 

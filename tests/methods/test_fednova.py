@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
+from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.fednova import FedNova, gradient_weight
-from fedloom.methods.phases import OptimizerSpec
 from golden_world import GOLDEN, golden_run, matches, probe, refuted, with_steps
 from support import TinyBN, after, alike, configured, furthest, world
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
+from fedloom.methods.contract.phases import Batch
 from fedloom.methods.fedntd import FedNTD, not_true
-from fedloom.methods.phases import Batch
 from golden_world import GOLDEN, golden_run, matches, probe, refuted
 from support import TinyBN, after, alike, configured, same_bits, world
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.core.trees import clone
-from fedloom.methods.phases import Batch, OptimizerSpec
+from fedloom.methods.contract.phases import Batch, OptimizerSpec
 from support import Recording, Tiny, TinyBN, configured, dataset, furthest, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1]]

@@ -11,8 +11,8 @@ import torch
 
 import golden_world
 from fedloom.core.errors import ConfigError
+from fedloom.methods.contract.phases import Batch, OptimizerSpec
 from fedloom.methods.fedrcl import FedRCL, relaxed_contrast
-from fedloom.methods.phases import Batch, OptimizerSpec
 from golden_world import GOLDEN, WORLD, GoldenNet, golden_run, matches, probe, refuted
 from support import TinyBN, after, alike, configured, furthest, world
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
-from fedloom.methods.facts import ServerContext
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.phases import Batch
 from fedloom.methods.fedrod import FedRoD, both_heads
-from fedloom.methods.phases import Batch
 from golden_world import GOLDEN, WORLD, golden_run, matches, probe, refuted
 from support import Recording, TinyBN, after, alike, configured, same_bits, same_tree, world
 

@@ -10,10 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.methods import fedsc
-from fedloom.methods.facts import ServerContext
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.phases import Batch, OptimizerSpec
 from fedloom.methods.parts.contrast import mean_distances
 from fedloom.methods.parts.prototypes import label_discrepancy
-from fedloom.methods.phases import Batch, OptimizerSpec
 from support import (
     CLASSES,
     PLAIN_SGD,

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedloom.core.tables import ClassTable
 from fedloom.methods import fedsc
-from fedloom.methods.facts import ServerContext
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.phases import Batch, ClassMeans
 from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities
-from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.prototypes import label_discrepancy, nearest_holders
-from fedloom.methods.phases import Batch, ClassMeans
 from support import CLASSES, Precision, Through, configured, rows_of, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedsc.json").read_text())["fedsc"]

@@ -11,9 +11,9 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes, wire_size
 from fedloom.core.tables import ClassTable
 from fedloom.methods import fedskc
-from fedloom.methods.facts import ServerContext
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.phases import Batch, OptimizerSpec
 from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders
-from fedloom.methods.phases import Batch, OptimizerSpec
 from support import (
     CLASSES,
     Recording,

@@ -14,10 +14,10 @@ from torch import Tensor
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import combine, weighted_mean
 from fedloom.methods import fedskc
-from fedloom.methods.facts import ServerContext, Start, Work
+from fedloom.methods.contract.contexts import ServerContext, Start, Work
+from fedloom.methods.contract.phases import Batch, ClassMeans, SampleMean
 from fedloom.methods.parts.contrast import mean_distances
 from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders, shares
-from fedloom.methods.phases import Batch, ClassMeans, SampleMean
 from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, rows_of, world
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedskc.json").read_text())["fedskc"]

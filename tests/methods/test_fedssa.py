@@ -10,9 +10,9 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
-from fedloom.methods.facts import ServerContext, Work
+from fedloom.methods.contract.contexts import ServerContext, Work
+from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.fedssa import fusion_weight
-from fedloom.methods.phases import OptimizerSpec
 from fedloom.nets import build
 from fedloom.nets.groups import MODEL_GROUPS
 from fedloom.nets.net import Net

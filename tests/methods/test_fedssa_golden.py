@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
-from fedloom.methods.facts import ClientContext, ServerContext, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task, Work
 from fedloom.methods.fedssa import fused_rows, fusion_weight
 from fedloom.nets.net import Net
 from support import SINGLE, Precision, Through, configured

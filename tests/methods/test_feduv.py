@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
+from fedloom.methods.contract.phases import Batch
 from fedloom.methods.feduv import FedUV, missing_spread, nearness
-from fedloom.methods.phases import Batch
 from golden_world import GOLDEN, WORLD, GoldenNet, golden_run, matches, probe, refuted
 from support import Recording, TinyBN, after, alike, configured, furthest, world
 

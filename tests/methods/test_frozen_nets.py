@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedloom.engine.fast.recorder import Recorder
-from fedloom.methods.facts import Start
-from fedloom.methods.method import Method
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import Objective
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.contexts import Start
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Objective
+from fedloom.methods.contract.spec import Spec
 from support import ENGINES, Tiny, TinyBN, TinyDropout, after, alike, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedloom.methods.phases import OptimizerSpec
+from fedloom.methods.contract.phases import OptimizerSpec
 from support import TinyBN, handmade, world
 
 LABELS = [[0, 1, 2, 0, 1, 1], [1, 1, 2, 3, 3, 0, 1], [0, 0, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1]]

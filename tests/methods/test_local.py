@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from fedloom.core.records import to_bytes
-from fedloom.methods.facts import ServerContext
-from fedloom.methods.method import Method
-from fedloom.methods.phases import OptimizerSpec
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import OptimizerSpec
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import BN_ROLES, Role
 from support import Recording, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
 

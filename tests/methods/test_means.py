@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.methods.method import Method
-from fedloom.methods.parts.means import mean_of
+from fedloom.methods.contract.means import mean_of
+from fedloom.methods.contract.method import Method
 from support import ROW_METHODS, Recording, TinyBN, after, configured, each_preset, furthest, handmade, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]

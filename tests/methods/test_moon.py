@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
+from fedloom.methods.contract.phases import Batch
 from fedloom.methods.moon import MOON
-from fedloom.methods.phases import Batch
 from golden_world import GOLDEN, golden_run, matches, noting, probe, refuted
 from support import TinyBN, after, alike, configured, same_bits, same_tree, world
 

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.core.records import to_bytes, wire_size
 from fedloom.core.streams import Streams
 from fedloom.data import SOURCES, make_scenario
 from fedloom.data.partitions.partition import PARTITIONS
 from fedloom.methods import METHODS, register
-from fedloom.methods.method import Method
-from fedloom.methods.phases import Train
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Train
 from fedloom.nets.roles import Role
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.run import run
 from support import ENGINES, Recording, Tiny, TinyBN, TinyDropout, after, alike, dataset, furthest, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0], [0, 3]]

@@ -6,10 +6,10 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.engine.fast.recorder import Recorder
-from fedloom.methods.method import Method
-from fedloom.methods.parts.losses import cross_entropy, kl_divergence
-from fedloom.methods.phases import Objective, OptimizerSpec, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.losses import cross_entropy, kl_divergence
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Objective, OptimizerSpec, Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets import MODELS
 from fedloom.nets.blueprint import Blueprint, prepare_net
 from fedloom.nets.net import tree_of

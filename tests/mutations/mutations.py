@@ -246,7 +246,7 @@ MUTATIONS = (
     ),
     Mutation(
         "krum: one neighbour too few",
-        "methods/robust.py",
+        "methods/wrappers/robust.py",
         "max(2, len(rows) - faulty - 1)",
         "max(2, len(rows) - faulty - 2)",
         ("methods/test_robust.py",),

@@ -5,7 +5,7 @@ import torch
 
 from fedloom.core.streams import Streams
 from fedloom.core.trees import clone
-from fedloom.methods.facts import Task
+from fedloom.methods.contract.contexts import Task
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.net import build, tree_of

@@ -14,8 +14,8 @@ from fedloom.papers.compared_values import compare_orders, compare_values, limit
 from fedloom.papers.measurements import CellResults, Measurement, measure, measurements_csv, merge, read_measurements
 from fedloom.papers.recipe import Recipe, find_recipe
 from fedloom.papers.table_section import as_markdown
-from fedloom.study.log import Row
-from fedloom.study.results import Result
+from fedloom.results.result import Result
+from fedloom.storage.log import Row
 from toy_results import MakeResult, toy_scenario
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from fedloom.config.run_config import parse
 from fedloom.papers import cost as module
 from fedloom.papers.cost import run_cost, study_cost
 from fedloom.papers.recipe import find_recipe
 from fedloom.papers.shapes import shape_of
-from fedloom.study.config import parse
 
 
 def _tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:

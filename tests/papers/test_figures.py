@@ -6,8 +6,8 @@ import pytest
 
 from fedloom.papers.figures import figure_rows
 from fedloom.papers.recipe import find_recipe
-from fedloom.study.log import Row
-from fedloom.study.results import Result
+from fedloom.results.result import Result
+from fedloom.storage.log import Row
 from toy_results import MakeResult
 
 

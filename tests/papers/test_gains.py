@@ -9,7 +9,7 @@ from fedloom.papers.gains import Gain, gain_texts, gains
 from fedloom.papers.measurements import measure
 from fedloom.papers.recipe import find_recipe
 from fedloom.papers.table_section import as_markdown
-from fedloom.study.results import Result
+from fedloom.results.result import Result
 from toy_results import MakeResult
 
 

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.papers import probes
-from fedloom.study.results import Result
+from fedloom.results.result import Result
 
 NET = {"name": "mlp", "hidden": [8]}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedloom.config.setup import Setup
 from fedloom.core.errors import ConfigError
 from fedloom.data.sources.source import SOURCES
 from fedloom.methods import METHODS
@@ -19,8 +20,7 @@ from fedloom.papers.measurements import VARIANT
 from fedloom.papers.recipe import Recipe, Scale, find_recipe, recipes
 from fedloom.papers.shapes import shape_of, stand_in
 from fedloom.papers.values import file_names, printed_values
-from fedloom.study.setup import Setup
-from fedloom.study.studies.plan import Cell
+from fedloom.studies.plan import Cell
 
 TABLES = {
     "fedskc": [*range(1, 6)],

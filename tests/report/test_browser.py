@@ -15,7 +15,7 @@ import pytest
 from matplotlib.image import imread
 
 from fedloom.report import write_report
-from fedloom.study.parts import Part, Sheet
+from fedloom.results.page_sections import Part, Sheet
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = [

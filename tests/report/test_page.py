@@ -15,7 +15,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.report import write_report
-from fedloom.study.parts import Part, Sheet
+from fedloom.results.page_sections import Part, Sheet
 
 NASTY = "<script>alert('1')</script> & \"$x$\" 漢 ${title}"
 
@@ -160,7 +160,7 @@ def test_another_process_gives_the_same_bytes(make_result, tmp_path):
     (tmp_path / "result.json").write_text(json.dumps(values))
     code = (
         "import json, sys; from pathlib import Path; from fedloom.report import write_report; "
-        "from fedloom.study.results import Result; "
+        "from fedloom.results.result import Result; "
         "write_report([Result(**json.loads(Path(sys.argv[1]).read_text()))], Path(sys.argv[2]))"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "result.json", tmp_path / "theirs.html"], check=True)

@@ -24,7 +24,7 @@ from fedloom.commands.shared import (
 )
 
 if TYPE_CHECKING:
-    from fedloom.study.config import RunConfig
+    from fedloom.config.run_config import RunConfig
 
 group = typer.Typer(help="Run a config as a real federation over Flower.", no_args_is_help=True)
 Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients, as scenario.clients=... says it.")]
@@ -120,7 +120,7 @@ group.command()(federation.admit)
 
 
 def _parsed(config: Path, overrides: list[str] | None, clients: int | None) -> RunConfig:
-    from fedloom.study.config import load, parse
+    from fedloom.config.run_config import load, parse
 
     words = in_words(overrides)
     words += [] if clients is None else [f"scenario.clients={clients}"]

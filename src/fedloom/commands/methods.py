@@ -12,7 +12,7 @@ from fedloom.commands.shared import AsJson, console_of, print_json
 from fedloom.core.errors import ConfigError, nearest, shown
 
 if TYPE_CHECKING:
-    from fedloom.methods.catalogue import Entry
+    from fedloom.methods.catalogue.descriptions import Entry
 
 _Flag = Callable[["Entry"], bool]
 
@@ -51,8 +51,8 @@ def methods(
 
 def _all(wanted: Sequence[_Flag], takes: str | None, compared_in: str | None, as_json: bool) -> None:
     from fedloom.methods import METHODS, WRAPPERS
-    from fedloom.methods.catalogue import entries
-    from fedloom.methods.papers import PAPERS
+    from fedloom.methods.catalogue.descriptions import entries
+    from fedloom.methods.contract.paper_settings import PAPERS
     from fedloom.terminal import catalogue
 
     if takes is not None:
@@ -74,8 +74,8 @@ def _all(wanted: Sequence[_Flag], takes: str | None, compared_in: str | None, as
 
 def _one(name: str, as_json: bool) -> None:
     from fedloom.methods import METHODS
-    from fedloom.methods.about import SYMBOLS
-    from fedloom.methods.catalogue import entry, meanings, own_choice, set_by
+    from fedloom.methods.catalogue.descriptions import entry, meanings, own_choice, set_by
+    from fedloom.methods.contract.citation import SYMBOLS
     from fedloom.terminal import grid, listing
 
     kind, one = METHODS.get(name), entry(name)
@@ -130,6 +130,6 @@ def _options(kind: Any) -> dict[str, Any]:
 
 
 def _values(values: Any) -> str:
-    from fedloom.study.table import flat
+    from fedloom.results.table import flat
 
     return ", ".join(f"{key} {value}" for key, value in flat(values))

@@ -11,8 +11,8 @@ import typer
 from fedloom.commands.shared import echo, say
 
 if TYPE_CHECKING:
-    from fedloom.study.results import At
-    from fedloom.study.trained import Trained
+    from fedloom.export.trained import Trained
+    from fedloom.storage.curves import At
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Client = Annotated[int | None, typer.Option(help="This client's personal model; without it the server's.")]
@@ -36,7 +36,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's trained model: a plain state dict, and what it is."""
-    from fedloom.study.card import check_place
+    from fedloom.export.metadata import check_place
 
     check_place(out)
     trained = _trained(run, client, at)
@@ -56,7 +56,7 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Class names and probabilities for new samples."""
-    from fedloom.study.samples import read_samples
+    from fedloom.export.samples import read_samples
 
     trained = _trained(run, client, at)
     names, samples = read_samples(files, trained.card.input, note=lambda text: typer.echo(text, err=True))
@@ -80,7 +80,7 @@ def predict(
 
 
 def _trained(run: Path, client: int | None, at: str) -> Trained:
-    from fedloom.study.trained import read
+    from fedloom.export.trained import read
 
     return read(run, client, cast("At", at), note=say)
 

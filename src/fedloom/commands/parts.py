@@ -12,7 +12,7 @@ from fedloom.core.files import json_text, parse_json, write_atomic
 
 if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe
-    from fedloom.study.parts import Part
+    from fedloom.results.page_sections import Part
 
 VALUES = "reproduced.csv"
 _REPRODUCED = "reproduced.json"
@@ -30,9 +30,9 @@ def parts_of(folders: Sequence[Path], beside: bool = True) -> list[Part]:
     """
     if not folders:
         return []
-    from fedloom.study.studies.place import Place, read
-    from fedloom.study.studies.progress import progress
-    from fedloom.study.studies.work import failed_of, outcome
+    from fedloom.studies.progress import progress
+    from fedloom.studies.study_folder import Place, read
+    from fedloom.studies.workers import failed_of, outcome
 
     made: list[Part] = []
     studies = [(folder, study) for folder in folders if (study := read(folder)) is not None]

@@ -21,9 +21,9 @@ from rich.progress import (
 from rich.text import Text
 
 from fedloom.commands.shared import console_of
-from fedloom.study.compare import Event
-from fedloom.study.config import RunConfig
-from fedloom.study.text import counted
+from fedloom.config.run_config import RunConfig
+from fedloom.results.text import counted
+from fedloom.studies.compare import Event
 
 _NARROW = 72  # columns below which bars would be cut
 _BARS = 6  # runs that all have a bar of their own; of more, those under way

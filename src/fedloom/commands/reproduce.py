@@ -15,8 +15,8 @@ from fedloom.core.errors import ConfigError, RunFolderError
 
 if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe, Scale
-    from fedloom.study.studies.place import Place
-    from fedloom.study.studies.plan import Cell, Study
+    from fedloom.studies.plan import Cell, Study
+    from fedloom.studies.study_folder import Place
 
 
 _FORESEEN = "foreseen.json"
@@ -48,8 +48,8 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run a published table or figure again: ours beside theirs, with a verdict for every value, or drawn."""
+    from fedloom.config.run_config import load
     from fedloom.papers.recipe import find_recipe
-    from fedloom.study.config import load
 
     if scale not in ("full", "small"):
         raise ConfigError(f"--scale {scale!r}: full or small")
@@ -68,11 +68,11 @@ def reproduce(
         return
     from fedloom.papers.figures import MODEL_FIGURES
     from fedloom.papers.missing_data import refuse_missing
-    from fedloom.study.shortage import stopped_by_full_disk
-    from fedloom.study.studies.place import Place
-    from fedloom.study.studies.reuse import reusable
-    from fedloom.study.studies.reuse import reuse as copies
-    from fedloom.study.studies.work import refuse_other_versions
+    from fedloom.storage.resources import stopped_by_full_disk
+    from fedloom.studies.reuse import reusable
+    from fedloom.studies.reuse import reuse as copies
+    from fedloom.studies.study_folder import Place
+    from fedloom.studies.workers import refuse_other_versions
 
     place = Place(folder)
     place.check(study)
@@ -122,7 +122,7 @@ def show_all(scale: Scale, as_json: bool) -> None:
             }
         )
     if as_json:
-        from fedloom.study.environment import describe, in_words
+        from fedloom.storage.environment import describe, in_words
 
         print_json({"scale": scale, "machine": in_words(describe()), "tables": told})
         return
@@ -141,7 +141,7 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
     """Rows of the table with their cells, hours on this machine, how far they are, and what data are missing."""
     from fedloom.papers.cost import study_cost
     from fedloom.papers.missing_data import missing_sources
-    from fedloom.study.studies.place import Place
+    from fedloom.studies.study_folder import Place
 
     place = Place(folder)
     place.check(study)
@@ -221,8 +221,8 @@ def write_beside(
     from fedloom.papers.measurements import measure, measurements_csv
     from fedloom.papers.table_section import as_markdown
     from fedloom.report.figures import save
-    from fedloom.study.studies.place import Place, read
-    from fedloom.study.studies.work import done_of, failed_of, outcome
+    from fedloom.studies.study_folder import Place, read
+    from fedloom.studies.workers import done_of, failed_of, outcome
 
     whole = read(folder)  # which may be larger than what this call ran
     if whole is None:

@@ -29,10 +29,10 @@ from fedloom.commands.shared import (
 from fedloom.core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from fedloom.study.comparison import Comparison
-    from fedloom.study.config import RunConfig
-    from fedloom.study.results import Result
-    from fedloom.study.run import Existing
+    from fedloom.config.run_config import RunConfig
+    from fedloom.results.comparison import Comparison
+    from fedloom.results.result import Result
+    from fedloom.runs.run import Existing
 
 AllowMixed = Annotated[
     bool, typer.Option("--allow-mixed", help="Join runs of other versions, or of other configs than their study's.")
@@ -61,8 +61,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Several methods, seeds and settings on equal terms; finished runs are reused, unfinished ones resumed."""
-    from fedloom.study.config import load
-    from fedloom.study.grid import variants
+    from fedloom.config.grid import variants
+    from fedloom.config.run_config import load
 
     names = None if methods is None else [name.strip() for name in methods.split(",")]
     configs = variants(load(found(config), in_words(overrides, seed=seed, rounds=rounds)), names, seeds)
@@ -82,8 +82,8 @@ def side_by_side(
     """Run all configs, show their table and write the report beside them."""
     from fedloom.commands.progress import Live
     from fedloom.report import check_place, write_report
-    from fedloom.study.compare import compare as compare_runs
-    from fedloom.study.comparison import Comparison
+    from fedloom.results.comparison import Comparison
+    from fedloom.studies.compare import compare as compare_runs
 
     with in_folder(out), Live(configs, quiet=quiet or as_json) as live:
         check_place(out / "report.html")
@@ -114,9 +114,9 @@ def report(
 ) -> None:
     """One self-contained report.html from finished runs."""
     from fedloom.report import check_place, write_report
-    from fedloom.study.collect import collect
-    from fedloom.study.comparison import Comparison
-    from fedloom.study.text import counted
+    from fedloom.results.comparison import Comparison
+    from fedloom.results.text import counted
+    from fedloom.studies.collect import collect
 
     if out is not None:
         check_place(out)
@@ -148,8 +148,8 @@ def table(
     allow_mixed: AllowMixed = False,
 ) -> None:
     """The table of finished runs as text for a paper or a program."""
-    from fedloom.study.collect import collect
-    from fedloom.study.comparison import Comparison
+    from fedloom.results.comparison import Comparison
+    from fedloom.studies.collect import collect
 
     taken = collect(runs, allow_mixed)
     done = Comparison(taken.results)
@@ -167,7 +167,7 @@ def table(
 
 def _studies(runs: Sequence[Path], results: Sequence[Result], allow_mixed: bool) -> list[Path]:
     """The studies that runs are of. Not of single runs that were named; and mixed runs need not be cells of theirs."""
-    from fedloom.study.collect import studies_of
+    from fedloom.studies.collect import studies_of
 
     return [] if allow_mixed else studies_of([one for one in results if one.folder not in runs])
 

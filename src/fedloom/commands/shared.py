@@ -88,7 +88,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 def rewound(run: Path, round_: int) -> str:
     """Take a run back to the checkpoint of a round, and say what was deleted. Raises what `rewind` raises."""
-    from fedloom.study.rewind import rewind
+    from fedloom.storage.rewind import rewind
 
     deleted = rewind(run, round_)
     later = f"checkpoints of rounds {', '.join(map(str, deleted))} are deleted" if deleted else "it is the newest one"
@@ -119,7 +119,7 @@ def with_home(word: str) -> str:
 
 def found(config: Path) -> Path:
     """The config file that is meant; says so where it is the package's and not the one named."""
-    from fedloom.study.ready import find_config
+    from fedloom.config.ready import find_config
 
     path = find_config(config)
     if path != config and config.suffix:  # somebody thought of a file

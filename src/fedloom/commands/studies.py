@@ -15,8 +15,8 @@ from fedloom.commands.shared import AsJson, Quiet, console_of, in_folder, print_
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedloom.study.studies.place import Place
-    from fedloom.study.studies.plan import Cell, Study
+    from fedloom.studies.plan import Cell, Study
+    from fedloom.studies.study_folder import Place
 
 Plan = Annotated[bool, typer.Option("--plan", help="Show the cells, done and left, and run nothing.")]
 Only = Annotated[
@@ -45,8 +45,8 @@ def study(
     as_json: AsJson = False,
 ) -> None:
     """A grid of cells (settings, methods, seeds): resumable, in any order, by several processes or machines."""
-    from fedloom.study.shortage import stopped_by_full_disk
-    from fedloom.study.studies.plan import read_study
+    from fedloom.storage.resources import stopped_by_full_disk
+    from fedloom.studies.plan import read_study
 
     if on == "ray" and workers > 1:
         raise ConfigError(
@@ -79,10 +79,10 @@ def carry_out(
     """
     from fedloom.commands.progress import Live
     from fedloom.report import check_place, write_report
-    from fedloom.study.comparison import Comparison
-    from fedloom.study.studies.place import Place, read
-    from fedloom.study.studies.work import jobs_of, outcome, run_study
-    from fedloom.study.versions import refuse_mixed_results
+    from fedloom.results.comparison import Comparison
+    from fedloom.results.versions import refuse_mixed_results
+    from fedloom.studies.study_folder import Place, read
+    from fedloom.studies.workers import jobs_of, outcome, run_study
 
     cells, place = study.chosen(only), Place(out)
     place.check(study)
@@ -124,7 +124,7 @@ def carry_out(
 
 def show_plan(study: Study, place: Place, cells: Sequence[Cell], runs: int, as_json: bool) -> None:
     """The cells with how far they are; nothing is written."""
-    from fedloom.study.studies.tuning import Choices
+    from fedloom.studies.tuning import Choices
 
     choices = Choices(study, place)
     states = {}

@@ -1,7 +1,7 @@
 """Named things that can be listed, looked up and extended by third parties.
 
-A registry belongs to one noun ("method", "model", ...). Built-in entries come in when their home package is
-imported, others through Python entry points of the group `fedloom.<noun>s`:
+A registry belongs to one noun ("method", "model", ...). Built-in entries come in when the modules of their home
+package are imported, on the first lookup, others through Python entry points of the group `fedloom.<noun>s`:
 
     [project.entry-points."fedloom.methods"]
     mine = "my_package.my_method:Mine"
@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import logging
 import multiprocessing
+import pkgutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
@@ -31,7 +32,8 @@ class Registry(Generic[T]):
     """
 
     def __init__(self, noun: str, *, home: str) -> None:
-        """`noun` is used in messages and for the entry-point group; importing `home` registers the built-ins."""
+        """`noun` is used in messages and for the entry-point group; the modules of package `home` register the
+        built-ins."""
         self.noun, self._home = noun, home
         self._items: dict[str, T] = {}
         self._broken: dict[str, str] = {}  # entry points that could not be loaded: name -> why
@@ -76,7 +78,9 @@ class Registry(Generic[T]):
             return
         self._loaded = True  # before the import: the home package may ask this registry while it loads
         try:
-            importlib.import_module(self._home)
+            package = importlib.import_module(self._home)
+            for module in pkgutil.walk_packages(package.__path__, f"{self._home}."):
+                importlib.import_module(module.name)
             for entry in entry_points(group=f"fedloom.{self.noun}s"):
                 self._add(entry)
         except BaseException:

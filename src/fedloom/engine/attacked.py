@@ -8,8 +8,8 @@ from fedloom.core.records import Record
 from fedloom.data.attacks import UploadAttack
 from fedloom.data.attacks.uploads import Round
 from fedloom.data.scenario import Scenario
-from fedloom.methods.facts import Finding, Task
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.contexts import Finding, Task
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import Role
 
 _LEFT = frozenset({Role.BN_STAT, Role.COUNTER})  # entries that attacks leave alone

@@ -14,7 +14,7 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.engine.jobs import Done, Job, Test, TestDone
 from fedloom.engine.serial import Engine, Jobs
-from fedloom.methods.facts import Finding
+from fedloom.methods.contract.contexts import Finding
 
 # Rounds between two looks at another engine, so many times as many as it is slower: looking costs little then.
 _PATIENCE = 20

@@ -21,9 +21,9 @@ from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.steps import Block, Steps, Tally, moving, objective
 from fedloom.evaluation.protocols import Evaluator
-from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.method import Method
-from fedloom.methods.phases import Batch, Collect, Consts, Phase, Predictor, Statistic, Train
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Phase, Predictor, Statistic, Train
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
 from fedloom.nets.net import Net

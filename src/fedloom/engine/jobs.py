@@ -14,9 +14,9 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import Record, get_number
 from fedloom.data.augment import Augmentation
 from fedloom.evaluation.metrics import Tested
-from fedloom.methods.facts import ClientContext, Finding, Start
-from fedloom.methods.method import Method
-from fedloom.methods.phases import Consts, OptimizerSpec, Phase
+from fedloom.methods.contract.contexts import ClientContext, Finding, Start
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Consts, OptimizerSpec, Phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from enum import Enum
 from types import FunctionType, MethodType
 from typing import Any
 
-from fedloom.methods.phases import Collect, Phase, Train
+from fedloom.methods.contract.phases import Collect, Phase, Train
 
 _PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
 _FUNCTIONS = (FunctionType, MethodType)

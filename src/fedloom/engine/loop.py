@@ -21,8 +21,8 @@ from fedloom.engine.jobs import Done, Job, Test, away_since
 from fedloom.engine.public import require_public
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import States
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Task
-from fedloom.methods.method import Method, Uploads
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Task
+from fedloom.methods.contract.method import Method, Uploads
 from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.groups import group_of
 

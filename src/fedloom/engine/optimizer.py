@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from fedloom.methods.phases import OptimizerSpec
+from fedloom.methods.contract.phases import OptimizerSpec
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
-from fedloom.methods.method import Method
+from fedloom.methods.contract.method import Method
 
 
 def require_public(method: Method, scenario: Scenario) -> None:

@@ -9,7 +9,7 @@ from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Job, Test, TestDone
 from fedloom.engine.patience import Patience
-from fedloom.methods.facts import Finding
+from fedloom.methods.contract.contexts import Finding
 
 
 class Jobs(Protocol):

@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 
 from fedloom.engine.steps import Block, Steps, one_by_one
-from fedloom.methods.facts import Finding
-from fedloom.methods.phases import Objective
+from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.phases import Objective
 from fedloom.nets.net import Net
 
 

@@ -13,8 +13,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.term_balance import gradient_norms
-from fedloom.methods.facts import ClientContext
-from fedloom.methods.phases import Batch, Consts, Objective, Statistic, Train
+from fedloom.methods.contract.contexts import ClientContext
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Statistic, Train
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedloom.methods.facts import Finding
+from fedloom.methods.contract.contexts import Finding
 
 # Rounds in which gradients are measured: early, and not in round 1, which has no knowledge yet in most methods. Whether
 # a term is inactive is said at the last of them, because some grow.

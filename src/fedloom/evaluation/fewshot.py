@@ -19,7 +19,7 @@ from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metrics import Tested
-from fedloom.methods.phases import Predictor
+from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 
 # Episodes whose distances are computed together: 64 of 5 x 20 features of 512 float64 are 26 MB.

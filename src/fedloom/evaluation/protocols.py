@@ -27,7 +27,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metrics import Tested
-from fedloom.methods.phases import Predictor
+from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 
 PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local")

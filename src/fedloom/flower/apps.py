@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
 from fedloom.core.files import json_text, private_files, write_atomic
 from fedloom.flower.grid import GridLink, from_content, require_flower, to_content
@@ -18,7 +19,6 @@ from fedloom.flower.node import Node
 from fedloom.flower.server import serve
 from fedloom.flower.store import state_dir
 from fedloom.report import write_report
-from fedloom.study.config import load, parse
 
 FAILED = "flower-failed.json"
 

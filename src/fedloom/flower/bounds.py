@@ -20,7 +20,7 @@ from torch import Tensor
 from fedloom.core.records import Record
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
-from fedloom.methods.spec import Sent
+from fedloom.methods.contract.spec import Sent
 from fedloom.nets.roles import Role
 
 FEWEST = 4  # uploads without which a median says nothing: with three, one hostile client is a third of it

@@ -6,14 +6,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedloom.config.run_config import RunConfig
 from fedloom.data import Scenario
 from fedloom.flower.links import Here
 from fedloom.flower.node import Node
 from fedloom.flower.own_data import node_file, server_file
 from fedloom.flower.server import serve
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig
-from fedloom.study.results import Result
+from fedloom.results.result import Result
+from fedloom.runs.callbacks import Callback
 
 
 def run_in_process(

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import printable
 from fedloom.core.files import json_text
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig
-from fedloom.study.log import Row
-from fedloom.study.results import Result
+from fedloom.results.result import Result
+from fedloom.runs.callbacks import Callback
+from fedloom.storage.log import Row
 
 LOGGER = logging.getLogger("fedloom.flower")
 LOGGER.addHandler(logging.NullHandler())  # silent, unless somebody listens

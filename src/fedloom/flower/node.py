@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 
 from fedloom._version import __version__
+from fedloom.config.run_config import RunConfig
+from fedloom.config.setup import Setup
 from fedloom.core.errors import ClientError, ConfigError, DataError, FedloomError, shown
 from fedloom.core.process_settings import own_settings
 from fedloom.core.records import Record, from_bytes, to_bytes
@@ -35,10 +37,8 @@ from fedloom.flower.logs import log
 from fedloom.flower.moments import Scale, moments_of
 from fedloom.flower.own_data import agreed, own_client
 from fedloom.flower.store import Store
-from fedloom.methods.facts import ClientContext, Task
+from fedloom.methods.contract.contexts import ClientContext, Task
 from fedloom.nets.groups import group_of
-from fedloom.study.config import RunConfig
-from fedloom.study.setup import Setup
 
 _RUN = re.compile(r"[0-9a-f-]{1,64}")
 _LOST = "flower.state_lost"

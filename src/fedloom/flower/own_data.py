@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedloom.config.public_data import PublicConfig
+from fedloom.config.run_config import RunConfig, parse
+from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.core.streams import Streams
@@ -20,9 +23,6 @@ from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views, starts
 from fedloom.flower.logs import log
-from fedloom.study.config import RunConfig, parse
-from fedloom.study.public import PublicConfig
-from fedloom.study.scenario_config import ScenarioConfig
 
 _SPLITS = ("val", "split")
 

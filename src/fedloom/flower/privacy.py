@@ -31,7 +31,7 @@ TOLD = {
 
 INDIRECTLY = "indirectly: the last layer"
 BODY = "perhaps: the body's weights"
-_WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic (`methods/about.py`) that hold a classifier's weights
+_WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classifier's weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from fedloom.config.sections import FlowerConfig
 from fedloom.core.errors import ClientError, printable
 from fedloom.core.records import Record
 from fedloom.engine import Federation, Worker
@@ -35,9 +36,8 @@ from fedloom.flower.roster import FederationError, Roster, RunName, listed
 from fedloom.flower.seats import Seats
 from fedloom.flower.status import Board
 from fedloom.flower.uploads import Refused, UploadReader
-from fedloom.methods.facts import Finding
-from fedloom.methods.method import Uploads
-from fedloom.study.sections import FlowerConfig
+from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.method import Uploads
 
 _EVERY = 10.0  # seconds between two words on whom a round waits for
 _GRACE = 30.0  # seconds that an order outlives its round

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedloom.config.run_config import RunConfig
+from fedloom.config.sections import CheckpointConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import restrict, write_atomic
 from fedloom.data import Scenario
@@ -22,11 +24,9 @@ from fedloom.flower.remote import Remote
 from fedloom.flower.roster import Roster, RunName
 from fedloom.flower.seats import Seats
 from fedloom.flower.status import Board
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig
-from fedloom.study.results import Result
-from fedloom.study.run import run
-from fedloom.study.sections import CheckpointConfig
+from fedloom.results.result import Result
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.run import run
 
 _NAME = "flower-run"
 
@@ -46,7 +46,7 @@ def serve(
     tests: the file that names the server's own test data, where nodes have data of their own. keys: a folder with the
     public keys of clients (`seats.py`); without it each client is bound to the key that it first joins with. What
     happens is logged (`logs.py`), and how it is now stands in the run's folder (`status.py`). Raises what
-    `fedloom.study.run.run` raises, and `FederationError` if too few clients are there.
+    `fedloom.runs.run.run` raises, and `FederationError` if too few clients are there.
     """
     kept = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))  # each round is kept
     config = config.model_copy(update={"checkpoint": kept})

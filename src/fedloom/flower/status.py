@@ -13,13 +13,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import write_atomic
 from fedloom.flower.logs import Said
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig
-from fedloom.study.log import Row
-from fedloom.study.results import Result, total
+from fedloom.results.result import Result
+from fedloom.runs.callbacks import Callback
+from fedloom.storage.curves import total
+from fedloom.storage.log import Row
 
 FILE = "flower-status.json"
 SILENT = 30.0  # seconds without a word after which a server may be dead

@@ -14,7 +14,7 @@ from pathlib import Path
 from fedloom.core.errors import DataError
 from fedloom.core.files import expanded, restrict, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
-from fedloom.study.checkpoint import spaced
+from fedloom.storage.checkpoint import spaced
 
 _KEPT = 3  # states of a client; a server that starts again goes back by one round, or two if its last file is damaged
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import FedloomError, printable
 from fedloom.core.files import parse_json, restrict, write_atomic
 from fedloom.flower import certificates
@@ -23,8 +24,7 @@ from fedloom.flower.own_data import node_file, server_file
 from fedloom.flower.processes import Processes, executable, free_ports, require_free
 from fedloom.flower.remote import RemoteError
 from fedloom.flower.roster import FederationError
-from fedloom.study.config import RunConfig
-from fedloom.study.results import Result
+from fedloom.results.result import Result
 
 HOST, NAME = "127.0.0.1", "fedloom"
 _START = 120.0  # seconds for a process to listen

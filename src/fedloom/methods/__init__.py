@@ -1,4 +1,4 @@
-"""Floor 3: one file per method. `METHODS` lists them; `method.py` is the contract.
+"""Floor 3: one file per method. `METHODS` lists them; `contract/method.py` says what a method is.
 
 A plug-in finds everything that it needs here: `from fedloom.methods import Method, register, Train, ...`.
 """
@@ -6,63 +6,11 @@ A plug-in finds everything that it needs here: `from fedloom.methods import Meth
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
-from fedloom.methods import (
-    apfl,
-    ccvr,
-    compression,
-    copa,
-    ditto,
-    fd,
-    fedadagrad,
-    fedadam,
-    fedala,
-    fedavg,
-    fedavgm,
-    fedbabu,
-    fedbn,
-    fedcda,
-    fedclassavg,
-    fedco2,
-    feddf,
-    feddisco,
-    feddistill,
-    feddw,
-    feddyn,
-    fedgen,
-    fedgh,
-    fedkd,
-    fedlc,
-    fednh,
-    fednova,
-    fedntd,
-    fedper,
-    fedproto,
-    fedprox,
-    fedrcl,
-    fedrep,
-    fedrod,
-    fedsc,
-    fedskc,
-    fedssa,
-    fedtgp,
-    feduv,
-    fedyogi,
-    fml,
-    lgfedavg,
-    local,
-    moon,
-    perfedavg,
-    pfedme,
-    privacy,
-    robust,
-    scaffold,
-)
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import METHODS, WRAPPERS, Method, Options, Uploads, register
-from fedloom.methods.parts.losses import cross_entropy, kl_divergence
-from fedloom.methods.parts.wrapping import averaged, names_of, wrapped
-from fedloom.methods.phases import (
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy, kl_divergence
+from fedloom.methods.contract.method import METHODS, WRAPPERS, Method, Options, Uploads, register
+from fedloom.methods.contract.phases import (
     TRAINABLE,
     Batch,
     ClassCovariances,
@@ -76,7 +24,8 @@ from fedloom.methods.phases import (
     SampleMean,
     Train,
 )
-from fedloom.methods.spec import Sent, Spec
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.wrappers.wrapping import averaged, names_of, wrapped
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.net import Net
@@ -118,66 +67,17 @@ __all__ = [
     "Tree",
     "Uploads",
     "Work",
-    "apfl",
     "averaged",
-    "ccvr",
     "clone",
     "combine",
-    "compression",
-    "copa",
     "cross_entropy",
-    "ditto",
-    "fd",
-    "fedadagrad",
-    "fedadam",
-    "fedala",
-    "fedavg",
-    "fedavgm",
-    "fedbabu",
-    "fedbn",
-    "fedcda",
-    "fedclassavg",
-    "fedco2",
-    "feddf",
-    "feddisco",
-    "feddistill",
-    "feddw",
-    "feddyn",
-    "fedgen",
-    "fedgh",
-    "fedkd",
-    "fedlc",
-    "fednh",
-    "fednova",
-    "fedntd",
-    "fedper",
-    "fedproto",
-    "fedprox",
-    "fedrcl",
-    "fedrep",
-    "fedrod",
-    "fedsc",
-    "fedskc",
-    "fedssa",
-    "fedtgp",
-    "feduv",
-    "fedyogi",
-    "fml",
     "get_number",
     "get_table",
     "get_tensor",
     "get_tree",
     "kl_divergence",
-    "lgfedavg",
-    "local",
-    "moon",
     "names_of",
-    "perfedavg",
-    "pfedme",
-    "privacy",
     "register",
-    "robust",
-    "scaffold",
     "select",
     "weighted_mean",
     "wrapped",

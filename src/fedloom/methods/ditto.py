@@ -9,13 +9,13 @@ from torch import Tensor
 
 from fedloom.core import trees
 from fedloom.core.records import Record, get_tree
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start
-from fedloom.methods.method import Method, register
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.methods.method import register
+from fedloom.methods.contract.method import register
 from fedloom.methods.parts import adaptive
 
 

@@ -7,7 +7,7 @@ from math import sqrt
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.methods.method import register
+from fedloom.methods.contract.method import register
 from fedloom.methods.parts import adaptive
 
 

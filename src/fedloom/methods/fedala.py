@@ -13,14 +13,14 @@ from torch.func import functional_call
 
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Method, register
-from fedloom.methods.parts.heads import require_trained_head
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import TRAINABLE, Batch, Consts, OptimizerSpec, Phase, Predictor, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_trained_head
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, register
+from fedloom.methods.contract.phases import TRAINABLE, Batch, Consts, OptimizerSpec, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role
 

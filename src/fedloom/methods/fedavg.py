@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedloom.methods.about import About
-from fedloom.methods.method import Method, register
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.method import Method, register
 
 
 @register

@@ -9,14 +9,14 @@ from pydantic import BaseModel, Field
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree, combine, select
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ServerContext
-from fedloom.methods.method import WRAPPERS, Method, Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
+from fedloom.methods.contract.phases import Predictor
 from fedloom.methods.parts.adaptive import FedOpt
 from fedloom.methods.parts.parameters import parameters
-from fedloom.methods.parts.wrapping import names_of, wrapped
-from fedloom.methods.phases import Predictor
+from fedloom.methods.wrappers.wrapping import names_of, wrapped
 
 _WORD = "servermomentum"
 

@@ -7,12 +7,12 @@ from typing import Literal
 from pydantic import Field
 
 from fedloom.core.records import Record
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.method import Method, register
-from fedloom.methods.phases import TRAINABLE, Phase, Predictor, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.method import Method, register
+from fedloom.methods.contract.phases import TRAINABLE, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import Role
 
 

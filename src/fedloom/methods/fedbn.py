@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import BaseModel
 
 from fedloom.core.records import Record
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ServerContext
-from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import BN_ROLES, Role
 
 

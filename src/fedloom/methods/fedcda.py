@@ -12,12 +12,12 @@ from torch import Tensor
 
 from fedloom.core.records import Record, get_number, get_tensor, get_tree
 from fedloom.core.trees import Tree
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Task, Work
-from fedloom.methods.method import Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Task, Work
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.parameters import parameters
-from fedloom.methods.spec import Sent, Spec
 
 COMBINATIONS = 4096  # tried for one batch of clients at most
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start, Task, Work
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy, kl_divergence
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.fedbn import bn_roles
-from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.parts.losses import cross_entropy, kl_divergence
-from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net
 

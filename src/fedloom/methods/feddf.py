@@ -14,14 +14,14 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task
-from fedloom.methods.method import Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task
+from fedloom.methods.contract.losses import kl_divergence
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.contract.phases import Predictor
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.descent import batches, descended
-from fedloom.methods.parts.losses import kl_divergence
-from fedloom.methods.phases import Predictor
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.groups import group_of
 

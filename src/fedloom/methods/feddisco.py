@@ -9,12 +9,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fedloom.core.records import Record, get_number
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Work
-from fedloom.methods.method import Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Work
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.prototypes import shares
-from fedloom.methods.spec import Sent, Spec
 
 
 class Options(method.Options):

@@ -8,15 +8,15 @@ import torch
 from pydantic import Field
 
 from fedloom.core.records import Record, get_table, get_tensor
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.consistency import identity_labels, next_soft_labels
-from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.measures import probabilities
-from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 
 

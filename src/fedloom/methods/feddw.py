@@ -13,11 +13,14 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Work
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Work
+from fedloom.methods.contract.heads import require_linear_head
+from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Train
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.method import WRAPPERS, Method, Uploads, register
 from fedloom.methods.parts.consistency import (
     class_relations,
     gram_linearised,
@@ -27,11 +30,8 @@ from fedloom.methods.parts.consistency import (
     softmax_linearised,
     uniform_labels,
 )
-from fedloom.methods.parts.heads import require_linear_head
 from fedloom.methods.parts.measures import probabilities
-from fedloom.methods.parts.wrapping import names_of, wrapped
-from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Train
-from fedloom.methods.spec import Sent, Spec
+from fedloom.methods.wrappers.wrapping import names_of, wrapped
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 

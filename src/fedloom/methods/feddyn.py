@@ -8,15 +8,15 @@ from pydantic import Field
 from fedloom.core import trees
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree, combine
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.method import Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.gradients import clipped
-from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.parameters import parameters, zeros
-from fedloom.methods.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 
 

@@ -11,15 +11,15 @@ from torch.nn import functional
 from fedloom.core.records import Record, get_table, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_linear_head, require_same_heads
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import ClassMeans, Collect, Phase
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.descent import descended
-from fedloom.methods.parts.heads import require_linear_head, require_same_heads
 from fedloom.methods.parts.measures import features
-from fedloom.methods.phases import ClassMeans, Collect, Phase
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.roles import ALL_ROLES, Role
 
 

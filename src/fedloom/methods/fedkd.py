@@ -11,15 +11,15 @@ from torch import nn
 
 from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.trees import Tree, combine
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.parts.losses import cross_entropy, kl_divergence
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy, kl_divergence
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.lowrank import factored, restored
 from fedloom.methods.parts.pairs import pair_predictors, require_same_net
-from fedloom.methods.phases import Batch, Consts, Objective, Predictor
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role

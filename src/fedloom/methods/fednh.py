@@ -13,15 +13,25 @@ from torch.nn.functional import normalize
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_linear_head
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.contract.phases import (
+    TRAINABLE,
+    Batch,
+    ClassMeans,
+    Collect,
+    Consts,
+    Objective,
+    Phase,
+    Predictor,
+    Train,
+)
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.gradients import clipped
-from fedloom.methods.parts.heads import require_linear_head
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import TRAINABLE, Batch, ClassMeans, Collect, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 

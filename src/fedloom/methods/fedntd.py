@@ -7,12 +7,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fedloom.core.records import Record
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Start
-from fedloom.methods.method import register
-from fedloom.methods.parts.losses import cross_entropy, kl_divergence
-from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Start
+from fedloom.methods.contract.losses import cross_entropy, kl_divergence
+from fedloom.methods.contract.method import register
+from fedloom.methods.contract.phases import Batch, Consts, Objective
 from fedloom.nets.net import Net
 
 

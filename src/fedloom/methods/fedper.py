@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedloom.methods.about import About
-from fedloom.methods.method import Method, register
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.method import Method, register
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import Role
 
 

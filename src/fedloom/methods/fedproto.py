@@ -10,13 +10,13 @@ from pydantic import BaseModel, Field
 
 from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import ClassMeans, Phase, Train
+from fedloom.methods.contract.spec import Sent
 from fedloom.methods.parts.prototype_pull import PrototypePull
-from fedloom.methods.phases import ClassMeans, Phase, Train
-from fedloom.methods.spec import Sent
 
 
 class Options(method.Options):

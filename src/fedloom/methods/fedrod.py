@@ -7,13 +7,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedloom.core.records import Record
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start
-from fedloom.methods.method import register
-from fedloom.methods.parts.losses import ABSENT, cross_entropy
-from fedloom.methods.phases import Batch, Consts, Objective, Predictor
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
+from fedloom.methods.contract.losses import ABSENT, cross_entropy
+from fedloom.methods.contract.method import register
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import Prototypes, distances_to, prototype_contrast, prototypes_of, ramped
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
-from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.prototypes import (
     client_distances,
     cosine,
@@ -27,9 +29,7 @@ from fedloom.methods.parts.prototypes import (
     shares,
     sigmoid_weights,
 )
-from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.released import fedsc as released
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 
 

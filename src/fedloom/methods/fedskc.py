@@ -13,13 +13,15 @@ from torch.nn.functional import silu
 from fedloom.core.records import Record, get_number, get_table, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, combine
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import distances_to, prototype_contrast, prototypes_of, ramped
 from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
-from fedloom.methods.parts.losses import cross_entropy
 from fedloom.methods.parts.prototypes import (
     client_distances,
     merge_neighbours,
@@ -27,9 +29,7 @@ from fedloom.methods.parts.prototypes import (
     shares,
     sigmoid_weights,
 )
-from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.released import fedskc as released
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 

@@ -15,15 +15,15 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Method, Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_linear_head
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Phase, Train
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.findings import one_holder_per_class
 from fedloom.methods.parts.gradients import clipped
-from fedloom.methods.parts.heads import require_linear_head
-from fedloom.methods.phases import Phase, Train
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.roles import ALL_ROLES
 
 GROWN = 100.0  # a header row this many times longer than its first value is reported

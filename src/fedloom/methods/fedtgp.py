@@ -10,13 +10,13 @@ from torch.nn import functional
 from fedloom.core.records import Record, get_table, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ServerContext, Task
-from fedloom.methods.method import Uploads, register
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ServerContext, Task
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.descent import descended
 from fedloom.methods.parts.prototype_pull import PrototypePull
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import tree_of
 from fedloom.nets.roles import ALL_ROLES
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.methods.about import About
-from fedloom.methods.facts import Finding, Task
-from fedloom.methods.method import Method, register
-from fedloom.methods.parts.heads import require_same_heads
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import Finding, Task
+from fedloom.methods.contract.heads import require_same_heads
+from fedloom.methods.contract.method import Method, register
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import ALL_ROLES, Role
 
 

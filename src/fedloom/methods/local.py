@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedloom.core.records import Record
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Work
-from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Work
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import ALL_ROLES
 
 

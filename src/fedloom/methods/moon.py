@@ -6,13 +6,13 @@ import torch
 from pydantic import Field
 
 from fedloom.core.records import Record
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Start, Work
-from fedloom.methods.method import register
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import Batch, Consts, Objective
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Start, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import register
+from fedloom.methods.contract.phases import Batch, Consts, Objective
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Net
 
 

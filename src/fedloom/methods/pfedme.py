@@ -11,13 +11,13 @@ from torch.func import functional_call
 
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree, combine
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.method import Method, Uploads, register
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Predictor, Train
-from fedloom.methods.spec import Spec
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role

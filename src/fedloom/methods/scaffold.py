@@ -14,14 +14,14 @@ from torch.func import functional_call
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.trees import Tree, combine
-from fedloom.methods import method
-from fedloom.methods.about import About
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import PRESETS, Uploads, register
-from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import PRESETS, Uploads, register
+from fedloom.methods.contract.phases import Batch, Collect, Consts, OptimizerSpec, Phase, SampleMean, Train
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.parameters import parameters, zeros
-from fedloom.methods.phases import Batch, Collect, Consts, OptimizerSpec, Phase, SampleMean, Train
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 
 

@@ -11,7 +11,7 @@ from fedloom.papers.measurements import ACCURACY, GAIN, VARIANT, Measurement, pr
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import PrintedValue
 from fedloom.papers.verdicts import NEAR, NOT_RUN, RankAgreement, Verdict, judge_order, judge_value, rank_agreement
-from fedloom.study.text import listed, seeds_text
+from fedloom.results.text import listed, seeds_text
 
 FailureReasons = Mapping[tuple[str, str], Mapping[int, str]]  # by column and row of the study, then by seed
 _OTHER_SETTING = "another setting: only the order is compared"

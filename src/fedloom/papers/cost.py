@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import FedloomError
 from fedloom.data import Scenario
 from fedloom.papers.shapes import Shape, shape_of, stand_in
-from fedloom.study.config import RunConfig, parse
-from fedloom.study.results import total
-from fedloom.study.run import run
-from fedloom.study.studies.plan import Cell
+from fedloom.runs.run import run
+from fedloom.storage.curves import total
+from fedloom.studies.plan import Cell
 
 _TRIAL_SECONDS = 1.0
 _PLAIN_METHOD = "local"  # trains as FedAvg does, also where clients have different nets

@@ -7,9 +7,9 @@ from typing import Any
 
 from fedloom.papers.measurements import CellResults, accuracy, client_accuracy
 from fedloom.papers.recipe import Recipe
-from fedloom.study.clients import client_accuracies
-from fedloom.study.results import Result
-from fedloom.study.targets import reached
+from fedloom.results.clients import client_accuracies
+from fedloom.results.result import Result
+from fedloom.results.targets import reached
 
 MODEL_FIGURES = ("points", "relations", "norms", "surface")  # kinds of figures that measure trained models
 FigureRow = dict[str, Any]

@@ -9,7 +9,7 @@ from statistics import fmean
 from fedloom.papers.compared_values import ComparedValue
 from fedloom.papers.measurements import ACCURACY, VARIANT
 from fedloom.papers.recipe import Recipe
-from fedloom.study.paired import interval
+from fedloom.results.paired import interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from typing import Any
 
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import PrintedValue
-from fedloom.study.costs import epoch_ms
-from fedloom.study.environment import in_words, version_in
-from fedloom.study.folder import RunFolder
-from fedloom.study.formats import as_csv
-from fedloom.study.results import Result, at_selected, best_val
-from fedloom.study.targets import reached
-from fedloom.study.versions import refuse_mixed
+from fedloom.results.costs import epoch_ms
+from fedloom.results.formats import as_csv
+from fedloom.results.result import Result
+from fedloom.results.targets import reached
+from fedloom.results.versions import refuse_mixed
+from fedloom.storage.curves import at_selected, best_val
+from fedloom.storage.environment import in_words, version_in
+from fedloom.storage.run_folder import RunFolder
 
 ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
 GAIN = "gain_over_fedavg_points"

@@ -22,11 +22,11 @@ from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.data.views import Views
 from fedloom.engine import PASS_BATCH
+from fedloom.export.modules import config_of
+from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.parts.consistency import class_relations, inconsistency
 from fedloom.nets.net import Net
-from fedloom.study.opened import Memory
-from fedloom.study.rebuilt import config_of
-from fedloom.study.results import Result
+from fedloom.results.result import Result
 
 Rows = list[dict[str, Any]]
 _PERPLEXITY = 30.0

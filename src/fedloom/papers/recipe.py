@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fedloom.config.execution_keys import changes_numbers
+from fedloom.config.run_config import load
+from fedloom.config.sections import Section
 from fedloom.core.errors import ConfigError, nearest, shown
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import PrintedValue, printed_values
-from fedloom.study.config import load
-from fedloom.study.execution_keys import changes_numbers
-from fedloom.study.sections import Section
-from fedloom.study.studies.plan import OF_STUDIES, Study, laid, parse_study
+from fedloom.studies.plan import OF_STUDIES, Study, laid, parse_study
 
 Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]

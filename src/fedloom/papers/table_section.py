@@ -20,8 +20,8 @@ from fedloom.papers.gains import Gain, gain_texts, gains
 from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
-from fedloom.study.parts import Cell, Part, Sheet
-from fedloom.study.results import mean_std
+from fedloom.results.page_sections import Cell, Part, Sheet
+from fedloom.results.statistics import mean_std
 
 Block: TypeAlias = str | Sheet | list[str]
 

@@ -9,8 +9,8 @@ from math import atanh, sqrt, tanh
 from statistics import correlation, fmean
 from typing import Literal
 
-from fedloom.study.paired import LEVEL, interval
-from fedloom.study.text import counted
+from fedloom.results.paired import LEVEL, interval
+from fedloom.results.text import counted
 
 VerdictWord = Literal["reproduced", "near", "order reproduced", "not reproduced", "not comparable"]
 NEAR = 1.0  # points

@@ -18,8 +18,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from fedloom.report.curves import dash
 from fedloom.report.measures import tone_name
 from fedloom.report.svg import color
-from fedloom.study.results import mean_std
-from fedloom.study.verdict import BASELINE
+from fedloom.results.statistics import mean_std
+from fedloom.results.verdict import BASELINE
 
 Rows = Sequence[Mapping[str, Any]]
 ACCURACY = "test accuracy (%)"

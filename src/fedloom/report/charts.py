@@ -11,9 +11,9 @@ from fedloom.report.holdings import as_bubbles, draw_holdings, owners
 from fedloom.report.markup import chart, facts, key
 from fedloom.report.measures import Bar, Dots, all_clients, tones
 from fedloom.report.svg import inline
-from fedloom.study.clients import worst_of_group
-from fedloom.study.table import Group
-from fedloom.study.text import bytes_text, listed, percent, seconds_text
+from fedloom.results.clients import worst_of_group
+from fedloom.results.table import Group
+from fedloom.results.text import bytes_text, listed, percent, seconds_text
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."
 _BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move", "checkpoint")

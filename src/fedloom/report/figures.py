@@ -17,7 +17,7 @@ from fedloom.core.files import write_atomic
 from fedloom.report import axes, model_axes
 from fedloom.report.axes import Rows
 from fedloom.report.svg import color, in_light_theme
-from fedloom.study.formats import as_csv
+from fedloom.results.formats import as_csv
 
 _LETTER = 0.075  # inches that one takes in a legend
 

@@ -9,8 +9,8 @@ from fedloom.report.curves import Size, draw_lines, shows_seeds
 from fedloom.report.markup import chart, key
 from fedloom.report.measures import Line, line, terms, tone_name, tones
 from fedloom.report.svg import inline
-from fedloom.study.table import Group
-from fedloom.study.text import percent
+from fedloom.results.table import Group
+from fedloom.results.text import percent
 
 _HERO, _FLAT, _HALF, _PHONE = Size(900, 380, 30), Size(900, 260, 30), Size(390, 260, 12), Size(360, 290, 9)
 _LOSS = "test loss (nats)"

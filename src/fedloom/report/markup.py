@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
 from urllib.parse import quote
 
-from fedloom.study.parts import Cell
+from fedloom.results.page_sections import Cell
 
 
 def heading(text: str, anchor: str) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from fedloom.study.clients import client_accuracies
-from fedloom.study.results import Result, curve, mean_std
-from fedloom.study.table import ResultRow
-from fedloom.study.verdict import BASELINE
+from fedloom.results.clients import client_accuracies
+from fedloom.results.statistics import mean_std
+from fedloom.results.table import ResultRow
+from fedloom.results.verdict import BASELINE
+from fedloom.storage.curves import curve
+from fedloom.storage.run_data import RunData
 
 TONES = 8  # colours for groups: --c0 (the baseline's grey) to --c7
 
@@ -44,7 +46,7 @@ class Dots:
     values: list[float]
 
 
-def line(label: str, tone: int, results: Sequence[Result], name: str, split: str) -> Line | None:
+def line(label: str, tone: int, results: Sequence[RunData], name: str, split: str) -> Line | None:
     """A measure over the rounds in which all runs have a finite value; None where there is no such round."""
     by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
     common = set.intersection(*(set(values) for values in by_run))
@@ -57,12 +59,12 @@ def line(label: str, tone: int, results: Sequence[Result], name: str, split: str
     return Line(label, tone, rounds, [mean for mean, _ in columns], stds or None, seeds)
 
 
-def terms(results: Sequence[Result]) -> list[str]:
+def terms(results: Sequence[RunData]) -> list[str]:
     """Names of the loss terms that training logged, in order of appearance."""
     return list(dict.fromkeys(r["name"] for result in results for r in result.rows if r["split"] == "train"))
 
 
-def diverged(results: Sequence[Result]) -> dict[str, int]:
+def diverged(results: Sequence[RunData]) -> dict[str, int]:
     """Measures that were not finite, with the first such round."""
     first: dict[str, int] = {}
     for result in results:
@@ -73,7 +75,7 @@ def diverged(results: Sequence[Result]) -> dict[str, int]:
     return first
 
 
-def all_clients(results: Sequence[Result]) -> list[float]:
+def all_clients(results: Sequence[RunData]) -> list[float]:
     """Test accuracy of each client at the last tested round, all seeds together."""
     return [value for result in results for value in client_accuracies(result.rows).values()]
 

@@ -17,14 +17,14 @@ from fedloom.report.measures import diverged
 from fedloom.report.parts import part_html
 from fedloom.report.provenance import configs, environments, run_list
 from fedloom.report.table_html import numbers_table
-from fedloom.study.formats import Format, formatted
-from fedloom.study.paired import all_paired
-from fedloom.study.parts import Part
-from fedloom.study.results import Result
-from fedloom.study.studies.records import tuned_notes
-from fedloom.study.table import Group, attack_words, grouped
-from fedloom.study.text import counted, listed
-from fedloom.study.verdict import BASELINE, scenario_words, verdicts
+from fedloom.results.formats import Format, formatted
+from fedloom.results.page_sections import Part
+from fedloom.results.paired import all_paired
+from fedloom.results.table import Group, attack_words, grouped
+from fedloom.results.text import counted, listed
+from fedloom.results.tuning_record import tuned_notes
+from fedloom.results.verdict import BASELINE, scenario_words, verdicts
+from fedloom.storage.run_data import RunData
 
 # Keys of a scenario that every scenario has, or that say little about it.
 _PLAIN_SCENARIO = {
@@ -45,7 +45,7 @@ _NAMED = 4  # rows in a sentence
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 
 
-def page(results: Sequence[Result], title: str | None = None, parts: Sequence[Part] = ()) -> str:
+def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[Part] = ()) -> str:
     """The whole page as HTML. parts: sections of others, after the results."""
     groups = grouped(results)
     rows = [group.row for group in groups]
@@ -117,7 +117,7 @@ def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """What was run, at a glance."""
     results = [result for group in groups for result in group.results]
 
-    def all_of(pick: Callable[[Result], object], between: str = ", ") -> str:
+    def all_of(pick: Callable[[RunData], object], between: str = ", ") -> str:
         return between.join(dict.fromkeys(str(pick(result)) for result in results))
 
     return [
@@ -176,7 +176,7 @@ def _few(labels: Sequence[str]) -> str:
 
 def _pictures(groups: Sequence[Group]) -> list[str]:
     """One picture per scenario: that of its first run, with a word on the other seeds' partitions."""
-    by_scenario: dict[str, list[tuple[Group, Result]]] = {}
+    by_scenario: dict[str, list[tuple[Group, RunData]]] = {}
     for group in groups:
         by_scenario.setdefault(scenario_words(group.row), []).extend((group, result) for result in group.results)
     made = []

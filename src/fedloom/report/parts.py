@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from fedloom.report.markup import heading, table
-from fedloom.study.formats import as_csv, text_table
-from fedloom.study.parts import Cell, Part, Sheet
+from fedloom.results.formats import as_csv, text_table
+from fedloom.results.page_sections import Cell, Part, Sheet
 
 _LONG = 40  # characters of a cell that is shown on one line
 

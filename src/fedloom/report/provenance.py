@@ -10,12 +10,12 @@ from typing import Any
 import yaml
 
 from fedloom.report.markup import details, facts, table
-from fedloom.study.folder import RunFolder
-from fedloom.study.formats import as_csv
-from fedloom.study.parts import Cell
-from fedloom.study.results import Result
-from fedloom.study.table import Group
-from fedloom.study.text import percent, seeds_text
+from fedloom.results.formats import as_csv
+from fedloom.results.page_sections import Cell
+from fedloom.results.table import Group
+from fedloom.results.text import percent, seeds_text
+from fedloom.storage.run_data import RunData
+from fedloom.storage.run_folder import RunFolder
 
 
 def configs(groups: Sequence[Group]) -> list[str]:
@@ -55,7 +55,7 @@ def run_list(groups: Sequence[Group]) -> str:
     return table("runs-note", caption, columns, numeric, body, {"csv": as_csv(plain)})
 
 
-def _plain(result: Result) -> dict[str, Any]:
+def _plain(result: RunData) -> dict[str, Any]:
     """What is known of one run, as CSV has it."""
     keys = ("seed", "accuracy", "peak_memory_mb", "engine", "checkpoint_sha256")
     folder = str(result.folder) if result.folder is not None else result.numbers["run_dir"]
@@ -64,7 +64,7 @@ def _plain(result: Result) -> dict[str, Any]:
     return {key: result.numbers[key] for key in keys} | {"folder": folder}
 
 
-def _run(result: Result) -> list[Cell]:
+def _run(result: RunData) -> list[Cell]:
     plain = _plain(result)
     return [
         (str(plain["seed"]), plain["seed"]),

@@ -7,10 +7,10 @@ from html import escape
 
 from fedloom.report.markup import swatch, table
 from fedloom.report.measures import tone_name, tones
-from fedloom.study.formats import ATTACK_NOTE, optional_columns
-from fedloom.study.parts import Cell
-from fedloom.study.table import ResultRow, figure_names, figure_text
-from fedloom.study.text import bytes_text, percent, seconds_text
+from fedloom.results.formats import ATTACK_NOTE, optional_columns
+from fedloom.results.page_sections import Cell
+from fedloom.results.table import ResultRow, figure_names, figure_text
+from fedloom.results.text import bytes_text, percent, seconds_text
 
 _NUMBERS = ("Accuracy %", "n", "At best val %", "Up", "Down", "Time")
 _WORDS = ("Preset", "Protocol", "Select")

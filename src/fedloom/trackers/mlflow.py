@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fedloom.study.compare import folder_name
-from fedloom.study.config import RunConfig
-from fedloom.study.folder import Row
-from fedloom.study.results import Result
+from fedloom.config.run_config import RunConfig
+from fedloom.results.result import Result
+from fedloom.storage.run_folder import Row
+from fedloom.studies.compare import folder_name
 from fedloom.trackers.tracker import Tracker, import_tracker, measures, settings, summary_numbers
 
 

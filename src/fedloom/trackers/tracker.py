@@ -6,12 +6,12 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
-from fedloom.study.callbacks import Callback
-from fedloom.study.config import RunConfig
-from fedloom.study.folder import Row
-from fedloom.study.results import Result
-from fedloom.study.table import flat
+from fedloom.results.result import Result
+from fedloom.results.table import flat
+from fedloom.runs.callbacks import Callback
+from fedloom.storage.run_folder import Row
 
 
 class Tracker(Callback):

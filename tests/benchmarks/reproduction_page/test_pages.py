@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedloom.papers.measurements import measure, measurements_csv
 from fedloom.papers.recipe import find_recipe, recipes
-from fedloom.study.results import Result
+from fedloom.results.result import Result
 from reproduction_page.pages import pages
 from toy_results import MakeResult
 

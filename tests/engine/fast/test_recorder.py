@@ -15,10 +15,10 @@ from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched
 from fedloom.engine.steps import Block, Steps, Taken
-from fedloom.methods.facts import Start
+from fedloom.methods.contract.contexts import Start
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.phases import Objective, OptimizerSpec, Train
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import Objective, OptimizerSpec, Train
 from support import PLAIN_SGD, ROW_METHODS, Tiny, TinyBN, TinyDropout, configured, handmade, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]

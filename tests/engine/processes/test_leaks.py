@@ -15,7 +15,7 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.engine.processes import Processes, workers
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.methods.fedavg import FedAvg
-from fedloom.study.callbacks import Callback
+from fedloom.runs.callbacks import Callback
 from support import TinyBN, world
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

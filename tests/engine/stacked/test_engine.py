@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.data.augment import Augmentation
 from fedloom.engine.choose import EngineChoice, choose
@@ -13,13 +14,12 @@ from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.stacks import obstacle
 from fedloom.methods import METHODS
-from fedloom.methods.facts import Start
+from fedloom.methods.contract.contexts import Start
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.phases import OptimizerSpec
+from fedloom.methods.contract.spec import Spec
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.parts.losses import cross_entropy
-from fedloom.methods.phases import OptimizerSpec
-from fedloom.methods.spec import Spec
-from fedloom.study.config import parse
-from fedloom.study.run import run
+from fedloom.runs.run import run
 from stacked_world import UNEQUAL as LABELS
 from stacked_world import DoubleBN, agree, stacked
 from support import (

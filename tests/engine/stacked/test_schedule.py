@@ -4,7 +4,7 @@ import torch
 
 from fedloom.data.augment import Augmentation
 from fedloom.engine.stacked.schedule import Schedule
-from fedloom.methods.phases import Train
+from fedloom.methods.contract.phases import Train
 from support import configured, world
 
 

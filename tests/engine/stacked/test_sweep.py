@@ -7,7 +7,7 @@ clients of a stack need different numbers of them.
 import pytest
 
 from fedloom.methods import METHODS
-from fedloom.methods.phases import OptimizerSpec
+from fedloom.methods.contract.phases import OptimizerSpec
 from stacked_world import DoubleBN, agree
 from support import ROW_METHODS, Tiny, configured, handmade
 

@@ -1,7 +1,6 @@
 """How clients misbehave, one file per kind: what bad clients do to their data, or to what they send."""
 
-from fedloom.data.attacks import label_flip, uploads
 from fedloom.data.attacks.attack import ATTACKS, Attack, attack
 from fedloom.data.attacks.uploads import UploadAttack
 
-__all__ = ["ATTACKS", "Attack", "UploadAttack", "attack", "label_flip", "uploads"]
+__all__ = ["ATTACKS", "Attack", "UploadAttack", "attack"]

@@ -20,8 +20,8 @@ from fedloom.engine.fast.programs import Program, RandomNumbersError, Unrecordab
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import leaves_of, rebuilt, shape_of
 from fedloom.engine.steps import Block, Steps, Taken, all_steps, loss_and_gradients
-from fedloom.methods.facts import Finding
-from fedloom.methods.phases import Batch, Consts, Objective
+from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.phases import Batch, Consts, Objective
 from fedloom.nets.functional_call import FunctionalCall
 
 # Full batches in a piece. A shorter last batch is a piece of its own.

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedloom.engine.jobs import Done, Job, Test, TestDone
 from fedloom.engine.processes.shared_memory import Packed, Packer, Place, Sent, unpack
 from fedloom.evaluation.metrics import Tested
-from fedloom.methods.facts import ClientContext, Finding, Task
+from fedloom.methods.contract.contexts import ClientContext, Finding, Task
 
 Asked: TypeAlias = Job | Test
 

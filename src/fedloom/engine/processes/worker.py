@@ -19,7 +19,7 @@ from fedloom.engine.processes.messages import Asked, answer_of, asked_of
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory
 from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.stacked import Batched
-from fedloom.methods.facts import Task
+from fedloom.methods.contract.contexts import Task
 
 
 def serve(

@@ -20,7 +20,7 @@ from fedloom.engine.client import Worker
 from fedloom.engine.processes.messages import Asked
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.processes.worker import serve
-from fedloom.methods.facts import Task
+from fedloom.methods.contract.contexts import Task
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from fedloom.engine.processes.shared_memory import Packed, Packer, SharedMemory
 from fedloom.engine.ray.cluster import Cluster, Lost, Ref, connected
 from fedloom.engine.ray.task import work
 from fedloom.engine.serial import Jobs
-from fedloom.methods.facts import ClientContext, Finding, Task
+from fedloom.methods.contract.contexts import ClientContext, Finding, Task
 
 _AHEAD = 2  # clients for each core that are under way at once: no core waits for this process
 

@@ -14,7 +14,7 @@ from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.processes.worker import answer
 from fedloom.engine.ray.cluster import Ref
 from fedloom.engine.serial import Serial
-from fedloom.methods.facts import Task
+from fedloom.methods.contract.contexts import Task
 
 
 def work(run: Sequence[Ref], order: Order, names: Sequence[str], *values: Any) -> Left | Found | ClientError:

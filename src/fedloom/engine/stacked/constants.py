@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.leaves import Leaf, leaves_of, placed, rebuilt, shape_of
-from fedloom.methods.phases import Consts
+from fedloom.methods.contract.phases import Consts
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Test, TestDone
 from fedloom.engine.serial import Jobs
 from fedloom.engine.stacked.stacks import Stacks
-from fedloom.methods.facts import Finding
+from fedloom.methods.contract.contexts import Finding
 
 
 class Batched:

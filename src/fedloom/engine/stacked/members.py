@@ -14,7 +14,7 @@ from fedloom.engine.client import CPU, PASS_BATCH, Worker, measure_of
 from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.leaves import placed
 from fedloom.engine.stacked.constants import Stacked
-from fedloom.methods.phases import Batch, Statistic
+from fedloom.methods.contract.phases import Batch, Statistic
 from fedloom.nets.functional_call import FunctionalCall
 from fedloom.nets.masked_batch_norm import masked_copy
 from fedloom.nets.net import Net

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Client
-from fedloom.methods.phases import Train
+from fedloom.methods.contract.phases import Train
 
 
 @dataclass(frozen=True, slots=True)

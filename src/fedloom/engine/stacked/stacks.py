@@ -19,8 +19,8 @@ from fedloom.engine.leaves import shape_of
 from fedloom.engine.stacked.members import StackedNet, collect_statistics, stacked_trees
 from fedloom.engine.stacked.training import Training
 from fedloom.engine.stacked.trial import is_of_vmap, obstacle_of, reason_of
-from fedloom.methods.facts import Finding
-from fedloom.methods.phases import Collect, Train
+from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.phases import Collect, Train
 from fedloom.nets.roles import BATCH_NORM
 
 

@@ -29,7 +29,7 @@ from fedloom.engine.stacked.members import (
 from fedloom.engine.stacked.schedule import Schedule
 from fedloom.engine.steps import moving, objective
 from fedloom.engine.term_balance import gradient_norms
-from fedloom.methods.phases import Batch, Objective, Train
+from fedloom.methods.contract.phases import Batch, Objective, Train
 
 
 class Training:

@@ -12,7 +12,7 @@ from fedloom.core.streams import Streams, states_of_generators
 from fedloom.core.trees import Tree
 from fedloom.engine.client import Worker
 from fedloom.engine.stacked.members import StackedNet, dims
-from fedloom.methods.phases import Batch
+from fedloom.methods.contract.phases import Batch
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 from fedloom.nets.training_probe import is_foreign

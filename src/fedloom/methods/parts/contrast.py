@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedloom.methods.phases import Batch, Consts
+from fedloom.methods.contract.phases import Batch, Consts
 
 # Added to scores that do not count: finite, so that rows without any that counts have no NaN.
 _NEVER = -1e30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedloom.methods.facts import Finding
+from fedloom.methods.contract.contexts import Finding
 
 
 def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from fedloom.core.trees import Tree
-from fedloom.methods.phases import Consts
+from fedloom.methods.contract.phases import Consts
 
 
 def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:

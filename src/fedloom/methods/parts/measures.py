@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.methods.phases import Batch, Consts
+from fedloom.methods.contract.phases import Batch, Consts
 from fedloom.nets.net import Net
 
 

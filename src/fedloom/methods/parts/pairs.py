@@ -7,9 +7,9 @@ from typing import cast
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
-from fedloom.methods.facts import ServerContext, Task
-from fedloom.methods.method import Method
-from fedloom.methods.phases import Predictor
+from fedloom.methods.contract.contexts import ServerContext, Task
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.bundle import Bundle
 
 

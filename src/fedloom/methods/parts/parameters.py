@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from fedloom.core.trees import Tree, select
-from fedloom.methods.facts import Task
-from fedloom.methods.phases import TRAINABLE
+from fedloom.methods.contract.contexts import Task
+from fedloom.methods.contract.phases import TRAINABLE
 
 
 def parameters(tree: Tree, task: Task) -> Tree:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from fedloom.core.records import Record, get_table
 from fedloom.core.tables import ClassTable
-from fedloom.methods.facts import ClientContext, Finding, ServerContext, Start, Task, Work
-from fedloom.methods.method import Method
-from fedloom.methods.parts.heads import require_same_width
-from fedloom.methods.parts.losses import cross_entropy
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_same_width
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.measures import features
-from fedloom.methods.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.spec import Sent, Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import ALL_ROLES
 

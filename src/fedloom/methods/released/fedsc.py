@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.tables import ClassTable
+from fedloom.methods.contract.phases import Batch, Consts
 from fedloom.methods.parts.contrast import log_sum_exp, unit
-from fedloom.methods.phases import Batch, Consts
 
 
 def constants(relational: ClassTable) -> Consts:

@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedloom.methods.contract.phases import Batch, Consts
 from fedloom.methods.parts.contrast import Scaling, log_sum_exp, scaled_similarities
-from fedloom.methods.phases import Batch, Consts
 
 
 class Quirks(Scaling, Protocol):

@@ -1,0 +1,1 @@
+"""Floor 6: the keys of a config, how it is read and checked, and what is built from it before training."""

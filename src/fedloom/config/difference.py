@@ -1,0 +1,36 @@
+"""How the config of a run folder differs from another one, in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedloom.config.execution_keys import changes_numbers
+
+_UNNAMED = "settings.."  # before the keys of a study that names no setting
+_TOLD, _LONGEST = 3, 40
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first keys that differ, with their values there and here; empty if a run of one may go on as the other."""
+    there, here = dict(_leaves(before)), dict(_leaves(now))
+    keys = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]
+    keys = [key for key in keys if changes_numbers(key)]
+    told = [
+        f"{key.removeprefix(_UNNAMED)}: {_short(there.get(key))} there, {_short(here.get(key))} here"
+        for key in keys[:_TOLD]
+    ]
+    return "; ".join([*told, *([f"{len(keys) - _TOLD} more"] if len(keys) > _TOLD else [])])
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

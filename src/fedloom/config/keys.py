@@ -1,0 +1,62 @@
+"""Which keys there are, and in which sections: for hints across levels, and for a model's own options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from fedloom.config.explain import explained, sections
+from fedloom.core.errors import UnknownKeyError
+from fedloom.data import PARTITIONS, SOURCES
+from fedloom.methods import METHODS
+from fedloom.nets import MODELS
+from fedloom.nets.options import model_options
+
+
+def check_options(model: str, own: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for keys that a model does not take, and for values of another type than it says."""
+    known = model_options(model)
+    for key, value in own.items():
+        if key not in known:
+            raise UnknownKeyError("model", key, known, f" of {model}")
+        try:
+            constrained: Any = Annotated[known[key].annotation, known[key]]
+            adapter: TypeAdapter[Any] = TypeAdapter(constrained)
+            adapter.validate_json(json.dumps(value, default=str), strict=True)  # as JSON, where a list may be a tuple
+        except ValidationError as error:
+            raise explained(error, f"model.{key}", BaseModel) from None
+        except PydanticUserError:  # a type of which pydantic knows nothing
+            continue
+
+
+def places(config: type[BaseModel], method: str) -> dict[str, list[str]]:
+    """The sections that know a key, by its name: the config's own first, then the scenario's, then `method`'s and the
+    models'. Other methods are asked for what nobody else knows."""
+    found: dict[str, list[str]] = {}
+    for section, key in _every_key(config, method):
+        _note(found, section, key)
+    others: dict[str, list[str]] = {}
+    for name, kind in METHODS:
+        for section, key in sections(kind.Options, name):
+            _note(others, section, key)
+    return others | found
+
+
+def _note(found: dict[str, list[str]], section: str, key: str) -> None:
+    if section not in found.setdefault(key, []):
+        found[key].append(section)
+
+
+def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]]:
+    yield from sections(config)
+    for registry in (SOURCES, PARTITIONS):
+        for _, kind in registry:
+            yield from sections(kind, "scenario")
+    if method in METHODS:
+        yield from sections(METHODS.get(method).Options, method)
+    for model in MODELS.names():
+        yield from (("model", key) for key in model_options(model))

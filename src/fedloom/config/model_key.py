@@ -1,0 +1,140 @@
+"""The key `model`: a registered model, a group of them, a list, or a model that came as a Python object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from fedloom.config.keys import check_options
+from fedloom.core.errors import ConfigError, nearest, shown
+from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
+from fedloom.nets import MODELS
+from fedloom.nets.groups import MODEL_GROUPS
+from fedloom.nets.net import Net
+from fedloom.nets.probe import check_classifies, find_head
+from fedloom.nets.user_model import UserModel, class_name, model_digest
+
+
+class ModelConfig(BaseModel):
+    """A model with options of its own: `{name: mlp, hidden: [100]}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(
+        description="Name of a registered model; its own options stand beside this key. `fedloom models` lists them.",
+        examples=["mlp"],
+    )
+
+    @property
+    def title(self) -> str:
+        """What it is called in tables and messages."""
+        return self.name
+
+    @property
+    def maker(self) -> UserModel | None:
+        """What makes its nets, if that is not a registered model."""
+        return None
+
+    def options(self) -> dict[str, Any]:
+        """What its factory is told beside the shapes."""
+        return dict(self.model_extra or {})
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a model or an option that is not known."""
+        if self.name == "given":
+            raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to go on")
+        if self.name not in MODELS:
+            raise ConfigError(
+                f"unknown model {shown(self.name)}: {nearest(self.name, {*MODELS.names(), *MODEL_GROUPS})}"
+            )
+        check_options(self.name, self.options())
+
+
+class GivenModel(ModelConfig):
+    """A model that was passed as a Python object, described by these fields. The object itself is stored nowhere."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    name: Literal["given"] = Field(
+        "given",
+        description="Mark of a model from Python.",
+    )
+    module: str = Field(
+        description="Class of the module.",
+    )
+    weights: Literal["own", "drawn"] = Field(
+        description="Origin of the first weights: `own` are those of a module and the same for every seed, `drawn` "
+        "come from a function and the run's seed.",
+    )
+    head: str | None = Field(
+        description="Name of the last linear layer; null if the model does not end in one.",
+    )
+    digest: str = Field(
+        description="Hash of structure and first weights; weights that a function draws are those of seed 0.",
+    )
+    make: UserModel = Field(
+        exclude=True,
+        repr=False,
+        description="Factory of the nets.",
+    )
+
+    @staticmethod
+    def of(source: Any, data: Dataset) -> GivenModel:
+        """The model `source` for `data`. Raises `ConfigError` if it cannot be made, or does not classify these data."""
+        make, shape, classes = UserModel(source), data.input_shape, data.num_classes
+        with Streams(0).isolated("init"):
+            module = make.module(shape, classes)
+        x = data.gather(torch.arange(min(2, len(data))))
+        check_classifies(module, x, classes, class_name(module))
+        return GivenModel(
+            module=class_name(module),
+            weights="own" if isinstance(source, nn.Module) else "drawn",
+            head=None if isinstance(module, Net) else find_head(module, x),
+            digest=model_digest(module),
+            make=make,
+        )
+
+    @property
+    def title(self) -> str:
+        return self.module
+
+    @property
+    def maker(self) -> UserModel:
+        return self.make
+
+    def options(self) -> dict[str, Any]:
+        return {"head": self.head}
+
+    def check(self) -> None:
+        """It was tried when it came."""
+
+
+def each_model(model: str | ModelConfig | Sequence[str | ModelConfig]) -> list[ModelConfig]:
+    """The models that the key stands for, one by one."""
+    found: list[ModelConfig] = []
+    for one in [model] if isinstance(model, str | ModelConfig) else model:
+        found += [ModelConfig(name=name) for name in MODEL_GROUPS.get(one, (one,))] if isinstance(one, str) else [one]
+    return found
+
+
+def in_words(model: Any, data: Dataset) -> Any:
+    """`model` with a `GivenModel` in place of each object. Raises what `GivenModel.of` raises."""
+    if _is_list(model):
+        return [in_words(one, data) for one in model]
+    return GivenModel.of(model, data) if is_given(model) else model
+
+
+def is_given(model: Any) -> bool:
+    """Whether a value of the key is an object, or a list with one, and not words."""
+    if _is_list(model):
+        return any(map(is_given, model))
+    return isinstance(model, nn.Module) or (callable(model) and not isinstance(model, ModelConfig))
+
+
+def _is_list(model: Any) -> bool:
+    return isinstance(model, Sequence) and not isinstance(model, str | Mapping | nn.Module)

@@ -1,0 +1,309 @@
+"""The description of a run: one typed config behind every door (YAML file, `key=value`, Python)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from fedloom.config.bounds import refuse_absurd
+from fedloom.config.execution_keys import changes_numbers
+from fedloom.config.explain import elsewhere, explained
+from fedloom.config.keys import places
+from fedloom.config.model_key import ModelConfig, each_model
+from fedloom.config.scenario_config import ScenarioConfig
+from fedloom.config.sections import (
+    CheckpointConfig,
+    EarlyStoppingConfig,
+    EvaluationConfig,
+    FlowerConfig,
+    Section,
+)
+from fedloom.core.errors import ConfigError, UnknownKeyError, shown
+from fedloom.core.safe_yaml import one_line, parse_yaml, read_yaml
+from fedloom.data import SOURCES
+from fedloom.data.augment import Augmentation
+from fedloom.engine.choose import EngineChoice
+from fedloom.methods import METHODS, Method, OptimizerSpec
+from fedloom.nets.blueprint import Blueprint
+
+# Sections that may be given as a word, their `name`.
+_WORDS = ("engine", "model", "optimizer", "attack")
+_MOST = 2**31  # rounds are stored as 32-bit integers; more passes or larger batches are slips of the pen
+
+
+# The local optimiser unless a config says otherwise, key by key.
+_OPTIMIZER: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
+# Keys of the optimiser that runs of earlier versions do not know.
+_LATER = ("betas", "eps", "decay")
+
+
+class RunConfig(Section):
+    """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset."""
+
+    method: str = Field(
+        "fedavg",
+        description="Federated method, by name; wrappers follow after a plus sign. `fedloom methods` lists them.",
+        examples=["fedsc", "fedprox+dw"],
+    )
+    preset: str = Field(
+        "sound",
+        description="Preset of the method's options: `paper` follows the printed equations, `authors` the released "
+        "code, and `sound` repairs steps that fail in practice. A method may declare others. `authors` also brings "
+        "the released optimiser, epochs and batch size, unless this config sets them.",
+    )
+    model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(
+        None,
+        union_mode="left_to_right",
+        description="Model, by name or as {name: model, its keys}, a group of models (`fedssa-cnn`), or a list; of "
+        "several, client k gets number k mod their count. Null takes the source's usual model.",
+        examples=["mlp", {"name": "mlp", "hidden": [100]}],
+    )
+    share: Literal["all", "trainable"] = Field(
+        "all",
+        description="Parameters that travel and are stored: `all`, or `trainable`, which leaves frozen parameters "
+        "where they are.",
+    )
+    scenario: ScenarioConfig = Field(
+        description="Section of the data and their partition.",
+    )
+    rounds: int = Field(
+        30,
+        ge=1,
+        lt=_MOST,
+        description="Number of rounds of communication.",
+    )
+    participation: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the clients that take part in a round, above 0 and at most 1.",
+    )
+    local_epochs: int = Field(
+        2,
+        ge=1,
+        lt=_MOST,
+        description="Number of passes over its training data that a client makes in a round.",
+    )
+    batch_size: int = Field(
+        32,
+        ge=1,
+        lt=_MOST,
+        description="Number of samples in a batch of local training.",
+    )
+    optimizer: OptimizerSpec = Field(
+        OptimizerSpec(**_OPTIMIZER),
+        description="Section of the clients' local optimiser, or its name alone.",
+    )
+    augment: Augmentation = Field(
+        Augmentation(),
+        description="Section of random changes of training images.",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Number format of training. bfloat16 trains nets below their heads in it, with float32 "
+        "weights, losses and tests; it is faster on processors that support it, and changes the results.",
+    )
+    evaluation: EvaluationConfig = Field(
+        EvaluationConfig(),
+        description="Section of tests and of the round that counts.",
+    )
+    early_stopping: EarlyStoppingConfig | None = Field(
+        None,
+        description="Section of early stopping on validation data; null runs all rounds.",
+    )
+    checkpoint: CheckpointConfig = Field(
+        CheckpointConfig(),
+        description="Section of checkpoints.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="Seed of everything random in the run.",
+    )
+    engine: EngineChoice = Field(
+        EngineChoice(),
+        description="Section of the engine that runs the clients, or its name alone.",
+    )
+    flower: FlowerConfig = Field(
+        FlowerConfig(),
+        description="Section of a federation over Flower.",
+    )
+    options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Options of methods by method name; a section named after the method is the usual way to write "
+        "them.",
+        examples=[{"fedsc": {"tau": 0.1}}],
+    )
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        for one in given if isinstance(given, list | tuple) else [given]:
+            words = isinstance(one, Mapping) and all(isinstance(key, str) for key in one)
+            if not (one is None or isinstance(one, str | ModelConfig) or (words and isinstance(one.get("name"), str))):
+                raise ConfigError(f"model = {shown(one)}: need a name, {{name: mlp, its keys}}, or a list of these")
+        return given
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _optimizer(cls, given: Any) -> Any:
+        given = {"name": given} if isinstance(given, str) else given
+        return {**_OPTIMIZER, **given} if isinstance(given, Mapping) else given
+
+    @field_validator("optimizer")
+    @classmethod
+    def _moving(cls, optimizer: OptimizerSpec) -> OptimizerSpec:
+        if not optimizer.lr:
+            raise ConfigError("optimizer.lr = 0: input should be greater than 0: nothing would be trained")
+        return optimizer
+
+    def build_method(self) -> Method:
+        """The method with its preset and the options of its section."""
+        return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
+
+    def models(self) -> list[ModelConfig]:
+        """The models, one by one: one, or several for groups of clients."""
+        return each_model(SOURCES.get(self.scenario.source).model if self.model is None else self.model)
+
+    def model_name(self) -> str:
+        """What the model is called in tables: its name, or those of the group's."""
+        return self.model if isinstance(self.model, str) else ", ".join(one.title for one in self.models())
+
+    def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
+        """How to build the nets, one for each model, as a method wants them."""
+        spec = method.spec
+        wanted: dict[str, Any] = {
+            "head_bias": spec.head_bias,
+            "nets": spec.nets,
+            "extra": method.extra,
+            "share": self.share,
+        }
+        return [
+            Blueprint(one.title, input_shape, num_classes, one.options(), factory=one.maker, **wanted)
+            for one in self.models()
+        ]
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything that defines the run, defaults and preset spelled out: plain YAML values."""
+        plain = self.model_dump(mode="json", exclude={"options", "scenario"})
+        if self.early_stopping is None:  # a key that runs of earlier versions do not know
+            del plain["early_stopping"]
+        if self.flower == FlowerConfig():  # as well
+            del plain["flower"]
+        named = [said if len(said := one.model_dump()) > 1 else one.name for one in self.models()]
+        plain["model"] = named if len(named) > 1 else named[0]
+        plain["scenario"] = self.scenario.resolved()
+        if self.share == "all":  # a key that runs of earlier versions do not know
+            del plain["share"]
+        plain["optimizer"] = {
+            key: value
+            for key, value in plain["optimizer"].items()
+            if key not in _LATER or getattr(self.optimizer, key) != getattr(OptimizerSpec(), key)
+        }
+        plain[self.method] = self.build_method().options.model_dump(mode="json")
+        return plain
+
+    def fingerprint(self) -> str:
+        """Hash (16 hex digits) of every setting that can change a result."""
+        relevant = {key: value for key, value in self.resolved().items() if changes_numbers(key)}
+        return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def parse(values: Mapping[str, Any]) -> RunConfig:
+    """A checked config from plain values. Raises `ConfigError` with one line for the first thing that is wrong."""
+    try:
+        return _parsed(values)
+    except UnknownKeyError as error:
+        raise elsewhere(error, places(RunConfig, str(values.get("method", "")))) from None
+
+
+def _parsed(values: Mapping[str, Any]) -> RunConfig:
+    plain = _over_settings(values)
+    options = plain.pop("options", {})
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"options = {shown(options)}: need {{method: {{key: value}}}}")
+    options = dict(options)
+    for key in [k for k in plain if k not in RunConfig.model_fields and k in METHODS]:
+        options[key] = plain.pop(key)
+        if not isinstance(options[key], Mapping):
+            raise ConfigError(
+                f"{key} = {shown(options[key])}: the section of a method holds its options, as {{key: value}}"
+            )
+    try:
+        config = RunConfig(**plain, options=options)
+    except ValidationError as error:
+        raise explained(error, "", RunConfig, METHODS.names()) from None
+    except TypeError:
+        raise ConfigError(f"config keys must be words, got {shown(sorted(map(str, plain)))}") from None
+    if not config.models():
+        raise ConfigError("model = []: need a model, a group of models, or a list with one or more")
+    for model in config.models():
+        model.check()
+    config.build_method()
+    refuse_absurd(config.model_dump(exclude={"model", "options"}) | options)
+    for name, section in options.items():
+        _check_section(name, section, config.preset)
+    return config
+
+
+def _over_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values over what the method's preset brings along (`Method.settings`); sections are joined key by key."""
+    method, preset = (values.get(key, RunConfig.model_fields[key].default) for key in ("method", "preset"))
+    known = isinstance(method, str) and isinstance(preset, str) and method in METHODS
+    joined = dict(METHODS.get(method).settings.get(preset, {})) if known else {}
+    for key, value in values.items():
+        both = isinstance(value, Mapping) and isinstance(joined.get(key), Mapping)
+        joined[key] = {**joined[key], **value} if both else value
+    return joined
+
+
+def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None:
+    """Raises `ConfigError` for options that `method` refuses; a method that lacks `preset` is asked with its first."""
+    kind = METHODS.get(method)
+    kind.configured(preset if preset in kind.presets else next(iter(kind.presets), preset), section)
+
+
+def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Plain values of a YAML file with `key=value` words on top: dots go into sections, or to a place in a list;
+    values are YAML. Raises `ConfigError` for what cannot be read."""
+    values = {} if path is None else read_yaml(path) or {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")
+    for word in overrides:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{shown(word)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5")
+        try:
+            value = parse_yaml(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{shown(word)}: the value is not YAML: {one_line(error)}") from None
+        _put(values, key.split("."), value, word)
+    return values
+
+
+def _put(values: dict[str, Any], path: Sequence[str], value: Any, word: str) -> None:
+    """Set the value at `path`, whose sections are made where they are missing."""
+    place: Any = values
+    for section, name in zip(path, [*path[1:], None], strict=True):
+        spot: Any = section
+        if isinstance(place, list):
+            if not section.isdecimal() or int(section) >= len(place):
+                raise ConfigError(f"{shown(word)}: '{section}' is no place in a list of {len(place)}; the first is 0")
+            spot = int(section)
+        elif not isinstance(place, dict):
+            raise ConfigError(f"{shown(word)}: {shown(place)} is a value, not a section with '{section}'")
+        if name is None:
+            place[spot] = value
+            return
+        inner = place.get(spot) if isinstance(place, dict) else place[spot]
+        if isinstance(inner, str) and (spot in _WORDS or isinstance(place, list)):
+            inner = {"name": inner}
+        place[spot] = {} if inner is None else inner
+        place = place[spot]

@@ -1,0 +1,193 @@
+"""The section `scenario` of a run: the source, the partition, the skews and the attack, with their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedloom.config.explain import explained, named_part
+from fedloom.config.public_data import PublicConfig, share_or_source
+from fedloom.core.errors import ConfigError, UnknownKeyError
+from fedloom.core.streams import Streams
+from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
+from fedloom.data.attacks import Attack
+from fedloom.data.partitions.partition import Partition
+from fedloom.data.skews.skew import Skew
+from fedloom.data.sources.nodes import Nodes
+from fedloom.data.sources.source import Source, Splits
+
+_MOST_NODES = 1_000_000
+
+
+class ScenarioConfig(BaseModel):
+    """The data of the clients and how they are dealt. It also takes the keys of its source and partition."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    source: str = Field(
+        "digits",
+        description="Data source, by name; its own keys stand beside this one. `fedloom datasets` lists them.",
+    )
+    partition: str = Field(
+        "dirichlet",
+        description="Partition, by name: the rule that deals samples to clients. Its own keys stand beside this one.",
+    )
+    clients: int = Field(
+        10,
+        ge=1,
+        description="Number of clients.",
+    )
+    val: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of each client's training samples that is held out for validation.",
+    )
+    split: OwnSplit | None = Field(
+        None,
+        description="Proportions of a split of each client's samples into training, validation and test parts, "
+        "which replaces `val` and tests each client on its own part; null keeps the official test set.",
+        examples=[{"train": 0.6, "val": 0.2, "test": 0.2}],
+    )
+    tests: Literal["shares", "matched"] = Field(
+        "shares",
+        description="Test views of the clients: `shares` deals the test set in the shares of the training set, "
+        "`matched` draws test samples in the client's own mix of classes.",
+    )
+    public: float | PublicConfig = Field(
+        0.0,
+        description="Public data at the server, for methods that use some: a share of the training samples from 0 "
+        "to below 1, or another source as {source: name, samples: number, its keys}.",
+        examples=[0.05, {"source": "digits", "samples": 500}],
+    )
+    skews: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="List of skews that change the data of clients, applied in this order, each as {name: skew, "
+        "its keys}.",
+        examples=[[{"name": "label-noise", "share": 0.2}]],
+    )
+    attack: dict[str, Any] | None = Field(
+        None,
+        description="Attack of misbehaving clients, as its name or as {name: attack, share: share of clients, its "
+        "keys}; null for none.",
+        examples=[{"name": "label-flip", "share": 0.2}],
+    )
+    seed: int | None = Field(
+        None,
+        ge=0,
+        lt=2**63,
+        description="Seed of the partition and of the order of the data; null takes the run's seed.",
+    )
+
+    @property
+    def val_key(self) -> str:
+        """The key that says how many samples are held out for validation."""
+        return "scenario.val" if self.split is None else "scenario.split.val"
+
+    @field_validator("attack", mode="before")
+    @classmethod
+    def _attack_by_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @field_validator("public", mode="before")
+    @classmethod
+    def _public(cls, given: Any) -> Any:
+        return share_or_source(given)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _owners_deal(cls, given: Any) -> Any:
+        of_nodes = isinstance(given, Mapping) and given.get("source") == Nodes.kind
+        return {"partition": "natural", **given} if of_nodes else given
+
+    @model_validator(mode="after")
+    def _route(self) -> ScenarioConfig:
+        self.parts()
+        self._leave_nodes_data_alone()
+        self.build_skews()
+        self.build_attack()
+        if self.split is not None and "val" in self.model_fields_set:
+            raise ConfigError("scenario.val: split states the validation share too; leave val out")
+        if self.split is not None and self.tests == "matched":
+            raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
+        return self
+
+    def _leave_nodes_data_alone(self) -> None:
+        if self.source == Nodes.kind and self.clients > _MOST_NODES:
+            raise ConfigError(f"scenario.clients = {self.clients}: need up to {_MOST_NODES:,} nodes")
+        changed = {
+            "partition": self.partition != "natural",
+            "skews": bool(self.skews),
+            "attack": self.attack is not None,
+            "tests": self.tests != "shares",
+            "public": isinstance(self.public, float) and self.public > 0,
+        }
+        if self.source == Nodes.kind and any(changed.values()):
+            key = next(name for name, is_so in changed.items() if is_so)
+            raise ConfigError(
+                f"scenario.{key}: with source nodes, data stay with the nodes as they are; leave {key} out"
+            )
+
+    def parts(self) -> tuple[Source, Partition]:
+        """The source and the partition with their own keys. Raises `ConfigError` for keys that neither knows."""
+        source, partition = SOURCES.get(self.source), PARTITIONS.get(self.partition)
+        extra = dict(self.model_extra or {})
+        for key in extra:
+            if key not in {*source.model_fields, *partition.model_fields}:
+                known = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
+                raise UnknownKeyError("scenario", key, known)
+        made = []
+        for kind in (source, partition):
+            keys = {key: value for key, value in extra.items() if key in kind.model_fields}
+            try:
+                made.append(kind(**keys))
+            except ValidationError as error:
+                raise explained(error, "scenario", kind) from None
+        return made[0], made[1]  # type: ignore[return-value]
+
+    def build_skews(self) -> list[Skew]:
+        """The skews with their keys. Raises `ConfigError` for unknown names and keys."""
+        return [named_part(SKEWS, given, f"scenario.skews[{place}]") for place, given in enumerate(self.skews)]
+
+    def build_attack(self) -> Attack | None:
+        """The attack with its keys. Raises `ConfigError` for an unknown name or key, and a value out of range."""
+        return None if self.attack is None else named_part(ATTACKS, self.attack, "scenario.attack")
+
+    def resolved(self) -> dict[str, Any]:
+        """All keys with their values, those of source, partition and skews included."""
+        source, partition = self.parts()
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        if not self.public:  # a key that runs of earlier versions do not know
+            del own["public"]
+        elif isinstance(self.public, PublicConfig):
+            own["public"] = self.public.resolved()
+        attack = self.build_attack()
+        if attack is None:
+            del own["attack"]
+        else:
+            own["attack"] = {"name": attack.kind} | attack.model_dump(mode="json")
+        own["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
+        if self.split is not None:
+            own["split"] = self.split.model_dump(mode="json")
+            del own["val"]
+        return own | source.model_dump(mode="json") | partition.model_dump(mode="json")
+
+    def build(self, run_seed: int, splits: Splits | None = None) -> Scenario:
+        """Load the source (or take `splits`) and deal it; `seed` None takes the run's."""
+        source, partition = self.parts()
+        streams = Streams(run_seed if self.seed is None else self.seed)
+        return make_scenario(
+            self.source,
+            source.load() if splits is None else splits,
+            partition,
+            clients=self.clients,
+            val=self.val,
+            streams=streams,
+            split=self.split,
+            tests=self.tests,
+            skews=self.build_skews(),
+            public=self.public.load(streams) if isinstance(self.public, PublicConfig) else self.public,
+            attack=self.build_attack(),
+        )

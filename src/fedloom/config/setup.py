@@ -1,0 +1,93 @@
+"""What a config and the shape of its data make before any training: the method, its nets, and the facts for hooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from fedloom.config.run_config import RunConfig
+from fedloom.core.streams import Streams
+from fedloom.data import Dataset, Scenario
+from fedloom.engine import PASS_BATCH, LocalTraining, Worker
+from fedloom.engine.speedups import Speedups
+from fedloom.evaluation import Evaluator, FewShotEvaluator
+from fedloom.methods import Method
+from fedloom.methods.contract.contexts import Finding, Task
+from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.loaded_net import net_of_client
+from fedloom.nets.net import Net
+from fedloom.nets.probe import check_classifies
+from fedloom.nets.training_probe import check_entries, check_trains, is_foreign
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A method, and for each of its architectures a blueprint, a net with the first weights, and a task."""
+
+    method: Method
+    streams: Streams
+    blueprints: list[Blueprint]
+    nets: list[Net]
+    tasks: list[Task]
+
+    @staticmethod
+    def of(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, clients: int) -> Setup:
+        """What `config` makes for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError` for a model
+        that does not fit."""
+        streams, method = Streams(config.seed), config.build_method()
+        blueprints = config.blueprints(input_shape, num_classes, method)
+        nets = [blueprint.build(streams) for blueprint in blueprints]
+        for blueprint, net in zip(blueprints, nets, strict=True):
+            if is_foreign(net):
+                check_entries(net, blueprint.model)
+        tasks = [
+            Task.of(
+                net,
+                clients=clients,
+                num_classes=num_classes,
+                rounds=config.rounds,
+                local_epochs=config.local_epochs,
+                streams=streams,
+                optimizer=config.optimizer,
+                batch_size=config.batch_size,
+                group=group,
+                blueprint=blueprint,
+            )
+            for group, (blueprint, net) in enumerate(zip(blueprints, nets, strict=True))
+        ]
+        return Setup(method, streams, blueprints, nets, tasks)
+
+    def findings(self, config: RunConfig, data: Dataset) -> list[Finding]:
+        """What is seldom meant in how the nets train, each once. Raises `ConfigError` for a net that cannot train."""
+        x = data.gather(torch.arange(min(2, len(data))))
+        remarks = {
+            remark.code: remark
+            for blueprint, net in zip(self.blueprints, self.nets, strict=True)
+            for remark in check_trains(net, x, data.num_classes, config.batch_size, blueprint.model)
+        }
+        return [Finding(code, text, 1.0) for code, text in remarks.values()]
+
+    def worker(self, config: RunConfig, data: Dataset) -> Worker:
+        """What runs clients on the nets. Raises `ConfigError` for a net that does not classify `data`."""
+        for blueprint, net in zip(self.blueprints, self.nets, strict=True):
+            check_classifies(net, data.gather(torch.arange(min(2, len(data)))), data.num_classes, blueprint.model)
+        local = LocalTraining(config.batch_size, config.optimizer, config.augment)
+        device = config.engine.torch_device()
+        half, speedups = config.precision == "bfloat16", Speedups(steps=config.engine.fast)
+        return Worker(self.method, self.nets, data, local, device, bfloat16=half, speedups=speedups)
+
+    def evaluator(self, config: RunConfig, worker: Worker, scenario: Scenario) -> Evaluator | FewShotEvaluator:
+        """What tests on a scenario as the config says, also personal models on the worker."""
+        there = replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(worker.device))
+        evaluation = config.evaluation
+        if evaluation.protocol == "few-shot":
+            shape = evaluation.episode_shape()
+            return FewShotEvaluator(worker.loaded_nets[0], there, shape, self.streams, batch=PASS_BATCH)
+        protocol, also = evaluation.protocol, evaluation.also
+        # not worker.net_of_client: worker and evaluator would hold each other, and the nets would outlive the run
+        worker.evaluator = Evaluator(
+            partial(net_of_client, worker.loaded_nets), there, protocol, batch=PASS_BATCH, also=also
+        )
+        return worker.evaluator

@@ -1,0 +1,126 @@
+"""Modules with trained weights: out of a method's predictor, and out of what an exported file says."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from torch import nn
+
+from fedloom.config.model_key import GivenModel
+from fedloom.config.run_config import RunConfig, parse
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.records import Record
+from fedloom.core.streams import Streams
+from fedloom.core.trees import Tree
+from fedloom.export.metadata import Card
+from fedloom.methods import METHODS, Method
+from fedloom.methods.contract.contexts import ServerContext, Task
+from fedloom.methods.contract.phases import Predictor, plain_logits
+from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.frozen_parameters import unfreeze_buffers
+from fedloom.nets.net import MODELS, Net
+from fedloom.nets.prediction_module import PredictionModule, load_tree, restore_head_bias
+from fedloom.nets.roles import EXTRA
+from fedloom.nets.user_model import ModelSource, UserModel
+
+OwnModel: TypeAlias = ModelSource | Sequence[ModelSource]
+"""A module of the user's, or what makes one; several where a run was given a list."""
+
+
+def config_of(resolved: Mapping[str, Any], own: OwnModel | None) -> RunConfig:
+    """The config that `resolved` describes, with `own` in the places of models that came as Python objects.
+
+    Raises `ConfigError` without as many as there were.
+    """
+    named = resolved.get("model")
+    words: list[Any] = list(named) if isinstance(named, list) else [named]
+    places = [number for number, word in enumerate(words) if isinstance(word, Mapping) and word.get("name") == "given"]
+    sources = [] if own is None else list(own) if isinstance(own, Sequence) else [own]
+    if len(sources) != len(places):
+        had = ", ".join(str(words[number].get("module")) for number in places) or "none, but a registered one"
+        raise ConfigError(
+            f"this run's models from Python: {had}; pass these, or what makes them, to fedloom.load(..., model=...)"
+        )
+    for number, source in zip(places, sources, strict=True):
+        words[number] = GivenModel.model_validate({**words[number], "make": UserModel(source)})
+    return parse({**resolved, "model": words if isinstance(named, list) else words[0]})
+
+
+@contextlib.contextmanager
+def packages_named(model: str) -> Iterator[None]:
+    """Raises `ConfigError` where a model is made of a package that is not there."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"model {model} needs a package that is not installed: {error}") from None
+
+
+def module_of(
+    net: Net, predictor: Predictor, blueprint: Blueprint, method: Method
+) -> tuple[nn.Module, Literal["model", "method"]]:
+    """The predictor as a module in evaluation mode: the author's own where the net alone predicts ("model"), else one
+    that computes what the method does ("method"). `net` is what `blueprint` made, and is used up."""
+    load_tree(net, predictor.tree)
+    unfreeze_buffers(net)
+    if not blueprint.head_bias:
+        restore_head_bias(net, dataclasses.replace(blueprint, head_bias=True).build(Streams(0)))
+    net.eval()
+    if predictor.logits is not plain_logits or method.spec.nets:
+        return PredictionModule(net, predictor.logits).eval(), "method"
+    if EXTRA in net._modules:
+        del net.extra
+    return net.original_module.eval(), "model"
+
+
+def module_of_card(card: Card, tree: Tree, own: OwnModel | None) -> nn.Module:
+    """The module that `card` describes, with the weights `tree`, in evaluation mode.
+
+    own: the user's module or what makes it, where the run was given one. Raises `ConfigError` without it, and for a
+    model that is not registered here, `RunFolderError` for weights that do not fit.
+    """
+    if own is not None and (isinstance(own, Sequence) or not card.architecture.given):
+        raise ConfigError(f"model: {card.weights} fits the {card.architecture.model} of its .json; one module at most")
+    with packages_named(card.architecture.model):
+        module = _plain(card, own) if card.architecture.forward == "model" else _of_method(card, own)
+    try:
+        module.load_state_dict(tree)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:200]
+        raise RunFolderError(f"{card.weights or 'weights'}: do not fit {type(module).__name__}: {why}") from None
+    return module.eval()
+
+
+def _blueprint(card: Card, own: ModelSource | None, **more: Any) -> Blueprint:
+    name, given = card.architecture.model, card.architecture.given
+    if given and own is None:
+        raise ConfigError(f"{card.weights} needs your {name}: pass it, or what makes it, fedloom.load(..., model=...)")
+    if not given and name not in MODELS:
+        raise ConfigError(f"model '{name}' is not registered here: import what registers it")
+    make = None if own is None else UserModel(own)
+    return Blueprint(name, card.input.shape, len(card.classes), card.architecture.options, factory=make, **more)
+
+
+def _plain(card: Card, own: ModelSource | None) -> nn.Module:
+    net = _blueprint(card, own).build(Streams(0))
+    unfreeze_buffers(net)
+    return net.original_module
+
+
+def _of_method(card: Card, own: ModelSource | None) -> nn.Module:
+    """What computes a method's way to predict, from the state that weights alone make."""
+    training = card.training
+    method = METHODS.get(training.method).configured(training.preset, training.options)
+    spec = method.spec
+    blueprint = _blueprint(card, own, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra)
+    net = blueprint.build(Streams(0))
+    facts = {"clients": training.clients, "num_classes": len(card.classes), "rounds": training.rounds}
+    task = Task.of(net, **facts, local_epochs=1, streams=Streams(training.seed), blueprint=blueprint)
+    private = method.private_names(task)
+    server: Record = {"model": {name: value for name, value in task.init.items() if name not in private}}
+    state: Record = {"model": {name: value for name, value in task.init.items() if name in private}}
+    held, kind = (None, "global") if training.client is None else (state, "personal")
+    offered = method.predictors(server, held, ServerContext(task, training.round, net.functional))
+    return module_of(net, offered[kind], blueprint, method)[0]

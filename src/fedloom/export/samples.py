@@ -1,0 +1,106 @@
+"""New samples for a trained model: pictures, texts, tables and arrays, as the run's source would store them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import DataError
+from fedloom.data.dataset import checked
+from fedloom.data.sources.images import decode, is_image
+from fedloom.data.sources.npz import read_npz
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.regular_files import read_regular, require_regular
+from fedloom.data.sources.tables import table_rows
+from fedloom.data.sources.text import encode, infer_tokens, token_notes, utf8
+from fedloom.export.metadata import Input
+
+TABLES = (".csv", ".parquet")
+
+
+def read_samples(
+    paths: Sequence[Path], expected: Input, note: Callable[[str], None] = lambda _: None
+) -> tuple[list[str], Tensor]:
+    """Names [n], and samples [n, *expected.shape] as stored, of files of any number.
+
+    An .npz holds samples as the run's data were: `x`, `x_test`, or its only array. Each row of a .csv or .parquet is a
+    sample, counted from 1. Other files are one sample each: a picture, read and resized as training pictures are, or a
+    UTF-8 text. `note` gets a sentence for each thing that is unusual: about pictures, or words that the run did not
+    know. Raises `DataError` for what cannot be read, or is of another kind or shape.
+    """
+    names: list[str] = []
+    pictures = PictureNotes()
+    parts: list[Tensor] = []
+    for path in paths:
+        if path.suffix == ".npz":
+            part = _arrays(path, expected)
+            names += [f"{path.name}:{row}" for row in range(len(part))]
+        elif path.suffix in TABLES and expected.features:
+            x, notes = table_rows(path, expected.features, expected.reading)
+            for sentence in notes:
+                note(sentence)
+            part = torch.from_numpy(x)
+            names += [f"{path.name}:{row + 1}" for row in range(len(part))]
+        else:
+            part = _one(path, expected, pictures)
+            names.append(path.name)
+            for sentence in token_notes(part.numpy(), str(path)) if expected.ids is not None else ():
+                note(sentence)
+        if tuple(part.shape[1:]) != expected.shape:
+            raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
+        parts.append(part)
+    for sentence in pictures.sentences(with_depth=False):
+        note(sentence)
+    return names, torch.cat([part.float() if expected.ids is None else part for part in parts])
+
+
+def _arrays(path: Path, expected: Input) -> Tensor:
+    arrays = read_npz(path, ())
+    name = next(iter(arrays)) if len(arrays) == 1 else "x" if "x" in arrays else "x_test"
+    if name not in arrays:
+        raise DataError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name the samples x")
+    x, tokens = arrays[name], expected.ids is not None
+    if len(expected.shape) > 2 and x.shape[1:] == (*expected.shape[1:], expected.shape[0]) != expected.shape:
+        x = np.moveaxis(x, -1, 1)
+    labels = np.zeros(len(x) if x.ndim else 0, np.int64)
+    data = checked(x, labels, origin=f"{path} ({name})", classes=["-"], tokens=tokens)
+    stored = str(data.x.dtype).removeprefix("torch.")
+    if stored != expected.dtype:
+        raise DataError(f"{path}: {name} has dtype {x.dtype}; the run's samples are {expected.dtype}")
+    if expected.ids is not None and int(data.x.max()) >= expected.ids:
+        raise DataError(f"{path}: token id {int(data.x.max())}; the run has ids 0 to {expected.ids - 1}")
+    return data.x
+
+
+def _one(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
+    if not path.is_file():
+        require_regular(path)
+        raise DataError(f"{path}: no such file")
+    if expected.ids is not None:
+        return _text(path, expected)
+    if not is_image(path.name) or len(expected.shape) != 3:
+        pictured = len(expected.shape) == 3
+        kind = "a picture or an .npz" if pictured else "a .csv, .parquet or .npz" if expected.features else "an .npz"
+        raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give {kind}")
+    return _picture(path, expected, pictures)
+
+
+def _text(path: Path, expected: Input) -> Tensor:
+    if not expected.words:
+        raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
+    known = {word: number for number, word in enumerate(expected.words, 2)}
+    tokens = infer_tokens(expected.words)
+    text = utf8(read_regular(path), str(path))
+    return torch.from_numpy(encode([text], known, expected.shape[0], tokens))
+
+
+def _picture(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
+    channels, height, width = expected.shape
+    if height != width or channels not in (1, 3) or expected.white is None:
+        raise DataError(f"{path}: pictures do not become samples {expected.shape} of {expected.dtype}; give an .npz")
+    pixels = torch.from_numpy(decode(read_regular(path), str(path), height, channels, pictures).copy())[None]
+    return pixels * (expected.white / 255)

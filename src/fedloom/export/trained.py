@@ -1,0 +1,197 @@
+"""The trained model of a run: a plain module with the weights that were tested, and all it takes to use it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.config.run_config import RunConfig
+from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError
+from fedloom.core.files import expanded
+from fedloom.core.process_settings import own_settings
+from fedloom.core.records import RecordError
+from fedloom.core.trees import Tree
+from fedloom.data import Dataset, Scenario
+from fedloom.engine import PASS_BATCH
+from fedloom.export import metadata as cards
+from fedloom.export.metadata import Card
+from fedloom.export.modules import OwnModel, config_of, module_of_card
+from fedloom.export.run_at_checkpoint import Memory, Opened
+from fedloom.nets.user_model import ModelSource
+from fedloom.storage import checkpoint as checkpoints
+from fedloom.storage.checkpoint import Checkpoint
+from fedloom.storage.curves import At, best_val
+from fedloom.storage.run_folder import Row, RunFolder
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A trained model. `module`: x [B, ...] normalised float32 (or token ids int64) -> class scores [B, C], in
+    evaluation mode; `card`: classes, input, architecture, and where the weights come from; `own`: the user's module or
+    what makes it, where the run was given one."""
+
+    module: nn.Module
+    card: Card
+    own: ModelSource | None = None
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Samples as stored [n, *card.input.shape] -> softmax of the class scores [n, C] float32."""
+        moments = self.card.input.mean, self.card.input.std
+        mean, std = (None if values is None else torch.tensor(values) for values in moments)
+        data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), self.card.classes, mean, std)
+        with torch.inference_mode():
+            parts = torch.split(torch.arange(len(x)), PASS_BATCH)
+            return torch.cat([self.module(data.gather(part)).softmax(1) for part in parts])
+
+    def save(self, path: Path | str) -> Path:
+        """Write the weights to `path` (.safetensors) and the card beside it (.json); the card's path.
+
+        Raises what `fedloom.export.metadata.write` raises, and `ConfigError` where a file could not say how the method
+        predicts.
+        """
+        tree = self.module.state_dict()
+        if self.card.architecture.forward == "method":
+            self._refuse_what_a_file_lacks(tree)
+        return cards.write(self.card, tree, expanded(path))
+
+    def _refuse_what_a_file_lacks(self, tree: Tree) -> None:
+        """A method may predict with the server's state, prototypes say; a file holds only what nets hold."""
+        shape = (2, *self.card.input.shape)
+        probe = torch.zeros(shape, dtype=torch.int64) if self.card.input.ids else torch.rand(shape)
+        try:
+            again = module_of_card(self.card, tree, self.own)
+            with torch.inference_mode():
+                same = torch.equal(again(probe), self.module(probe))
+        except (LookupError, RecordError):
+            same = False
+        if not same:
+            raise ConfigError(
+                f"{self.card.training.method} predicts with more than its nets hold, which no file of weights can say; "
+                "use fedloom.load or fedloom predict with the run folder"
+            )
+
+
+class FinishedRun(Protocol):
+    """The parts of a `Result` from which its model is made."""
+
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def scenario(self) -> Mapping[str, Any]: ...
+    @property
+    def folder(self) -> Path | None: ...
+    @property
+    def memory(self) -> Memory | None: ...
+
+
+def load(
+    place: Path | str,
+    client: int | None = None,
+    at: At = "last",
+    *,
+    model: OwnModel | None = None,
+    scenario: Scenario | None = None,
+) -> nn.Module:
+    """The trained model in a run folder or an exported file, as a plain module in evaluation mode.
+
+    It takes x [B, ...] normalised (token ids: int64) and gives class scores [B, C]; its weights are those that were
+    tested. client: whose personal model; None takes the server's. at: after the last round, or "best_val": after the
+    one that was best on validation data, kept where `evaluation.select` is best_val. A file holds one model: client and
+    at are for folders. model: your module, or what makes it, where the run was given one. scenario: yours, where the
+    run was given one and a method adapts personal models to their clients' data. An unfinished run gives the model of
+    its last checkpoint, and warns.
+
+    Raises `ConfigError` for a client or a round that the run does not have, `RunFolderError` for what is no run or no
+    export, `CheckpointError` for damaged weights.
+    """
+    return read(place, client, at, model=model, scenario=scenario).module
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
+def read(
+    place: Path | str,
+    client: int | None = None,
+    at: At = "last",
+    *,
+    model: OwnModel | None = None,
+    scenario: Scenario | None = None,
+    note: Note = _warn,
+) -> Trained:
+    """As `load`, with the card beside the module. note: is told that a run is unfinished or a checkpoint damaged."""
+    place = expanded(place)
+    if place.suffix == cards.SUFFIX and not place.is_dir():
+        if client is not None or at != "last":
+            raise ConfigError(f"{place}: a file holds one model; clients and rounds are for run folders")
+        card, tree = cards.read(place)
+        with own_settings():
+            return Trained(module_of_card(card, tree, model), card)
+    folder = RunFolder(place)
+    resolved = folder.read_config()
+    if resolved is None:
+        raise RunFolderError(f"{place}: no run there (no config.yaml); give a run folder, or a {cards.SUFFIX}")
+    memory = Memory(config_of(resolved, model), scenario)
+    checkpoint = _in_folder(memory.config, folder, at, note)
+    with own_settings():
+        return Trained(*Opened(memory, checkpoint, folder.read_scenario()).model(client, at))
+
+
+def of_result(result: FinishedRun, client: int | None = None, at: At = "last") -> Trained:
+    """As `read`, for a run that this process has a result of."""
+    memory = result.memory or Memory(config_of(result.config, None))
+    if result.folder is not None:
+        checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)
+    else:
+        found = memory.weights.get(_round(result.rows, at))
+        if found is None:
+            raise ConfigError(
+                f"at = '{at}': this run kept no weights of that round; "
+                + ("give it evaluation.select=best_val" if at == "best_val" else "give it a folder (out=...)")
+            )
+        checkpoint = found
+    with own_settings():
+        return Trained(*Opened(memory, checkpoint, result.scenario).model(client, at))
+
+
+# -- which round -------------------------------------------------------------------------------------------------------
+def _round(rows: Sequence[Row], at: At) -> int:
+    """The round that `at` names among those that were run."""
+    if at not in get_args(At):
+        raise ConfigError(f"at = '{at}': need last or best_val")
+    if not rows:
+        raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
+    best = best_val(rows) if at == "best_val" else (rows[-1]["round"], 0.0)
+    if best is None:
+        raise ConfigError("at = 'best_val': this run has no validation data; take last, or set scenario.val above 0")
+    return best[0]
+
+
+def _in_folder(config: RunConfig, folder: RunFolder, at: At, note: Note) -> Checkpoint:
+    """The checkpoint of the round that is asked for; of an unfinished run the last one."""
+    fingerprint = config.fingerprint()
+    if at == "last" and folder.read_json("summary.json") is None:
+        latest = checkpoints.load_latest(folder.checkpoints, fingerprint, note)
+        if latest is None:
+            raise RunFolderError(f"{folder.path}: unfinished, and without a checkpoint yet; go on with --resume")
+        note(f"{folder.path} is unfinished: this is the model after round {latest.round} of {config.rounds}")
+        return latest
+    round_ = _round(folder.log.rows(), at)
+    found = checkpoints.load_round(folder.checkpoints, round_, fingerprint)
+    if found is None:
+        raise CheckpointError(
+            f"{folder.path}: no checkpoint of round {round_} ({at}); "
+            + ("evaluation.select=best_val keeps that round" if at == "best_val" else "run again with --fresh")
+        )
+    return found

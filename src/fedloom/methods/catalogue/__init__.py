@@ -1,0 +1,1 @@
+"""What lists and pages say of methods, read from the methods themselves."""

@@ -1,0 +1,112 @@
+"""What a method can do, asked of the method itself: by its `Spec`, and by the code that refuses what it cannot.
+
+A toy net stands in for the run's: one with features, a linear head and batch norm.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
+from fedloom.methods.contract.method import METHODS, WRAPPERS, Method
+from fedloom.methods.contract.optional_hooks import RareHooks
+from fedloom.methods.wrappers.wrapping import averaged
+from fedloom.nets.blueprint import Blueprint, ExtraFactory
+
+_CLIENTS, _CLASSES = 20, 4
+_TOY = ("lenet5-bn", (1, 28, 28))
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a method yields and allows, at its default options.
+
+    predicts: the kinds of model that it offers, "global" and "personal". any_architecture: clients may have different
+    nets. means: what it sends of which the server needs the mean alone, so that a robust mean may take its place.
+    each: what the server needs of every client, also in a closing round; a secure sum is possible where there is none.
+    unstackable: why clients
+    cannot be trained in one stack, None if they can.
+    """
+
+    predicts: frozenset[str]
+    any_architecture: bool
+    means: frozenset[str]
+    each: frozenset[str]
+    unstackable: str | None
+
+    @property
+    def secure_sum(self) -> bool:
+        """Whether sums over clients are all that the server needs."""
+        return bool(self.means) and not self.each
+
+
+def abilities(kind: type[Method]) -> Abilities:
+    """What the method can do."""
+    method = _plain(kind)
+    closing = method.closing()
+    sends = {**method.spec.sends, **(closing.spec.sends if closing else {})}
+    try:
+        means = frozenset(averaged(method, "a wrapper"))
+    except ConfigError:
+        means = frozenset()
+    return Abilities(
+        _predicts(method),
+        method.spec.architectures == "any",
+        means,
+        frozenset(name for name, sent in sends.items() if sent.each),
+        method.spec.unstackable,
+    )
+
+
+@functools.cache
+def refusal(name: str, wrapper: str) -> str | None:
+    """Why the method `name` cannot be wrapped so, in the words of whoever refuses it; None if it can."""
+    try:
+        method = _plain(METHODS.get(f"{name}+{wrapper}"))
+        task = _task(method)
+        method.examine([task], _CLIENTS)
+        method.server_init(ServerContext(task, 0))
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def wrappers_of(name: str) -> dict[str, str | None]:
+    """Every wrapper, and why the method `name` refuses it (None: it takes it)."""
+    return {wrapper: refusal(name, wrapper) for wrapper in WRAPPERS.names()}
+
+
+def _plain(kind: type[Method]) -> Method:
+    preset = "sound" if "sound" in kind.presets else next(iter(kind.presets))
+    return kind.configured(preset, {})
+
+
+def _task(method: Method) -> Task:
+    """The facts of a run on the toy net as this method wants it; methods that add nothing of their own share one."""
+    wanted = method.spec.head_bias, tuple(method.spec.nets.items())
+    return _shared(*wanted) if type(method).extra is RareHooks.extra else _made(*wanted, method.extra)
+
+
+def _made(head_bias: bool, nets: tuple[tuple[str, str | None], ...], extra: ExtraFactory | None = None) -> Task:
+    model, shape = _TOY
+    streams = Streams(0)
+    blueprint = Blueprint(model, shape, _CLASSES, head_bias=head_bias, nets=dict(nets), extra=extra)
+    facts = {"clients": _CLIENTS, "num_classes": _CLASSES, "rounds": 1, "local_epochs": 1, "streams": streams}
+    return Task.of(blueprint.build(streams), blueprint=blueprint, **facts)
+
+
+_shared = functools.cache(_made)
+
+
+def _predicts(method: Method) -> frozenset[str]:
+    """The kinds of model that the method offers before the first round, as a run asks for them."""
+    task = _task(method)
+    ctx = ServerContext(task, 0)
+    server = method.server_init(ctx)
+    counts = task.init[next(iter(task.init))].new_ones(_CLASSES).long()
+    state = method.client_init(ClientContext(task, 0, 0, _CLASSES, counts))
+    offered = {**method.predictors(server, None, ctx), **method.predictors(server, state, ctx)}
+    return frozenset(offered) & {"global", "personal"}

@@ -1,0 +1,135 @@
+"""What hooks are told: the run, the round, the client, and what the hook before left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
+from fedloom.core.trees import Tree, clone
+from fedloom.data.dataset import Dataset
+from fedloom.methods.contract.phases import Consts, OptimizerSpec
+from fedloom.nets.blueprint import Blueprint
+from fedloom.nets.frozen_parameters import frozen_parameters
+from fedloom.nets.functional_net import FunctionalNet
+from fedloom.nets.net import Net, tree_of
+from fedloom.nets.roles import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The constant facts of a run that hooks may use.
+
+    `clients` N, `num_classes` C, `rounds` T, `local_epochs` E, `optimizer` and `batch_size` of local training; `init`
+    the common first weights; `roles` of its entries, `feature_dim` d (the head's input width; 0 where it has none),
+    `classifier` the net's classifier block, () of a net without a head; `frozen` the parameters that nothing trains.
+    Where clients have different architectures, each architecture has a task of its own, numbered by `group`, and a
+    hook gets that of its client; the server's own is that of group 0.
+    """
+
+    clients: int
+    num_classes: int
+    rounds: int
+    local_epochs: int
+    init: Tree
+    roles: Mapping[str, Role]
+    feature_dim: int
+    streams: Streams
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    batch_size: int = 32
+    classifier: tuple[str, ...] = ("head",)
+    group: int = 0
+    blueprint: Blueprint | None = None
+    frozen: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(net: Net, **facts: Any) -> Task:
+        """The task of a run that starts from the weights of `net`; the other facts by name."""
+        return Task(
+            init=clone(tree_of(net)),
+            roles=net.roles(),
+            feature_dim=getattr(getattr(net, "head", None), "in_features", 0),
+            classifier=net.classifier_block,
+            frozen=frozenset(frozen_parameters(net)),
+            **facts,
+        )
+
+    def names(self, roles: frozenset[Role]) -> set[str]:
+        """Names of the entries that have one of `roles`."""
+        return {name for name, role in self.roles.items() if role in roles}
+
+    def fresh(self, client: int) -> Tree:
+        """First weights that a client draws for itself, instead of the common `init`."""
+        if self.blueprint is None:
+            raise ConfigError("weights of a client's own need a registered model: this run was given a net as it is")
+        return self.blueprint.initial_weights(self.streams, client)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """Where the server is: `round` is 1-based, 0 before the first.
+
+    net: the net as a function of its weights, in evaluation mode. public: data that the server holds itself
+    (`scenario.public`), None without any. nets: of clients with different architectures, each one's, by group;
+    client k has number k mod their count. participants: how many clients the run draws for a round. All are missing in
+    contexts that a test or a plug-in makes by hand.
+    """
+
+    task: Task
+    round: int
+    net: FunctionalNet | None = None
+    public: Dataset | None = None
+    nets: Sequence[FunctionalNet] = ()
+    participants: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """Where one client is: its id, its number of training samples and their class counts [C] (int64)."""
+
+    task: Task
+    round: int
+    client: int
+    samples: int
+    class_counts: Tensor
+
+    @property
+    def lr(self) -> float:
+        """The run's learning rate in this round."""
+        return self.task.optimizer.lr_in(self.round)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What `begin` hands to the phases: the net's full weights and the constants frozen for this round."""
+
+    tree: Tree
+    consts: Consts
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the phases leave for `end`.
+
+    tree: the weights after them (a copy). collected: statistics by name. steps: optimiser steps made. start: what
+    `begin` gave. terms: the loss's terms, each a mean over the last epoch.
+    """
+
+    tree: Tree
+    collected: Mapping[str, Any]
+    steps: int
+    start: Start = field(default_factory=lambda: Start({}, {}))
+    terms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A method degenerating in this run: a stable `code`, one line with the figure, and the figure itself."""
+
+    code: str
+    message: str
+    figure: float

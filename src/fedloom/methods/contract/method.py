@@ -1,0 +1,253 @@
+"""The contract of a method: one declaration and a few hooks, each a pure function of its arguments.
+
+    examine -> server_init, client_init -> (down -> begin -> phases -> end -> aggregate)* -> predictors
+
+Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method is what it changes.
+State goes in and comes out as records (`core/records.py`); nothing is kept on `self` between rounds, and no hook
+touches files, devices, processes or clocks. The round loop calls the hooks and never asks which method it runs.
+What hooks are told stands in `facts.py`, what a method declares in `spec.py`, hooks that few need in `rare.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError, UnknownKeyError, nearest, shown
+from fedloom.core.records import Record, Value, get_number, get_tree
+from fedloom.core.registry import Registry
+from fedloom.core.trees import Tree, select
+from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_trained_head
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.means import mean_of
+from fedloom.methods.contract.optional_hooks import RareHooks
+from fedloom.methods.contract.paper_settings import PAPERS
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Spec
+from fedloom.nets.net import Net
+from fedloom.nets.roles import BN_ROLES, Role
+
+
+class MethodRegistry(Registry["type[Method]"]):
+    """Methods by name. `base+wrapper` is the method `base` in that wrapper: `fedprox+dw`."""
+
+    def get(self, name: str) -> type[Method]:
+        """The method called `name`. Raises `ConfigError` that suggests the nearest known name."""
+        base, plus, wrapper = name.rpartition("+")
+        return _wrapped(wrapper, base) if plus else super().get(name)
+
+    def __contains__(self, name: object) -> bool:
+        base, plus, wrapper = str(name).rpartition("+")
+        return wrapper in WRAPPERS and base in self if plus else super().__contains__(name)
+
+
+METHODS = MethodRegistry("method", home="fedloom.methods")
+WRAPPERS: Registry[Callable[[type[Method]], type[Method]]] = Registry("wrapper", home="fedloom.methods")
+
+
+@functools.cache
+def _wrapped(wrapper: str, base: str) -> type[Method]:
+    return WRAPPERS.get(wrapper)(METHODS.get(base))
+
+
+PRESETS = ("paper", "authors", "sound")
+Uploads: TypeAlias = Mapping[int, Record]
+Weights: TypeAlias = Literal["samples", "uniform"] | Sequence[float] | Tensor
+M = TypeVar("M", bound="type[Method]")
+
+
+def register(method: M) -> M:
+    """Class decorator: enter a method in the registry under its lower-case class name.
+
+    Of the papers that compare with it (`about.compared_in`) it gets a preset each, with the settings that the paper
+    states for all methods, under what the method itself declares. `about` is a class's own: nothing is inherited.
+    """
+    method.about = vars(method).get("about")
+    papers = method.about.compared_in if method.about else ()
+    declared = vars(method).get("presets", {})  # a base's papers compared with the base
+    presets = {name: values for name, values in method.presets.items() if name in declared or name not in PAPERS}
+    method.presets = {**presets, **{paper: method.presets.get(paper, {}) for paper in papers}}
+    method.settings = {**method.settings, **{paper: method.settings.get(paper, PAPERS[paper]) for paper in papers}}
+    METHODS.register(method.name())(method)
+    return method
+
+
+class Options(BaseModel):
+    """Base of every method's options: unknown keys are errors, numbers are finite, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Method(RareHooks):
+    """Base of all methods; as it stands it is FedAvg. See the module's text for the order of the hooks."""
+
+    spec: Spec = Spec()  # a class's; an instance's own where it depends on options
+    Options: ClassVar[type[Options]] = Options
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
+    # Keys of a run, by preset, that hold where a config leaves them out: the optimiser of the released code, say.
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    about: ClassVar[About | None] = None  # its source and traffic, for tables and pages
+    wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        self.options: Any = options if options is not None else self.Options()
+
+    @classmethod
+    def name(cls) -> str:
+        """The registered name."""
+        return cls.__name__.lower()
+
+    @classmethod
+    def configured(cls, preset: str, overrides: Mapping[str, Any]) -> Method:
+        """The method with the options of `preset`, changed by `overrides`.
+
+        Raises `ConfigError` for an unknown preset or option, or a value out of range.
+        """
+        if preset not in cls.presets:
+            raise ConfigError(f"unknown preset {shown(preset)} of {cls.name()}: {nearest(preset, cls.presets)}")
+        known = cls.Options.model_fields
+        for key in overrides:
+            if key not in known:
+                raise UnknownKeyError(cls.name(), str(key), known)
+        try:
+            return cls(cls.Options(**{**cls.presets[preset], **overrides}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(f"{cls.name()}.{key} = {shown(first['input'])}: {first['msg']}") from None
+
+    # 0. examine ---------------------------------------------------------------------------------------------
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        """What is wrong with this method in this run before it starts; `tasks` by group, `participants` a round.
+
+        Raises `ConfigError` for what cannot work, and returns what works, but not as meant.
+        """
+        if len(tasks) > 1 and self.spec.architectures == "one":
+            raise ConfigError(
+                f"{self.name()} averages weights of one architecture, the clients have {len(tasks)}; use one model, or "
+                "a method for several: " + ", ".join(n for n in METHODS.names() if _any_architecture(n))
+            )
+        if self.spec.features and not all(task.classifier for task in tasks):
+            raise ConfigError(
+                f"{self.name()} works on the features that enter a linear head, and this model has no such head at its "
+                "end; name it with fedloom.wrap(model, head=...), or take a method that needs none, as fedavg"
+            )
+        if (Role.HEAD in self.spec.private) != (Role.BODY in self.spec.private):
+            for task in tasks:
+                require_trained_head(task, self.name())
+        if self.spec.private and self.spec.private <= BN_ROLES and not tasks[0].names(BN_ROLES):
+            message = f"{self.name()} keeps batch norm with the client, and this net has none: nothing is kept"
+            return [Finding(f"{self.name()}.no_batch_norm", message, 0.0)]
+        return []
+
+    # 1. init ------------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        """First server state: the shared part of the common initial weights."""
+        return {"model": self._shared(ctx.task.init, ctx.task)}
+
+    def client_init(self, ctx: ClientContext) -> Record:
+        """State of a client that has none yet: the private part of the initial weights, if there is one."""
+        private = self._private(ctx.task.init, ctx.task)
+        return {"model": private} if private else {}
+
+    # 2. down ------------------------------------------------------------------------------------------------
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        """What the server sends to one client."""
+        return {"model": server["model"]}
+
+    # 3. begin -----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        """Weights to start from and this round's constants. The trees are read, never written."""
+        return Start(tree=self._joined(payload, state, ctx.task), consts={})
+
+    # 4. phases ----------------------------------------------------------------------------------------------
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        """What the client does, in order, from what `begin` gave."""
+        return [Train(self.loss, epochs=ctx.task.local_epochs)]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
+        """The local objective on one batch: scalar, functional, without data-dependent shapes."""
+        return batch.mean(cross_entropy(net(batch.x), batch.y))
+
+    # 5. end -------------------------------------------------------------------------------------------------
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        """What goes up, and the client's next state."""
+        shared, private = self._shared(work.tree, ctx.task), self._private(work.tree, ctx.task)
+        return {"model": shared, "samples": ctx.samples}, ({"model": private} if private else {})
+
+    # 6. aggregate -------------------------------------------------------------------------------------------
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        """Next server state from any non-empty set of uploads, in the order of client ids.
+
+        Others may still train: an upload is waited for when it is asked for.
+        """
+        return {"model": self.mean(uploads)}
+
+    def mean(self, uploads: Uploads, key: str = "model", weights: Weights = "samples") -> Any:
+        """The mean of what clients sent as `key`: a tree, class table or tensor, like theirs.
+
+        weights: by samples (McMahan et al. 2017, Algorithm 1), all alike, or given, one for each upload; for a class
+        table also one for each upload and class [m, C]. A class counts for the clients that hold it.
+        Every mean of uploads goes through here, and so through `reduce`.
+        """
+        if isinstance(weights, str):
+            each: Iterable[float] | Tensor = (
+                get_number(upload, "samples") if weights == "samples" else 1.0 for upload in uploads.values()
+            )
+        else:
+            each = weights
+        return self.reduce(key, (upload[key] for upload in uploads.values()), each)
+
+    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
+        """One value in place of several: the weighted mean. What a wrapper replaces; uploads come one by one."""
+        return mean_of(values, weights)
+
+    # 7. predictors ------------------------------------------------------------------------------------------
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        """Logits functions by kind. Without a client's `state`: "global" if nothing is private; with one:
+        "personal" if something may be, or if the method adapts. It may offer more, by names of its own."""
+        if state is None:
+            complete = not self.private_names(ctx.task)
+            return {"global": Predictor(get_tree(server, "model"))} if complete else {}
+        adapts = type(self).adapt is not RareHooks.adapt
+        if not self.spec.private and not self.spec.private_nets and not adapts:
+            return {}
+        return {"personal": Predictor(self._joined(server, state, ctx.task))}
+
+    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+        """Ways in which the method does not do what it should in this run, seen after `aggregate`."""
+        return []
+
+    # -- shared by the defaults ------------------------------------------------------------------------------
+    def private_names(self, task: Task) -> set[str]:
+        """Entries that stay with the client: those of `spec.private`'s roles, and `spec.private_nets` whole."""
+        spec = self.spec
+        own = task.names(spec.private) if spec.private else set()
+        if spec.private_nets:
+            own |= {name for name in task.init if name.partition(".")[0] in spec.private_nets}
+        return own
+
+    def _shared(self, tree: Tree, task: Task) -> Tree:
+        own = self.private_names(task)
+        return {name: value for name, value in tree.items() if name not in own} if own else tree
+
+    def _private(self, tree: Tree, task: Task) -> Tree:
+        own = self.private_names(task)
+        return select(tree, own) if own else {}
+
+    @staticmethod
+    def _joined(shared: Record, private: Record, task: Task) -> Tree:
+        """Shared and private parts as one full tree, in the net's own order."""
+        own: Tree = get_tree(private, "model") if "model" in private else {}
+        both = (get_tree(shared, "model") if "model" in shared else {}) | own
+        return {name: both[name] for name in task.init} if own else both
+
+
+def _any_architecture(name: str) -> bool:
+    return METHODS.get(name).spec.architectures == "any"

@@ -1,0 +1,76 @@
+"""Hooks that few methods change. Each default is what FedAvg does: nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import nn
+
+from fedloom.core.records import Record
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
+from fedloom.methods.contract.phases import Phase
+from fedloom.nets.net import Net
+
+if TYPE_CHECKING:
+    from fedloom.methods.contract.method import Method, Uploads
+
+
+class RareHooks:
+    """What a method may say beside the hooks of the round."""
+
+    def extra(self, net: Net) -> nn.Module | None:
+        """Trainable tensors beside the net, e.g. a mixing weight or a second head: `net.extra` in a loss.
+
+        Their entries are called "extra...." and have the role `Role.EXTRA`: shared unless `Spec.private` has it. `net`
+        is as it will be trained, and is not changed. Drawn from the same stream as the first weights.
+        """
+        return None
+
+    def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
+        """The clients of this round: `count` of the ids 0 .. N - 1, without replacement.
+
+        Those without data sit out, whatever this says. Draw from `ctx.task.streams.numpy(purpose, ctx.round)` only.
+        """
+        clients = ctx.task.clients
+        if count == clients:
+            return range(clients)
+        drawn = ctx.task.streams.numpy("participants", ctx.round).choice(clients, count, replace=False)
+        return [int(client) for client in np.sort(drawn)]
+
+    def pack(
+        self, upload: Record, state: Record, received: Record, before: Record, ctx: ClientContext
+    ) -> tuple[Record, Record]:
+        """What travels in place of an upload, and the client's next state.
+
+        upload, state: as `end` left them. received: what the server sent. before: the state before the round.
+        """
+        return upload, state
+
+    def unpack(self, server: Record, uploads: Uploads, of: Callable[[int], ServerContext]) -> Uploads:
+        """The uploads as `end` left them, or near to it, from what travelled.
+
+        server: as it was before the round. of: the context in which `down` made a client's payload.
+        """
+        return uploads
+
+    def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
+        """Figures of the method's own after a round, by name, for the results: a privacy budget that is spent."""
+        return {}
+
+    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        """What a client does with a personal model before it is tested with it: phases on its training data.
+
+        They run on a copy that is thrown away. `start` has the predictor's weights and constants. Their time counts
+        as evaluation, their operations as the run's.
+        """
+        return []
+
+    def closing(self) -> Method | None:
+        """A method whose single round, over all clients with data, follows the last round; None for no such round.
+
+        It gets the server's state as this method left it, and what its `aggregate` returns is the final state. Its
+        hooks see round T + 1.
+        """
+        return None

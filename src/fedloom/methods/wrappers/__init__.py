@@ -1,0 +1,1 @@
+"""Wrappers: what can be put over any method, as in `fedprox+dp`."""

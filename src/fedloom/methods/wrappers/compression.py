@@ -1,0 +1,233 @@
+"""Compression of what clients send: wrappers over any method that sends trees which the server has, too.
+
+A client sends the change of the trained entries of a tree since it received them, in fewer bytes. The server adds what
+arrives to what it had sent, before it does anything else. All else travels as it is: buffers, of which a changed sign
+or a left out step would make variances negative, class tables, whose rows are means and no changes, and numbers.
+
+Where the compressed change is biased, the client keeps what it did not send, and adds it to its next change.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record, get_tensor, get_tree
+from fedloom.core.trees import Tree, select
+from fedloom.methods.contract import method
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.method import WRAPPERS, Method, Uploads
+from fedloom.methods.contract.phases import TRAINABLE, Predictor
+from fedloom.methods.wrappers.uploads import Changed
+from fedloom.methods.wrappers.wrapping import alone, names_of, wrapped
+
+WORDS = ("topk", "int8", "sign")  # all wrappers of this file
+
+
+class Share(method.Options):
+    """share: part of the entries that travels, above 0, 1 at most."""
+
+    share: float = Field(0.1, gt=0, le=1)
+
+
+class Packed(Method):
+    """Base of compressions: `squeezed` on the client, `restored` on the server, both of a change as a vector [d].
+
+    Client state, with `feedback`: what was not sent, one number for each trained entry.
+    """
+
+    packing: ClassVar[str]  # the word of the wrapper
+    Packing: ClassVar[type[method.Options]] = method.Options
+    feedback: ClassVar[bool] = True
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.packing_names = names_of(self, self.packing)
+        self.packing_options: Any = self.packing_names.options(self.Packing, self.options)
+        if all(sent.form == "own" for sent in self.spec.sends.values()):
+            self._refuse_packing()
+
+    @abstractmethod
+    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
+        """A change [d], float64, as tensors to send. sizes: of the entries that it consists of, one after another."""
+
+    @abstractmethod
+    def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
+        """The change [d], float64, that `squeezed` sent."""
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        return super().begin(payload, self._without_left(state), ctx)
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        return super().end(work, self._without_left(state), ctx)
+
+    def pack(
+        self, upload: Record, state: Record, received: Record, before: Record, ctx: ClientContext
+    ) -> tuple[Record, Record]:
+        upload, state = super().pack(upload, state, received, self._without_left(before), ctx)
+        for key in self._trees_both_ways(received):
+            had, entry = get_tree(received, key), self.packing_names.entry(key)
+            tree = get_tree(upload, key) if isinstance(upload.get(key), dict) else {}
+            trained = ctx.task.names(TRAINABLE)
+            names = [name for name in had if name in tree and name in trained]
+            if not names:
+                continue
+            change = self._change_since(key, select(tree, names), had) + (
+                get_tensor(before, entry) if entry in before else 0
+            )
+            sent, left = self._compressed(change, [tree[name] for name in names], entry, ctx)
+            missing = [place for place, name in enumerate(had) if name not in tree]
+            if missing:
+                sent["missing"] = torch.tensor(missing, dtype=torch.int32)
+            others = {name: value for name, value in tree.items() if name not in names}
+            rest = {name: value for name, value in upload.items() if name != key}
+            upload = rest | ({key: others} if others else {}) | {entry: sent}
+            if self.feedback:  # a client with nothing but this would not begin from `client_init` again
+                state = (state or self.client_init(ctx)) | {entry: left}
+        return upload, state
+
+    def _change_since(self, key: str, tree: Tree, had: Tree) -> Tensor:
+        """[d] in float64, of all entries of `tree` since the client had them."""
+        new = torch.cat([value.flatten() for value in tree.values()]).double()
+        if self.spec.sends[key].form == "change":
+            return new
+        return new - torch.cat([had[name].flatten() for name in tree]).double()
+
+    def _compressed(
+        self, change: Tensor, like: Sequence[Tensor], entry: str, ctx: ClientContext
+    ) -> tuple[Tree, Tensor]:
+        """What is sent of a change, and what is left of it [d], floats as wide as the entries."""
+        sizes, rng = [value.numel() for value in like], ctx.task.streams.numpy(entry, ctx.round, ctx.client)
+        sent = {
+            name: part.to(like[0].dtype) if part.is_floating_point() else part
+            for name, part in self.squeezed(change, sizes, rng).items()
+        }
+        return sent, (change - self.restored(sent, sizes)).to(like[0].dtype)
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        server = super().server_init(ctx)
+        if not self._trees_both_ways(super().down(server, 0, ctx)):
+            self._refuse_packing()
+        return server
+
+    def unpack(self, server: Record, uploads: Uploads, of: Callable[[int], ServerContext]) -> Uploads:
+        def whole(client: int, upload: Record) -> Record:
+            received = self.down(server, client, of(client))
+            for key in self._trees_both_ways(received):
+                upload = self._reconstructed(key, upload, get_tree(received, key))
+            return upload
+
+        return super().unpack(server, Changed(uploads, whole), of)
+
+    def _reconstructed(self, key: str, upload: Record, had: Tree) -> Record:
+        """The upload with one tree as the client had it, but for what compression left out."""
+        entry = self.packing_names.entry(key)
+        if entry not in upload:
+            return upload
+        sent, tree = get_tree(upload, entry), dict(get_tree(upload, key)) if key in upload else {}
+        missing = set(sent["missing"].tolist()) if "missing" in sent else set()
+        there = [name for place, name in enumerate(had) if place not in missing]
+        names = [name for name in there if name not in tree]
+        sizes = [had[name].numel() for name in names]
+        for name, part in zip(names, torch.split(self.restored(sent, sizes), sizes), strict=True):
+            old, change = had[name], part.view(had[name].shape)
+            tree[name] = (old.double() + change if self.spec.sends[key].form == "whole" else change).to(old.dtype)
+        return self.packing_names.without(upload, key) | {key: {name: tree[name] for name in there}}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        return super().predictors(server, None if state is None else self._without_left(state), ctx)
+
+    # -- both ------------------------------------------------------------------------------------------------
+    def _trees_both_ways(self, received: Record) -> list[str]:
+        """Names of the trees that came down and go up again."""
+        sends = self.spec.sends
+        return [key for key, sent in sends.items() if sent.form != "own" and isinstance(received.get(key), dict)]
+
+    def _without_left(self, state: Record) -> Record:
+        return self.packing_names.without(state, *self.spec.sends)
+
+    def _refuse_packing(self) -> None:
+        sends = ", ".join(self.spec.sends) or "nothing"
+        raise ConfigError(
+            f"{self.name()}: {self.packing} compresses the change of trees that the server has, too, and here clients "
+            f"send none (sent: {sends})"
+        )
+
+
+class TopK(Packed):
+    """The largest entries of the whole change, as 32-bit indices and values; the others wait. Stich et al., NeurIPS
+    2018, arXiv 1809.07599, Algorithm 1; of d entries the k = ceil(share d) largest in magnitude."""
+
+    packing, Packing = "topk", Share
+
+    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
+        count = min(len(change), int(np.ceil(self.packing_options.share * len(change) - 1e-9)))
+        indices = change.abs().topk(count, sorted=False).indices.sort().values
+        return {"indices": indices.to(torch.int32), "values": change[indices]}
+
+    def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
+        change = torch.zeros(sum(sizes), dtype=torch.float64)
+        change[sent["indices"].long()] = sent["values"].double()
+        return change
+
+
+class Int8(Packed):
+    """Each entry as a whole number of steps in -127 .. 127, rounded up or down at random so that its mean is right:
+    QSGD, Alistarh et al., NeurIPS 2017, arXiv 1610.02132, Section 3.1, with the largest magnitude for the norm. A step,
+    one for each tensor, is 1 / 127 of the largest magnitude in it."""
+
+    packing, feedback = "int8", False
+
+    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
+        parts = torch.split(change, list(sizes))
+        largest = torch.stack([part.abs().max() if len(part) else part.sum() for part in parts])
+        steps = (largest / 127).float()
+        steps = torch.where(steps.double() * 127 < largest, torch.nextafter(steps, torch.tensor(torch.inf)), steps)
+        each = _spread(steps, sizes)
+        whole = torch.floor(change / torch.where(each == 0, 1.0, each) + torch.from_numpy(rng.random(len(change))))
+        return {"levels": torch.nan_to_num(whole, 0.0).clamp(-127, 127).to(torch.int8), "steps": steps}
+
+    def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
+        return sent["levels"].double() * _spread(sent["steps"], sizes)
+
+
+class Sign(Packed):
+    """The sign of each entry, a bit, times the mean magnitude of its tensor: EF-signSGD. Karimireddy et al., ICML 2019,
+    arXiv 1901.09847, Algorithm 1. The sign of 0 is +."""
+
+    packing = "sign"
+
+    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
+        parts = torch.split(change, list(sizes))
+        scales = torch.stack([part.abs().mean() if len(part) else part.sum() for part in parts])
+        return {"bits": torch.from_numpy(np.packbits((change >= 0).numpy())), "scales": scales}
+
+    def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
+        bits = torch.from_numpy(np.unpackbits(sent["bits"].numpy(), count=sum(sizes)))
+        return (bits.double() * 2 - 1) * _spread(sent["scales"], sizes)
+
+
+def _spread(each: Tensor, sizes: Sequence[int]) -> Tensor:
+    """One number for each tensor -> one for each of its entries [d], float64."""
+    return each.double().repeat_interleave(torch.tensor(list(sizes)))
+
+
+def _register(kind: type[Packed]) -> None:
+    def put_over(base: type[Method]) -> type[Method]:
+        alone(base, kind.packing, WORDS, "a compression", "would find nothing left to compress")
+        return wrapped(kind, base, kind.packing, kind.Packing)
+
+    WRAPPERS.register(kind.packing)(put_over)
+
+
+for _kind in (TopK, Int8, Sign):
+    _register(_kind)

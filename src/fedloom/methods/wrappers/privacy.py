@@ -1,0 +1,287 @@
+"""Differential privacy of clients, `+dp`: a wrapper over any method whose server needs nothing but means.
+
+DP-FedAvg, McMahan et al., ICLR 2018, arXiv 1710.06963, Algorithm 1, with fixed denominators and equal weights: the
+server, which is trusted, cuts each client's contribution to a length, sums, and adds Gaussian noise once.
+
+Two parts are cut, each to a length of its own: the change of all trees together, and the rows of all class tables
+together. A third part of a table is told with noise, too: how many clients hold each class. All that happens later,
+in the method or in wrappers, works on these sums alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record, Value, get_number
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.methods.contract import method
+from fedloom.methods.contract.contexts import Finding, ServerContext, Task
+from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, Weights
+from fedloom.methods.contract.optional_hooks import RareHooks
+from fedloom.methods.contract.phases import Predictor
+from fedloom.methods.wrappers.accountant import Sampling, epsilon, require_accountant
+from fedloom.methods.wrappers.robust import MEANS
+from fedloom.methods.wrappers.wrapping import alone, averaged, names_of, wrapped
+from fedloom.nets.roles import Role
+
+_OWN = ("rounds", "releases")  # entries in the server's state
+_LARGE = 0.01  # a delta above it is reported
+
+
+class Options(method.Options):
+    """clip: longest change of a client's trees that counts in full. table_clip: longest of its class tables. noise: z,
+    standard deviation of the noise over that length. delta: for which epsilon is told; None is 1 / clients.
+    sampling: each client is drawn independently, with the probability `participation`; or, fixed, as in any other run:
+    a fixed number without replacement, for which a larger epsilon can be shown.
+    """
+
+    clip: float = Field(1.0, gt=0)
+    table_clip: float = Field(1.0, gt=0)
+    noise: float = Field(1.0, ge=0.01)
+    delta: float | None = Field(None, gt=0, lt=1)
+    sampling: Sampling = "poisson"
+
+
+class DP(Method):
+    """Means with noise in the place of means. Server state: rounds with noise so far, and releases in each of them."""
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.dp_names = names_of(self, "dp")
+        self.dp = self.dp_names.options(Options, self.options)
+        averaged(self, "dp")
+        self._refuse_own_uploads()
+
+    # -- before the run --------------------------------------------------------------------------------------
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+        self._refuse_own_uploads()  # of wrappers around this one, too
+        for task in tasks:
+            if statistics := sorted(task.names(frozenset({Role.BN_STAT})) - self.private_names(task)):
+                raise ConfigError(
+                    f"{self.name()}: batch norm's statistics are shared ({statistics[0]}, ...), and noise would make "
+                    "variances negative; take a net without batch norm, or a method that keeps it private, as fedbn"
+                )
+        if super().closing() is not None:
+            raise ConfigError(f"{self.name()}: the round after the last one would send a mean without noise")
+        if super().select.__func__ is not RareHooks.select:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"{self.name()}: the method chooses its clients, and epsilon is of clients drawn by chance"
+            )
+        if self._target_delta(tasks[0].clients) >= 1:
+            raise ConfigError(f"{self.name()}: delta = 1 / clients = 1 promises nothing; set dp_delta")
+        require_accountant(self.name())
+        return [*super().examine(tasks, participants), *self._large_delta(tasks[0].clients)]
+
+    def _large_delta(self, clients: int) -> list[Finding]:
+        delta = self._target_delta(clients)
+        if delta <= _LARGE:
+            return []
+        message = f"delta = {delta:g}: epsilon leaves out events of that chance; set dp_delta far below 1 / clients"
+        return [Finding("dp.large_delta", message, delta)]
+
+    def _refuse_own_uploads(self) -> None:
+        each = [name for name, sent in self.spec.sends.items() if sent.each]
+        if each:
+            raise ConfigError(
+                f"{self.name()}: the server needs each client's own {', '.join(each)}, which noise on a mean does not "
+                "hide; dp takes methods of which the server needs nothing but means"
+            )
+
+    def noised(self) -> set[str]:
+        """What clients send of which the server gets the mean with noise."""
+        return {name for name, sent in self.spec.sends.items() if not sent.each}
+
+    # -- who takes part --------------------------------------------------------------------------------------
+    def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
+        if self.dp.sampling == "fixed":
+            return super().select(server, count, ctx)
+        return self._drawn_by_chance(count, ctx) or [self._stand_in(ctx)]
+
+    def _drawn_by_chance(self, count: int, ctx: ServerContext) -> list[int]:
+        """The clients of a round, each with probability count / clients. There may be none."""
+        clients = ctx.task.clients
+        chances = ctx.task.streams.numpy("dp.participants", ctx.round).random(clients)
+        return [int(client) for client in np.flatnonzero(chances < count / clients)]
+
+    @staticmethod
+    def _stand_in(ctx: ServerContext) -> int:
+        """Who trains in a round for which nobody was drawn. It does not count: the round's sum is noise alone."""
+        return int(ctx.task.streams.numpy("dp.stand_in", ctx.round).integers(ctx.task.clients))
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def server_init(self, ctx: ServerContext) -> Record:
+        return super().server_init(ctx) | {self.dp_names.entry(name): 0 for name in _OWN}
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return super().down(self._without_ledger(server), client, ctx)
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        among = ctx.participants or len(uploads)
+        drawn = (
+            set(self._drawn_by_chance(among, ctx))
+            if self.dp.sampling == "poisson" and ctx.participants
+            else set(uploads)
+        )
+        round_ = _Round(self, uploads, server, ctx, drawn, among)
+        new = super().aggregate(self._without_ledger(server), round_, ctx)
+        rounds, releases = (self.dp_names.entry(name) for name in _OWN)
+        most = max(int(get_number(server, releases)), round_.releases())
+        return new | {rounds: int(get_number(server, rounds)) + 1, releases: most}
+
+    def mean(self, uploads: Uploads, key: str = "model", weights: Weights = "samples") -> Any:
+        if key not in self.noised():
+            return super().mean(uploads, key, weights)
+        if not isinstance(uploads, _Round):
+            raise ConfigError(f"{self.name()}: a mean of other uploads of {key} than a round's has no noise")
+        return uploads.noisy(key)
+
+    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
+        if key in self.noised():
+            raise ConfigError(f"{self.name()}: {key} is put together outside of Method.mean, where noise is added")
+        return super().reduce(key, values, weights)
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        return super().predictors(self._without_ledger(server), state, ctx)
+
+    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+        """None: the method would tell of single clients' uploads."""
+        return []
+
+    def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
+        """epsilon and delta of all rounds so far."""
+        rounds, releases = (int(get_number(server, self.dp_names.entry(name))) for name in _OWN)
+        clients, dp = ctx.task.clients, self.dp
+        delta = self._target_delta(clients)
+        spent = epsilon(dp.noise, releases, rounds, ctx.participants or clients, clients, dp.sampling, delta)
+        return {**super().figures(self._without_ledger(server), ctx), "epsilon": spent, "delta": delta}
+
+    def _target_delta(self, clients: int) -> float:
+        return 1 / clients if self.dp.delta is None else self.dp.delta
+
+    def _without_ledger(self, server: Record) -> Record:
+        return self.dp_names.without(server, *_OWN)
+
+
+class _Round(Mapping[int, Record]):
+    """The uploads of a round, and their means with noise. Of clients, the method inside may count m alone."""
+
+    def __init__(
+        self, method: DP, uploads: Uploads, server: Record, ctx: ServerContext, drawn: set[int], among: int
+    ) -> None:
+        self._method, self._uploads, self._server, self._ctx = method, uploads, server, ctx
+        self._drawn, self._among = drawn, among
+        self._first = uploads[next(iter(uploads))]  # what kinds of values clients send
+        self._scales: dict[tuple[int, bool], float] = {}
+
+    def __getitem__(self, client: int) -> Record:
+        return self._uploads[client]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._uploads)
+
+    def __len__(self) -> int:
+        """m: how many came would tell of single clients."""
+        return self._among
+
+    def releases(self) -> int:
+        """Sums that get noise: of trees, of rows, and of who holds a class."""
+        tables, others = self._keys(tables=True), self._keys(tables=False)
+        return 2 * bool(tables) + bool(others)
+
+    def noisy(self, key: str) -> Value:
+        """The mean with noise of what clients sent as `key`."""
+        first = self._first[key]
+        rng = self._ctx.task.streams.numpy(f"dp.{key}", self._ctx.round)
+        if isinstance(first, ClassTable):
+            return self._table(key, first, rng)
+        mean = self._tree(key, _as_tree(first), rng)
+        return mean if isinstance(first, dict) else mean[""]
+
+    def _tree(self, key: str, like: Tree, rng: np.random.Generator) -> Tree:
+        """What the server had, plus (sum of cut changes + noise) / m. What is not floating stays as the server had it:
+        a counter of a client's own steps has no noise."""
+        had = self._had(key, like)
+        sums = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in had.items()}
+        for client in self._counted():
+            scale = self._scale(client, tables=False)
+            new = _as_tree(self._uploads[client][key])
+            for name in sums if scale else ():
+                sums[name] += scale * (new[name].double() - had[name].double())
+        std, found = self._method.dp.noise * self._method.dp.clip, dict(had)
+        for name, total in sums.items():
+            if like[name].is_floating_point():
+                change = (total + std * _normal(total.shape, rng)) / self._among
+                found[name] = (had[name].double() + change).to(like[name].dtype)
+        return found
+
+    def _table(self, key: str, like: ClassTable, rng: np.random.Generator) -> ClassTable:
+        """Rows: the sum of cut rows over the number of holders, both with noise. A class is held if that number rounds
+        to 1 or more."""
+        rows, holders = torch.zeros_like(like.values, dtype=torch.float64), torch.zeros(like.held.shape).double()
+        for client in self._counted():
+            table = cast(ClassTable, self._uploads[client][key])
+            if scale := self._scale(client, tables=True):
+                rows += scale * table.values.double()
+            holders += table.held.double()
+        dp, every = self._method.dp, [cast(ClassTable, self._first[k]) for k in self._keys(tables=True)]
+        most = float(np.sqrt(sum(table.held.numel() for table in every)))  # length of a client that holds all classes
+        rows += dp.noise * dp.table_clip * _normal(rows.shape, rng)
+        holders += dp.noise * most * _normal(holders.shape, rng)
+        return ClassTable.from_sums(rows, torch.where(holders >= 0.5, holders.clamp(min=1), 0))
+
+    def _scale(self, client: int, tables: bool) -> float:
+        """What a client's trees, or its tables, are multiplied by to be no longer than allowed; 0 if not finite."""
+        if (client, tables) not in self._scales:
+            upload, square = self._uploads[client], 0.0
+            for key in self._keys(tables):
+                value = upload[key]
+                if isinstance(value, ClassTable):
+                    square += float(value.values.double().square().sum())
+                else:
+                    new = _as_tree(value)
+                    had = self._had(key, new)
+                    square += sum(float((new[n].double() - had[n].double()).square().sum()) for n in _floating(new))
+            length = self._method.dp.table_clip if tables else self._method.dp.clip
+            self._scales[client, tables] = min(1.0, length / max(square**0.5, 1e-300)) if np.isfinite(square) else 0.0
+        return self._scales[client, tables]
+
+    def _had(self, key: str, like: Tree) -> Tree:
+        """The entries that changes are counted from: the server's, or zero for what is a change itself."""
+        had = self._server.get(key)
+        whole = isinstance(had, dict) and self._method.spec.sends[key].form == "whole"
+        own: Tree = cast(Tree, had) if whole else {}
+        return {name: own[name] if name in own else torch.zeros_like(value) for name, value in like.items()}
+
+    def _keys(self, tables: bool) -> list[str]:
+        first = self._first
+        return [k for k in sorted(self._method.noised()) if k in first and isinstance(first[k], ClassTable) == tables]
+
+    def _counted(self) -> Iterator[int]:
+        return (client for client in self._uploads if client in self._drawn)
+
+
+def _as_tree(value: Value) -> Tree:
+    return value if isinstance(value, dict) else {"": cast(Tensor, value)}
+
+
+def _floating(tree: Tree) -> list[str]:
+    return [name for name, value in tree.items() if value.is_floating_point()]
+
+
+def _normal(shape: torch.Size, rng: np.random.Generator) -> Tensor:
+    return torch.from_numpy(rng.standard_normal(tuple(shape)))
+
+
+@WRAPPERS.register("dp")
+def with_dp(base: type[Method]) -> type[Method]:
+    """`base` with means that keep clients private. Raises `ConfigError` if it has a robust mean, or this, already."""
+    alone(base, "dp", MEANS, "a robust mean", "would find no mean to add noise to")
+    return wrapped(DP, base, "dp", Options)

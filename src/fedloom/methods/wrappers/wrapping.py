@@ -1,0 +1,106 @@
+"""How a wrapper is put over a method: one class with the options and presets of both, each part with its own names.
+
+Wrappers nest in any order: `fedprox+dw+topk`. A wrapper is a mixin of `Method` that calls `super()` in its hooks,
+strips its own entries from what it hands on (`Names.without`), and refuses in `__init__`, by `Spec`, what it cannot
+wrap. All of them are one object: what a wrapper sets on `self` needs a name that no other wrapper or method has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, create_model
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
+from fedloom.methods.contract.method import METHODS, Method
+
+O = TypeVar("O", bound=BaseModel)  # noqa: E741
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a wrapper's options and entries are called: `word_tau` and "word.table", or plain where it is no wrapper."""
+
+    word: str
+    wraps: bool
+
+    def entry(self, name: str) -> str:
+        """An entry's name in states, payloads, constants and statistics."""
+        return f"{self.word}.{name}" if self.wraps else name
+
+    def options(self, kind: type[O], options: Any) -> O:
+        """The wrapper's own options out of those of the whole method."""
+        prefix = f"{self.word}_" if self.wraps else ""
+        return kind(**{name: getattr(options, prefix + name) for name in kind.model_fields})
+
+    def without(self, record: Record, *own: str) -> Record:
+        """`record` without the wrapper's entries `own`: the method inside may pass on everything it is given."""
+        taken = {self.entry(name) for name in own}
+        return {name: value for name, value in record.items() if name not in taken}
+
+
+def names_of(method: Method, word: str) -> Names:
+    """The names of the wrapper `word` in a method."""
+    return Names(word, word in method.wrappers)
+
+
+def averaged(method: Method, wrapper: str) -> set[str]:
+    """What clients send of which the server only needs the mean. Raises `ConfigError` without any."""
+    found = {name for name, sent in method.spec.sends.items() if not sent.each}
+    if not found:
+        each = ", ".join(method.spec.sends) or "nothing"
+        raise ConfigError(
+            f"{method.name()}: {wrapper} replaces the mean of what clients send, and here there is none (sent: {each})"
+        )
+    return found
+
+
+def alone(base: type[Method], word: str, others: Collection[str], has: str, why: str) -> None:
+    """Raises `ConfigError` if `base` is in one of the wrappers `others` already, of which a method takes one.
+
+    has, why: what it has then, and what the wrapper `word` would do.
+    """
+    if set(base.wrappers) & (set(others) - {word}):
+        raise ConfigError(f"{base.name()} has {has} already: {word} {why}; take one")
+
+
+def wrapped(
+    mixin: type[Method],
+    base: type[Method],
+    word: str,
+    options: type[BaseModel],
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+) -> type[Method]:
+    """The method `base+word`: `mixin` before `base` in the order of resolution.
+
+    The wrapper's options stand beside the base's with `word_` in front. presets: the wrapper's own, beside the base's
+    of the same name. Raises `ConfigError` if the base is in this wrapper already.
+    """
+    if issubclass(base, mixin):
+        raise ConfigError(f"{base.name()} has {word} already: a method takes a wrapper once")
+    prefix, own = f"{word}_", presets or {}
+    fields: dict[str, Any] = {prefix + name: (field.annotation, field) for name, field in options.model_fields.items()}
+    title = f"{base.__name__}{word.upper()}"
+    both = create_model(f"{title}Options", __base__=base.Options, **fields)
+    body = {
+        "__doc__": f"{base.__name__} with {word}: see {base.__module__} and {mixin.__module__}.",
+        "__reduce__": lambda self: (_restored, (self.name(), self.options.model_dump())),
+        "name": classmethod(lambda cls: f"{base.name()}+{word}"),
+        "wrappers": (*base.wrappers, word),
+        "Options": both,
+        "about": base.about,
+        "presets": {
+            name: {**base.presets.get(name, {}), **{prefix + key: value for key, value in own.get(name, {}).items()}}
+            for name in dict.fromkeys([*base.presets, *own])
+        },
+    }
+    return cast("type[Method]", type(title, (mixin, base), body))
+
+
+def _restored(name: str, options: dict[str, Any]) -> Method:
+    """A wrapped method out of another process: its class has no importable name."""
+    method = METHODS.get(name)
+    return method(method.Options(**options))

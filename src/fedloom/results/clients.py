@@ -1,0 +1,35 @@
+"""How single clients fare: their accuracies at the end, and those that fare worst. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from statistics import fmean
+
+from fedloom.storage.log import Row
+from fedloom.storage.run_data import RunData
+
+_WORST = 0.1  # share of the clients
+
+
+def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, float]:
+    """Test accuracy of each client at the last round in which clients were tested; empty where none were.
+
+    name: the measure, where it is of another predictor, e.g. "accuracy/online".
+    """
+    own = [r for r in rows if r["client"] is not None and (r["split"], r["name"]) == ("test", name)]
+    last = max((r["round"] for r in own), default=0)
+    return {r["client"]: r["value"] for r in own if r["round"] == last and r["client"] is not None}
+
+
+def worst(accuracies: Sequence[float]) -> float | None:
+    """Mean accuracy of the worst 10 % of the clients, at least one; None without clients."""
+    lowest = sorted(accuracies)[: ceil(_WORST * len(accuracies))]
+    return fmean(lowest) if lowest else None
+
+
+def worst_of_group(results: Sequence[RunData]) -> float | None:
+    """`worst` of each run, averaged over seeds; None if a run tested no client on its own."""
+    found = [worst(list(client_accuracies(result.rows).values())) for result in results]
+    known = [value for value in found if value is not None]
+    return fmean(known) if known and len(known) == len(found) else None

@@ -1,0 +1,61 @@
+"""What training costs: milliseconds of a local epoch, beside FedAvg's. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from fedloom.results.paired import same_setting
+from fedloom.results.statistics import mean_std
+from fedloom.results.table import Group
+from fedloom.results.verdict import BASELINE
+from fedloom.storage.curves import total
+from fedloom.storage.run_data import RunData
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of the runs of one group: means over seeds.
+
+    epoch_ms: of a client's local epoch, with its sample deviation; relative: as a multiple of FedAvg's in the same
+    setting, None without such runs. flops, bytes: of a run; bytes up and down.
+    """
+
+    epoch_ms: float | None
+    epoch_ms_std: float | None
+    relative: float | None
+    flops: float
+    bytes: float
+
+
+def epoch_ms(result: RunData) -> float | None:
+    """Milliseconds of a client's local epoch: seconds of training over participants and epochs of all rounds.
+
+    None where nobody trained. Times of different machines or engines do not compare.
+    """
+    epochs = total(result.rows, "participants") * result.config.get("local_epochs", 0)
+    return 1000 * total(result.rows, "seconds_train") / epochs if epochs else None
+
+
+def costs(groups: Sequence[Group]) -> list[Costs]:
+    """The costs of every group, in their order."""
+    return [_of(group, _baseline(group, groups)) for group in groups]
+
+
+def _of(group: Group, baseline: Group | None) -> Costs:
+    ours, base = _times(group), [] if baseline is None else _times(baseline)
+    mean, std = mean_std(ours) if ours else (None, None)
+    relative = mean / fmean(base) if mean is not None and base and fmean(base) else None
+    flops = fmean(float(run.numbers.get("flops") or 0.0) for run in group.results)
+    return Costs(mean, std, relative, flops, group.row["bytes_up"] + group.row["bytes_down"])
+
+
+def _times(group: Group) -> list[float]:
+    return [ms for ms in map(epoch_ms, group.results) if ms is not None]
+
+
+def _baseline(group: Group, groups: Sequence[Group]) -> Group | None:
+    """FedAvg's runs in the setting of a group."""
+    found = (other for other in groups if other.row["method"] == BASELINE and same_setting(group.row, other.row))
+    return next(found, None)

@@ -1,0 +1,173 @@
+"""The table of results as text: for papers and pages in percent and units, for programs in plain numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Literal, get_args
+
+from tabulate import tabulate
+
+from fedloom.core.errors import ConfigError, nearest
+from fedloom.results.costs import costs
+from fedloom.results.table import ResultRow, figure_names, figure_text, grouped, result_table
+from fedloom.results.targets import reached_mean
+from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text, seeds_text
+from fedloom.storage.run_data import RunData
+
+Format = Literal["markdown", "latex", "csv"]
+
+# Columns that people read: name, whether it is a number, and a row's text.
+COLUMNS: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
+    ("method", False, lambda row: row["label"]),
+    ("preset", False, lambda row: row["preset"]),
+    ("protocol", False, lambda row: row["protocol"]),
+    ("select", False, lambda row: row["select"]),
+    ("n", True, lambda row: str(row["n"])),
+    ("accuracy %", True, lambda row: plus_minus(row["accuracy"], row["std"])),
+    ("best val %", True, lambda row: "–" if row["best_val"] is None else percent(row["best_val"])),
+    ("up", True, lambda row: bytes_text(row["bytes_up"])),
+    ("down", True, lambda row: bytes_text(row["bytes_down"])),
+    ("time", True, lambda row: seconds_text(row["seconds"])),
+)
+# What a program reads beside the settings in which rows differ.
+_BEFORE = ("label", "method", "preset", "protocol", "select")
+_AFTER = ("n", "accuracy", "std", "best_val", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
+
+
+# That of runs that diverged, and those of attacks, where some row has them.
+_DIVERGED: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
+    ("diverged", False, lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"),
+)
+_ATTACKED: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
+    ("attack", False, lambda row: row["attack"] or "none"),
+    ("success %", True, lambda row: "–" if row["attack_success"] is None else percent(row["attack_success"])),
+)
+
+ATTACK_NOTE = (
+    "success: share of flipped-class test samples taken for what the attack wants; other attacks show in the fall of "
+    "accuracy against a run without them. All test data are clean"
+)
+
+
+def columns_for(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callable[[ResultRow], str]], ...]:
+    """The columns that these rows need."""
+    return (*COLUMNS, *(_figure(name) for name in figure_names(rows)), *optional_columns(rows))
+
+
+def optional_columns(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callable[[ResultRow], str]], ...]:
+    """The columns that only some tables have: which runs diverged, and how clients misbehaved."""
+    diverged = _DIVERGED if any(row["diverged"] for row in rows) else ()
+    return (*diverged, *(_ATTACKED if any(row["attack"] for row in rows) else ()))
+
+
+def formatted(results: Sequence[RunData], format: str) -> str:
+    """The table of `results` in one of `Format`, or in "html", which notebooks show. Raises `ConfigError`."""
+    rows = result_table(results)
+    if format == "csv":
+        return rows_csv(rows)
+    names, numeric, texts = zip(*columns_for(rows), strict=True)
+    return text_table([[text(row) for text in texts] for row in rows], names, numeric, format)
+
+
+def formatted_targets(results: Sequence[RunData], targets: Sequence[float], format: str) -> str:
+    """What it took to reach accuracies in [0, 1], as `formatted`: means over the seeds that reached them."""
+    groups = grouped(results)
+    found = [
+        (group.row["label"], target, reached_mean(group.results, target)) for group in groups for target in targets
+    ]
+    if format == "csv":
+        return as_csv([{"label": label, "target": target} | asdict(one) for label, target, one in found])
+    names = ("method", "target %", "seeds there", "round", "bytes", "FLOPs")
+    cells = [
+        [
+            label,
+            percent(target),
+            f"{one.n} of {one.of}",
+            _or_dash(one.round, lambda value: f"{value:.0f}"),
+            _or_dash(one.bytes, bytes_text),
+            _or_dash(one.flops, lambda value: f"{value:.3g}"),
+        ]
+        for label, target, one in found
+    ]
+    return text_table(cells, names, (False, *(True,) * 5), format)
+
+
+def formatted_costs(results: Sequence[RunData], format: str) -> str:
+    """Time of a local epoch, alone and beside FedAvg's, FLOPs and bytes of a run, as `formatted`: means over seeds."""
+    groups = grouped(results)
+    found = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
+    if format == "csv":
+        return as_csv([{"label": label} | asdict(one) for label, one in found])
+    names = ("method", "ms per local epoch", "× FedAvg", "FLOPs", "bytes")
+    cells = [
+        [
+            label,
+            "–" if one.epoch_ms is None else _ms(one.epoch_ms, one.epoch_ms_std),
+            _or_dash(one.relative, lambda value: f"{value:.2f}"),
+            f"{one.flops:.3g}",
+            bytes_text(one.bytes),
+        ]
+        for label, one in found
+    ]
+    return text_table(cells, names, (False, *(True,) * 4), format)
+
+
+def _ms(mean: float, std: float | None) -> str:
+    return f"{mean:,.1f}" if std is None else f"{mean:,.1f} ± {std:,.1f}"
+
+
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "–" if value is None else text(value)
+
+
+def text_table(cells: list[list[str]], names: Sequence[str], numeric: Sequence[bool], format: str) -> str:
+    """Cells as a table of one of the formats for people: markdown, latex or html. Raises `ConfigError` for another."""
+    align = ["right" if number else "left" for number in numeric]
+    how: dict[str, Any] = {"headers": names, "disable_numparse": True, "colalign": align if cells else None}
+    match format:
+        case "markdown":
+            cells = [[cell.replace("|", r"\|") for cell in line] for line in cells]
+            return tabulate(cells, tablefmt="pipe", **how)
+        case "latex":
+            return (
+                tabulate(cells, tablefmt="latex", **how)
+                .replace("±", r"$\pm$")
+                .replace("–", "--")
+                .replace("×", r"$\times$")
+            )
+        case "html":
+            return tabulate(cells, tablefmt="html", **how)
+    known = get_args(Format)
+    raise ConfigError(f"format = '{format}': {nearest(format, known)}; tables come as {', '.join(known)}")
+
+
+def _figure(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
+    """The column of a figure of the methods' own."""
+    return name, True, lambda row: figure_text(row, name)
+
+
+def rows_csv(rows: Sequence[ResultRow]) -> str:
+    """The plain numbers of the rows as CSV."""
+    return as_csv([_plain(row) for row in rows])
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV with a header: all keys in the order in which they come up; None is an empty cell."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, keys, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue().rstrip("\n")
+
+
+def _plain(row: ResultRow) -> dict[str, Any]:
+    every: dict[str, Any] = dict(row)
+    attacked = {key: every[key] for key in ("attack", "attack_success")} if row["attack"] else {}
+    seeds = {"seeds": " ".join(map(str, row["seeds"]))}
+    diverged = {"diverged": " ".join(map(str, row["diverged"]))} if row["diverged"] else {}
+    numbers = {key: every[key] for key in _AFTER} | row["figures"]
+    return {key: every[key] for key in _BEFORE} | row["setting"] | seeds | numbers | diverged | attacked

@@ -1,0 +1,105 @@
+"""Two groups of runs compared seed by seed: what the seeds have in common cancels. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from fedloom.core.errors import ConfigError
+from fedloom.results.statistics import mean_std
+from fedloom.results.table import ResultRow
+from fedloom.results.text import counted
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Accuracy of `one` minus that of `other`, over the seeds that both ran: mean and t interval, as shares in [0, 1].
+
+    low, high: None for fewer than two seeds in common. left_out: seeds that only one of them ran.
+    """
+
+    one: str
+    other: str
+    seeds: list[int]
+    difference: float
+    low: float | None
+    high: float | None
+    left_out: list[int]
+
+    @property
+    def seen(self) -> bool:
+        """Whether the interval excludes no difference."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    def words(self) -> str:
+        """The comparison in one sentence."""
+        points = f"{100 * self.difference:+.1f} points"
+        skipped = f"; seeds {', '.join(map(str, self.left_out))} were run by one of them alone" if self.left_out else ""
+        if self.low is None or self.high is None:
+            return f"{self.one} against {self.other}: {points} with one seed; chance is not ruled out{skipped}"
+        inside = f"{points}, {LEVEL:.0%} t interval {100 * self.low:+.1f} to {100 * self.high:+.1f}"
+        told = f"{inside} over {counted(len(self.seeds), 'seed')}"
+        seen = "" if self.seen else "no difference seen, "
+        return f"{self.one} against {self.other}: {seen}{told}{skipped}"
+
+
+def paired(one: ResultRow, other: ResultRow) -> Paired:
+    """Compare two rows seed by seed. Raises `ConfigError` if they have no seed in common, or another protocol."""
+    for key in ("protocol", "select"):
+        if one[key] != other[key]:
+            raise ConfigError(f"{one['label']} and {other['label']} differ in {key}: such accuracies are not compared")
+    ours, theirs = (dict(zip(row["seeds"], row["by_seed"], strict=True)) for row in (one, other))
+    seeds = sorted(ours.keys() & theirs.keys())
+    if not seeds:
+        raise ConfigError(f"{one['label']} and {other['label']} have no seed in common")
+    differences = [ours[seed] - theirs[seed] for seed in seeds]
+    mean, _ = mean_std(differences)
+    low, high = interval(differences) or (None, None)
+    return Paired(one["label"], other["label"], seeds, mean, low, high, sorted(ours.keys() ^ theirs.keys()))
+
+
+def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
+    """Every row against that of the method `against` under the same settings; others are left out.
+
+    Settings of the optimiser may differ, and what was tuned for both: each method has the rates that suit it. Rows of
+    which a run diverged are left out. Raises
+    nothing for rows that cannot be compared.
+    """
+    made = []
+    for row in rows:
+        for other in rows:
+            pair = other["method"] == against != row["method"] and _alike(row, other)
+            if pair and set(row["seeds"]) & set(other["seeds"]):
+                made.append(paired(row, other))
+    return made
+
+
+def _alike(row: ResultRow, other: ResultRow) -> bool:
+    """Whether two rows answer the same question, one protocol, one selection, one setting, and none diverged."""
+    if row["diverged"] or other["diverged"]:
+        return False
+    return same_setting(row, other) and (row["protocol"], row["select"]) == (other["protocol"], other["select"])
+
+
+def same_setting(row: ResultRow, other: ResultRow) -> bool:
+    """Whether all keys have equal values, one that only one row has being unequal: an attack, a width of a net. The
+    optimiser's, each method's own options, and keys that were tuned for both, do not count."""
+    apart = ("optimizer.", f"{row['method']}.", f"{other['method']}.")
+    tuned = set(row["tuned"]) & set(other["tuned"])
+    mine, theirs = row["setting"], other["setting"]
+    keys = [key for key in mine.keys() | theirs.keys() if not key.startswith(apart) and key not in tuned]
+    return all(mine.get(key) == theirs.get(key) for key in keys)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95 % t interval of the mean of `values`; None for fewer than two."""
+    mean, std = mean_std(values)
+    if std is None:
+        return None
+    from scipy.stats import t  # brings numpy
+
+    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * std / sqrt(len(values))
+    return mean - half, mean + half

@@ -1,0 +1,70 @@
+"""The result of a run, with its tables, its plot and its trained model. Nothing here needs torch until it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedloom.results.tabular import Tabular, frame
+from fedloom.storage.curves import At
+from fedloom.storage.run_data import RunData
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from torch import nn
+
+    from fedloom.export.run_at_checkpoint import Memory
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(RunData, Tabular):
+    """The result of a finished run: its plain data, and what can be made of them.
+
+    memory: what `model` needs beside the run folder; of a run without a folder also the weights.
+    """
+
+    memory: Memory | None = field(default=None, repr=False, compare=False)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One row for `pandas.DataFrame`: what was run and what came out, with the method's own figures (epsilon)."""
+        keys = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
+        return [{key: self.numbers[key] for key in keys} | self.numbers.get("figures", {})]
+
+    def model(self, client: int | None = None, at: At = "last") -> nn.Module:
+        """The trained model as a plain module, in evaluation mode: x [B, ...] normalised -> class scores [B, C].
+
+        client: whose personal model; None takes the server's. at: after the last round, or after the one that was best
+        on validation data. As `fedloom.load`, which also says what is raised.
+        """
+        from fedloom.export.trained import of_result
+
+        return of_result(self, client, at).module
+
+    def __repr__(self) -> str:
+        n = self.numbers
+        return (
+            f"Result({n['method']} ({n['preset']}) on {n['source']}: {100 * n['accuracy']:.2f} % accuracy, "
+            f"{n['protocol']}, {n['select']}, {n['rounds']} rounds, seed {n['seed']})"
+        )
+
+    def _runs(self) -> list[Result]:
+        return [self]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All measures, one a row: round, client, split, protocol, name, value.
+
+        Raises `ConfigError` where pandas is not installed.
+        """
+        return frame(self.rows)
+
+    def plot(self, name: str = "accuracy", split: str = "test") -> Axes:
+        """The learning curve, as matplotlib Axes."""
+        import matplotlib.pyplot as plt
+
+        axes: Axes = plt.figure().add_subplot()
+        axes.plot(*self.curve(name, split), label=f"{self.numbers['method']} ({self.numbers['preset']})")
+        axes.set_xlabel("round")
+        axes.set_ylabel(f"{split} {name} ({self.numbers['protocol']})")
+        axes.legend()
+        return axes

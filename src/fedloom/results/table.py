@@ -1,0 +1,227 @@
+"""Runs put into groups that differ in the seed only, and one row of numbers per group.
+
+Needs neither torch nor matplotlib: the command line prints the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, TypedDict
+
+from fedloom.config.execution_keys import EXECUTION
+from fedloom.results.statistics import mean_std
+from fedloom.results.tuning_record import tuned_keys
+from fedloom.storage.run_data import SECONDS, RunData
+
+_NOT_COMPARED = {"seed", *EXECUTION}
+_DEALT = "scenario.seed"
+_OWN_COLUMN = {"method", "preset", "evaluation.protocol", "evaluation.select"}
+
+_Key = tuple[tuple[str, str], ...]
+
+
+class ResultRow(TypedDict):
+    """One group of runs. Accuracies are shares in [0, 1]; bytes and seconds are means per run."""
+
+    label: str  # what its study calls it; else the method, with as much more as tells it from the other rows
+    cell: tuple[str, str] | None  # its setting and row in its study; None where it is of none, or of several
+    method: str
+    preset: str
+    protocol: str
+    select: str
+    setting: dict[str, str]  # further config keys in which the rows differ, e.g. {"scenario.alpha": "0.1"}
+    tuned: list[str]  # config keys that were tuned for this method
+    n: int
+    seeds: list[int]
+    by_seed: list[float]  # accuracy, in the order of `seeds`
+    accuracy: float
+    std: float | None  # sample standard deviation over seeds; None for one seed
+    best_val: float | None  # mean test accuracy at the round of best validation accuracy; None without such data
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    phases: dict[str, float]  # seconds of train, evaluate, aggregate, move, checkpoint
+    peak_memory_mb: float  # MiB, the largest of the group
+    figures: dict[str, float]  # the method's own, e.g. epsilon, the largest of the group
+    degenerate: list[str]  # without the method's name, which the row has
+    diverged: list[int]  # seeds of runs whose loss was not finite: their accuracy is that of no trained model
+    stopped: list[str]  # runs that a callback ended early: seed, round, reason
+    repeats: int  # runs left out because their seed was already there
+    attack: str | None  # how clients misbehaved: "label-flip 0.2"; None where nobody did
+    attack_success: float | None  # mean share of samples taken for what the attack wants; None where it has no aim
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one config that differ in the seed only, one run per seed, with the row that sums them up."""
+
+    row: ResultRow
+    results: list[RunData]
+
+
+def result_table(results: Sequence[RunData]) -> list[ResultRow]:
+    """One row per group of runs that differ in the seed only, in the order in which they first appear."""
+    return [group.row for group in grouped(results)]
+
+
+def grouped(results: Sequence[RunData]) -> list[Group]:
+    """The groups. A second run of the same seed would shrink the std without adding evidence: it is left out."""
+    found: dict[_Key, list[RunData]] = {}
+    for equal, result in zip(_keys(results), results, strict=True):
+        found.setdefault(equal, []).append(result)
+    keys = [dict(key) for key in found]
+    shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
+    cells = [_cell(runs) for runs in found.values()]
+    several = len({cell and cell[0] for cell in cells}) > 1  # settings
+    groups = []
+    for key, cell, runs in zip(keys, cells, found.values(), strict=True):
+        cell = cell if cells.count(cell) == 1 else None
+        siblings = [other for other in keys if other["method"] == key["method"]]
+        differing = {n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _told(n, key, siblings)}
+        own = "/".join(filter(None, cell if several else cell[1:])) if cell else ""
+        label = own or _label(key, siblings, differing)
+        groups.append(_group(runs, label, cell, differing))
+    return groups
+
+
+def _cell(runs: Sequence[RunData]) -> tuple[str, str] | None:
+    """The cell of a study, but for the seed, that all runs are of."""
+    first = runs[0].cell
+    return first if all(run.cell == first for run in runs) else None
+
+
+def _keys(results: Sequence[RunData]) -> list[_Key]:
+    """What must be equal within a group, of each run: its settings. The seed of the scenario counts, unless every run
+    that is alike in all else has none, or its own one spelled out."""
+    settings = [_settings(result) for result in results]
+    dealt = [one.pop(_DEALT, "None") for one in settings]
+    alike = [tuple(sorted(one.items())) for one in settings]
+    seeds = [("None", str(result.numbers["seed"])) for result in results]
+    fixed = {key for key, seed, own in zip(alike, dealt, seeds, strict=True) if seed not in own}
+    told = [seed if key in fixed else "None" for key, seed in zip(alike, dealt, strict=True)]
+    return [tuple(sorted((*key, (_DEALT, seed)))) for key, seed in zip(alike, told, strict=True)]
+
+
+def _settings(result: RunData) -> dict[str, str]:
+    """All that a run says but the seed, as flat key -> text."""
+    config = {key: value for key, value in result.config.items() if key not in _NOT_COMPARED}
+    numbers = result.numbers
+    return dict(flat(config)) | {
+        "method": numbers["method"],
+        "preset": numbers["preset"],
+        "evaluation.protocol": numbers["protocol"],
+        "evaluation.select": numbers["select"],
+        "scenario.source": numbers["source"],
+        "scenario.clients": str(numbers["clients"]),
+    }
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """The values of nested mappings as text, each with the path to it: scenario.alpha."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+def _told(name: str, key: dict[str, str], siblings: Sequence[dict[str, str]]) -> bool:
+    """Whether a differing key says something: a method's own options do only between rows of one preset."""
+    if not name.startswith(f"{key['method']}."):
+        return True
+    return any(other.get(name) != key[name] for other in siblings if other["preset"] == key["preset"])
+
+
+def _label(key: dict[str, str], siblings: Sequence[dict[str, str]], differing: dict[str, str]) -> str:
+    def differs(name: str) -> bool:
+        return any(other.get(name) != key[name] for other in siblings)
+
+    parts = [key[name] for name in ("preset", "evaluation.protocol", "evaluation.select") if differs(name)]
+    parts += [f"{name.rpartition('.')[2]}={value}" for name, value in differing.items() if differs(name)]
+    return f"{key['method']} ({', '.join(parts)})" if parts else key["method"]
+
+
+def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, setting: dict[str, str]) -> Group:
+    by_seed: dict[int, RunData] = {}
+    for run in runs:
+        by_seed.setdefault(run.numbers["seed"], run)
+    kept = [by_seed[seed] for seed in sorted(by_seed)]
+    numbers = [run.numbers for run in kept]
+    accuracies = [float(n["accuracy"]) for n in numbers]
+    mean, std = mean_std(accuracies)
+    val = [n["best_val_accuracy"] for n in numbers]
+    successes: list[Any] = [(n.get("attack") or {}).get("success") for n in numbers]
+    row = ResultRow(
+        label=label,
+        cell=cell,
+        method=numbers[0]["method"],
+        preset=numbers[0]["preset"],
+        protocol=numbers[0]["protocol"],
+        select=numbers[0]["select"],
+        setting=setting,
+        tuned=sorted(tuned_keys(kept)),
+        n=len(kept),
+        seeds=sorted(by_seed),
+        by_seed=accuracies,
+        accuracy=mean,
+        std=std,
+        best_val=None if None in val else fmean(val),
+        bytes_up=fmean(n["bytes_up"] for n in numbers),
+        bytes_down=fmean(n["bytes_down"] for n in numbers),
+        seconds=fmean(n["seconds"]["total"] for n in numbers),
+        phases={phase: fmean(n["seconds"].get(phase, 0.0) for n in numbers) for phase in SECONDS if phase != "total"},
+        peak_memory_mb=max(n["peak_memory_mb"] for n in numbers),
+        figures=_largest([n.get("figures", {}) for n in numbers]),
+        degenerate=_distinct(note.removeprefix(f"{n['method']}: ") for n in numbers for note in n["degenerate"]),
+        diverged=[run.numbers["seed"] for run in kept if has_diverged(run.numbers)],
+        stopped=[_stopped(run) for run in kept if run.numbers.get("stopped")],
+        repeats=len(runs) - len(kept),
+        attack=attack_words(numbers[0]),
+        attack_success=None if None in successes else fmean(successes),
+    )
+    return Group(row, kept)
+
+
+def has_diverged(numbers: Mapping[str, Any]) -> bool:
+    """Whether the last test loss of a run is not finite, or a loss in training was not (the finding "diverged")."""
+    noted = any(note.startswith("diverged") or note.endswith(".diverged") for note in numbers["degenerate"])
+    return noted or numbers.get("test_loss", 0.0) is None
+
+
+def attack_words(numbers: dict[str, Any]) -> str | None:
+    """How clients misbehaved: "label-flip 0.2"; None where nobody did."""
+    attack = numbers.get("attack")
+    return f"{attack['name']} {attack['share']:g}" if attack else None
+
+
+def _stopped(run: RunData) -> str:
+    told, rounds = run.numbers["stopped"], run.config.get("rounds")
+    return f"seed {run.numbers['seed']} stopped after round {told['round']} of {rounds}: {told['reason']}"
+
+
+def _largest(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Of each figure that one of the runs has; one that was not finite is None in its file."""
+    finite = [{name: value for name, value in one.items() if value is not None} for one in figures]
+    names = dict.fromkeys(name for one in finite for name in one)
+    return {name: max(one[name] for one in finite if name in one) for name in names}
+
+
+def figure_names(rows: Sequence[ResultRow]) -> list[str]:
+    """The figures that any of the rows has, by name."""
+    return sorted({name for row in rows for name in row["figures"]})
+
+
+def figure_text(row: ResultRow, name: str) -> str:
+    """A figure with three digits; nothing where the row has none."""
+    return f"{row['figures'][name]:.3g}" if name in row["figures"] else ""
+
+
+def _distinct(notes: Iterable[str]) -> list[str]:
+    """Notes without those that repeat an earlier one with other figures (each seed measures its own)."""
+    first: dict[str, str] = {}
+    for note in notes:
+        first.setdefault(re.sub(r"\d[\d.,e+-]*", "#", note), note)
+    return list(first.values())

@@ -1,0 +1,69 @@
+"""What was tuned before the cells of a study, read from its folder. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from fedloom.core.errors import RunFolderError
+from fedloom.core.files import parse_json
+from fedloom.results.text import counted, percent
+from fedloom.storage.run_data import RunData
+
+RULE = "highest validation accuracy; of equal ones the first"
+TRIALS = "trials"
+
+
+def tuned_notes(results: Sequence[RunData]) -> list[str]:
+    """What was tuned for these runs, one sentence a study; nothing where nothing was."""
+    made = []
+    for folder in dict.fromkeys(result.folder.parent for result in results if result.folder is not None):
+        records = [read(path) for path in sorted((folder / TRIALS).glob("choice-*.json"))]
+        if not records:
+            continue
+        keys = ", ".join(dict.fromkeys(key for record in records for key in record["chosen"]))
+        each = counted(max(len(record["trials"]) for record in records), "trial")
+        chosen = "; ".join(f"{record['group']} {_chosen(record)}" for record in records)
+        made.append(f"{keys} tuned per method on validation data ({each} each, {RULE}): {chosen}.")
+    return made
+
+
+def tuned_keys(results: Sequence[RunData]) -> set[str]:
+    """The keys that were tuned for runs of one study folder: all its choices are of the same ones."""
+    folders = {result.folder.parent for result in results if result.folder is not None}
+    paths = [path for folder in folders for path in sorted((folder / TRIALS).glob("choice-*.json"))[:1]]
+    return {key for path in paths for key in read(path)["chosen"]}
+
+
+def told(values: Mapping[str, Any]) -> str:
+    """Values as words: "optimizer.lr=0.1"."""
+    return ",".join(f"{key}={value}" for key, value in values.items())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a group of cells tried, and what was chosen. Raises `RunFolderError` if the file is damaged."""
+    try:
+        record = parse_json(path.read_text(encoding="utf-8"))
+        if _is_whole(record):
+            return record
+        why = "it lacks its group, its choice, or a score of a trial"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    raise RunFolderError(f"{path}: damaged ({why}); delete this file, and the study chooses again from its trials")
+
+
+def _is_whole(record: Any) -> TypeGuard[dict[str, Any]]:
+    match record:
+        case {"group": str(), "chosen": dict(), "trials": [_, *_] as trials}:
+            return all(_has_score(trial) for trial in trials)
+    return False
+
+
+def _has_score(trial: Any) -> bool:
+    return isinstance(trial, dict) and isinstance(trial.get("validation_accuracy"), int | float)
+
+
+def _chosen(record: Mapping[str, Any]) -> str:
+    score = max(trial["validation_accuracy"] for trial in record["trials"])
+    return f"{told(record['chosen'])} ({percent(score)} %)"

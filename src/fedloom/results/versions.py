@@ -1,0 +1,54 @@
+"""Which version of fedloom made a run: runs of several versions are not joined unawares. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fedloom._version import __version__
+from fedloom.core.errors import ConfigError, RunFolderError, shown
+from fedloom.results.text import counted, listed
+from fedloom.storage.data_record import KEY, refuse_mixed_data
+from fedloom.storage.run_data import RunData
+from fedloom.storage.run_folder import RunFolder
+
+
+def version_of(run: Path) -> str | None:
+    """The version that made the run of a folder, or last went on with it; None where env.json does not say.
+
+    Raises `RunFolderError` if that is damaged.
+    """
+    versions = (RunFolder(run).read_json("env.json") or {}).get("versions", {})
+    if not isinstance(versions, dict):
+        raise RunFolderError(
+            f"{run / 'env.json'}: damaged (versions = {shown(versions)}); delete the run folder and run again"
+        )
+    version = versions.get("fedloom")
+    return str(version) if version else None
+
+
+def refuse_mixed_results(results: Iterable[RunData]) -> None:
+    """As `refuse_mixed`, for the folders of finished runs. Raises `RunFolderError` if runs of one source had different
+    data."""
+    in_folders = {result.folder: result for result in results if result.folder is not None}
+    refuse_mixed({str(folder): version_of(folder) for folder in in_folders})
+    refuse_mixed_data((str(folder), result.scenario.get(KEY)) for folder, result in in_folders.items())
+
+
+def refuse_mixed(made: Mapping[str, str | None], more: bool = False) -> None:
+    """Raises `ConfigError` for runs of different versions.
+
+    made: the version of each run, by what messages call the run; None where it is not known. more: this version is
+    going to make others.
+    """
+    known = {run: version for run, version in made.items() if version is not None}
+    counts = Counter(known.values())
+    if len(counts.keys() | ({__version__} if more else set())) < 2:
+        return
+    told = listed(f"{counted(n, 'run')} of {version}" for version, n in sorted(counts.items()))
+    other = next(run for run, version in known.items() if version != __version__)
+    raise ConfigError(
+        f"runs of different versions of fedloom: {told}; {other} is of {known[other]}, this is {__version__}: keep "
+        "each version in a folder of its own, or --allow-mixed joins them"
+    )

@@ -1,0 +1,1 @@
+"""Floor 6: one run, from its config to its result."""

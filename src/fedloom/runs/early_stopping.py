@@ -1,0 +1,65 @@
+"""Early stopping on validation data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import ValidationError
+
+from fedloom.core.errors import ConfigError
+from fedloom.runs.callbacks import Callback
+from fedloom.config.run_config import RunConfig
+from fedloom.config.explain import explained
+from fedloom.storage.run_folder import Row
+from fedloom.storage.curves import curve
+from fedloom.config.sections import EarlyStoppingConfig
+
+
+class EarlyStopping(Callback):
+    """Ends a run whose validation measure has not improved for `patience` tests in a row.
+
+    patience: number of tests. min_delta: what counts as an improvement is larger than this (a share for accuracy, nats
+    for loss). Raises `ConfigError` for values out of range, and after the first test of a run without validation data.
+    """
+
+    def __init__(
+        self, patience: int = 10, min_delta: float = 0.0, measure: Literal["accuracy", "loss"] = "accuracy"
+    ) -> None:
+        try:
+            self._how = EarlyStoppingConfig(patience=patience, min_delta=min_delta, measure=measure)
+        except ValidationError as error:
+            raise explained(error, "early_stopping", EarlyStoppingConfig) from None
+        self._rows: list[Row] = []
+
+    def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> str | None:
+        self._rows = []
+        return self._after(rows)
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        if first_round == 1:  # this object may have watched another run
+            self._rows = []
+
+    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> str | None:
+        return self._after(rows)
+
+    def _after(self, rows: Sequence[Row]) -> str | None:
+        """The reason to stop once these rows are known too."""
+        self._rows += [row for row in rows if row["split"] == "val" and row["client"] is None]
+        rounds, values = curve(self._rows, self._how.measure, "val")
+        if not rounds:
+            if any(row["split"] == "test" for row in rows):
+                raise ConfigError("early stopping: there is no validation data; set scenario.val above 0")
+            return None
+        sign = 1 if self._how.measure == "accuracy" else -1
+        best, since, at = -math.inf, 0, 0
+        for round_, value in zip(rounds, values, strict=True):
+            since += 1
+            if sign * value > best + self._how.min_delta:
+                best, since, at = sign * value, 0, round_
+        if since < self._how.patience:
+            return None
+        word = "risen above" if sign > 0 else "fallen below"
+        reached = f"{sign * best:.4f} of round {at}" if at else "any finite value"
+        return f"validation {self._how.measure} has not {word} {reached} in {since} tests"

@@ -1,0 +1,55 @@
+"""Metric rows: what a round reports and what a test finds, one measure a row."""
+
+from __future__ import annotations
+
+from fedloom.engine import RoundReport
+from fedloom.evaluation import FewShotScores, Scores
+from fedloom.storage.run_folder import Row
+
+
+def system_row(round_: int, name: str, value: float) -> Row:
+    """A measure of the run itself: bytes, seconds, counts."""
+    return Row(round=round_, client=None, split="system", protocol=None, name=name, value=value)
+
+
+def training_rows(report: RoundReport) -> list[Row]:
+    """What one round of training cost, the method's own figures, how it degenerated, and the mean terms of its loss."""
+    now, seconds = report.round, report.seconds
+    values: dict[str, float] = {
+        "bytes_up": report.bytes_up,
+        "bytes_down": report.bytes_down,
+        "participants": len(report.participants),
+        "steps": report.steps,
+        "samples": report.samples,
+        **{f"samples_held/{group}": held for group, held in report.held.items()},
+        **{f"samples_closing/{group}": held for group, held in report.closing.items()},
+        "seconds_train": seconds.train,
+        "seconds_aggregate": seconds.aggregate,
+        "seconds_move": seconds.move,
+        **report.figures,
+    }
+    values |= {f"degenerate/{f.code}": f.figure for f in report.findings}
+    rows = [system_row(now, name, value) for name, value in values.items()]
+    rows += [
+        Row(round=now, client=None, split="train", protocol=None, name=name, value=value)
+        for name, value in report.terms.items()
+    ]
+    return rows
+
+
+def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> list[Row]:
+    """The scores of one split, then the accuracy of each client that was tested, with each predictor in turn."""
+    split = scores.split
+    rows = [
+        Row(round=round_, client=None, split=split, protocol=protocol, name=name, value=value)
+        for name, value in scores.values().items()
+    ]
+    also = scores.also if isinstance(scores, Scores) else {}
+    by_name = {"accuracy": scores.clients} | {f"accuracy/{name}": other.clients for name, other in also.items()}
+    rows += [
+        Row(round=round_, client=client, split=split, protocol=protocol, name=name, value=tested.accuracy)
+        for name, clients in by_name.items()
+        for client, tested in clients.items()
+        if tested.total
+    ]
+    return rows

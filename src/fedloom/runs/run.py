@@ -1,0 +1,373 @@
+"""One run: config in, result out; resumable at any instant, never trained twice by accident."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.process_settings import own_settings
+from fedloom.data import Scenario, describe_input, describe_scenario
+from fedloom.engine import Engine, Federation, Serial, Worker
+from fedloom.engine.choose import choose
+from fedloom.engine.states import States
+from fedloom.evaluation import Evaluator
+from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.phases import Predictor
+from fedloom.storage import checkpoint as checkpoints
+from fedloom.storage import data_record as dealt
+from fedloom.runs.callbacks import Callback
+from fedloom.storage.checkpoint import Checkpoint
+from fedloom.config.run_config import RunConfig
+from fedloom.storage.data_record import record_of, refuse_other_data
+from fedloom.config.difference import difference
+from fedloom.runs.early_stopping import EarlyStopping
+from fedloom.storage.environment import describe
+from fedloom.storage.compatibility import explained_misfits, take_over
+from fedloom.storage.run_folder import RunFolder
+from fedloom.storage.log import START, Row
+from fedloom.export.run_at_checkpoint import Memory
+from fedloom.results.result import Result
+from fedloom.storage.curves import best_val
+from fedloom.runs.rows import score_rows, system_row, training_rows
+from fedloom.config.setup import Setup
+from fedloom.storage.resources import explained
+from fedloom.runs.summary import degenerate, summarise
+from fedloom.runs.weights import copied
+
+Existing = Literal["refuse", "resume", "fresh"]
+# Makes an engine for a federation, given the server's worker, and whom to tell what happens.
+Elsewhere: TypeAlias = Callable[[Federation, Worker, Callable[[str], None]], Engine]
+
+
+def run(
+    config: RunConfig,
+    *,
+    scenario: Scenario | None = None,
+    out: Path | None = None,
+    existing: Existing = "refuse",
+    callbacks: Sequence[Callback] = (),
+    elsewhere: Elsewhere | None = None,
+) -> Result:
+    """Train and test as `config` says.
+
+    out: the run folder; None keeps nothing on disk. scenario: used instead of the one that the config describes.
+    existing: what to do with a folder that holds an unfinished run of the same config: refuse, resume it, or start
+    afresh. A finished run of the same config is returned as it is, unless "fresh".
+    elsewhere: makes the engine, in place of the config's own.
+
+    Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError`
+    if a client fails.
+    """
+    if out is None:
+        with own_settings():
+            return _Run(config, scenario, None, callbacks, elsewhere).go(None)
+    folder = RunFolder(out)
+    folder.open()
+    try:
+        with explained(out), own_settings():
+            return _in_folder(config, scenario, folder, existing, callbacks, elsewhere)
+    finally:
+        folder.close()
+
+
+def _in_folder(
+    config: RunConfig,
+    scenario: Scenario | None,
+    folder: RunFolder,
+    existing: Existing,
+    callbacks: Sequence[Callback],
+    elsewhere: Elsewhere | None,
+) -> Result:
+    resolved, fresh = config.resolved(), existing == "fresh"
+    before = None if fresh else folder.read_config()
+    if before is not None:
+        if differing := difference(before, resolved):
+            raise RunFolderError(
+                f"{folder.path} holds a run of another config ({differing}); choose another folder with --out, or "
+                "delete this one and run again"
+            )
+        finished = Result.read(folder.path)
+        if finished is not None:
+            return dataclasses.replace(finished, memory=Memory(config, scenario))
+        if existing == "refuse":
+            raise RunFolderError(
+                f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with "
+                "--fresh"
+            )
+    folder.check_files()
+    running = _Run(config, scenario, folder, callbacks, elsewhere)
+    start = None
+    if fresh:
+        folder.clear()  # once nothing speaks against the new run
+    else:
+        start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
+        refuse_other_data(folder, running.data)
+    if before is None:
+        folder.write_config(resolved)
+    folder.write_json("scenario.json", running.described())
+    folder.write_json("env.json", describe())
+    return running.go(start)
+
+
+class _Run:
+    """The pieces of one run, put together."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        given: Scenario | None,
+        folder: RunFolder | None,
+        callbacks: Sequence[Callback],
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        scenario = given or config.scenario.build(config.seed)
+        self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
+        self.elsewhere = elsewhere
+        if config.early_stopping is not None:
+            self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
+        self.memory = Memory(config, given)
+        self.data = record_of(config, scenario) if folder else None
+        data = scenario.train_set
+        # the tasks' weights stay where the nets are now
+        setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
+        self.method, nets, self.streams = setup.method, setup.nets, setup.streams
+        self.worker = setup.worker(config, data)
+        model_findings = setup.findings(config, data)
+        self.federation = Federation(
+            self.method,
+            Serial(self.worker),
+            setup.tasks,
+            scenario,
+            participation=config.participation,
+            states=States(config.engine.state_budget(), folder.states if folder else None),
+            nets=[net.functional for net in nets],
+        )
+        self.findings = {finding.code: finding for finding in [*self.federation.examined, *model_findings]}
+        self.protocol = config.evaluation.protocol
+        self.evaluator = setup.evaluator(config, self.worker, scenario)
+        self._refuse_what_cannot_be_tested()
+        self.rows: list[Row] = []
+        self.best: tuple[int, float] | None = None  # round and validation accuracy, where they select the round
+        self.saved: Path | None = None  # this run's last checkpoint,
+        self.digest, self.saved_round = "", 0  # the sha256 of what it holds, and its round
+        self.warning: str | None = None  # of the engine
+        self.stopped: str | None = None  # why a callback ended the run before its last round
+
+    def go(self, start: Checkpoint | None) -> Result:
+        """All rounds after `start`, then the summary."""
+        if start is not None:
+            take_over(self.federation, start)
+            self.saved, self.digest, self.saved_round = start.path, start.sha256, start.round
+        if self.federation.round < self.config.rounds and self.elsewhere is not None:
+            self.federation.engine = self.elsewhere(self.federation, self.worker, self.note)
+        elif self.federation.round < self.config.rounds:
+            chosen = choose(self.federation, self.worker, self.config.engine, self.note)
+            self.federation.engine, self.warning = chosen.engine, chosen.warning
+        try:
+            with explained_misfits(start):
+                return self._go(start)
+        finally:
+            self.federation.engine.close()
+            self.federation.engine = Serial(self.worker)  # an engine may refer to the federation: nets go with the run
+            self.federation.states.close()
+
+    def _go(self, start: Checkpoint | None) -> Result:
+        first = self.federation.round + 1
+        if self.folder:
+            self.rows = self.folder.log.cut(start.metrics if start else START)
+        self._improves(self.rows)
+        for callback in self.callbacks:
+            if first > 1:
+                self.stopped = callback.on_resume(self.config, self.rows) or self.stopped
+            callback.on_start(self.config, first)
+            notes = [self.warning, *self.scenario.notes, *(finding.message for finding in self.findings.values())]
+            for text in filter(None, notes):
+                callback.on_note(self.config, text)
+        written, weights = time.monotonic(), functools.partial(copied, self.federation)
+        while self.federation.round < self.config.rounds and self.stopped is None:
+            rows = self._round()
+            self._keep(rows)
+            kept = self._improves(rows) or self.federation.round == self.config.rounds
+            if self.folder and (kept or time.monotonic() - written >= self.config.checkpoint.seconds):
+                rows.append(self._save(self.folder))
+                self._keep(rows[-1:])
+                written = time.monotonic()
+            elif not self.folder and kept and self.config.engine.state_budget() is None:
+                self._remember()
+            for callback in self.callbacks:
+                callback.on_weights(self.config, self.federation.round, weights)
+                self.stopped = callback.on_round(self.config, self.federation.round, rows) or self.stopped
+        if self.federation.round < self.config.rounds:
+            self._stop()
+        return self._finish()
+
+    def _stop(self) -> None:
+        """Make the present round the last one: it is tested and saved, as a last one always is."""
+        now = self.federation.round
+        if self.method.closing() is not None:
+            raise ConfigError(
+                f"stopped after round {now} ({self.stopped}), but {self.config.method} trains once more after its last "
+                "round: it cannot be stopped early"
+            )
+        if not any(row["round"] == now and row["split"] == "test" for row in self.rows):
+            rows = self._tests(now)
+            self._improves(rows)
+            self._keep(rows)
+        if self.folder and self.saved_round < now:
+            self._keep([self._save(self.folder)])
+        elif not self.folder and self.config.engine.state_budget() is None:
+            self._remember()
+
+    def _keep(self, rows: list[Row]) -> None:
+        self.rows += rows
+        if self.folder:
+            self.folder.log.append(rows)
+
+    def _round(self) -> list[Row]:
+        """One round and, when due, its evaluation; the rows they give."""
+        began = time.perf_counter()
+        report = self.federation.step()
+        trained = time.perf_counter()
+        self._tell(report.findings)
+        rows = training_rows(report)
+        now, every = report.round, self.config.evaluation.every
+        if now % every == 0 or now == self.config.rounds:
+            rows += self._tests(now)
+        ended = time.perf_counter()
+        rows += [
+            system_row(now, "seconds_evaluate", ended - trained),
+            system_row(now, "seconds_total", ended - began),
+        ]
+        return rows
+
+    def _tests(self, now: int) -> list[Row]:
+        """The rows of the tests on all splits."""
+        return [row for split in self.evaluator.splits for row in self._tested(now, split)]
+
+    def _tested(self, now: int, split: str) -> list[Row]:
+        """The rows of one split's test: on the engine where it is the clients' own, else here.
+
+        Nets that draw random numbers in evaluation mode draw the round's own, whatever the process has drawn before.
+        """
+        with self.streams.isolated("test", now, device=self.worker.device):
+            return self._rows_of_test(now, split)
+
+    def _rows_of_test(self, now: int, split: str) -> list[Row]:
+        if not isinstance(self.evaluator, Evaluator) or not self.evaluator.away(split):
+            return score_rows(now, self.evaluator.scores(split, self._predictors(now)), self.protocol)
+        found = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda done: done.client)
+        results = {name: {done.client: done.tested[name] for done in found} for name in self.evaluator.names}
+        rows = score_rows(now, self.evaluator.of_clients(split, results), self.protocol)
+        adapted = sum(done.samples for done in found)
+        return [*rows, system_row(now, "samples_adapted", adapted)] if adapted else rows
+
+    def _predictors(self, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
+        """The server's predictors, or those of all clients one by one, sampled or not."""
+        federation = self.federation
+        if self.evaluator.kind == "global":
+            yield -1, self.method.predictors(federation.server, None, federation.server_context())
+            return
+        for client in range(self.scenario.clients):
+            state = federation.state_of(federation.client_context(client, round_))
+            yield client, self.method.predictors(federation.server, state, federation.server_context(client))
+
+    def _improves(self, rows: Sequence[Row]) -> bool:
+        """Whether `rows` have the best validation accuracy so far, and that selects the round."""
+        found = best_val(rows) if self.config.evaluation.select == "best_val" else None
+        if found is None or (self.best is not None and found[1] <= self.best[1]):
+            return False
+        self.best = found
+        return True
+
+    def _remember(self) -> None:
+        """Keep the weights of this round, and of the best one, for `Result.model`."""
+        federation, weights = self.federation, self.memory.weights
+        best = None if self.best is None else self.best[0]
+        for round_ in weights.keys() - {best}:
+            del weights[round_]
+        weights[federation.round] = Checkpoint(federation.round, federation.server, dict(federation.states))
+
+    def described(self) -> dict[str, Any]:
+        """What scenario.json holds: who holds what, and how samples must look."""
+        described = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+        return described if self.data is None else described | {dealt.KEY: self.data}
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        """Note each finding once."""
+        for finding in findings:
+            if finding.code not in self.findings:
+                self.findings[finding.code] = finding
+                self.note(finding.message)
+
+    def note(self, text: str) -> None:
+        """Tell whoever watches."""
+        for callback in self.callbacks:
+            callback.on_note(self.config, text)
+
+    def _save(self, folder: RunFolder) -> Row:
+        """Write a checkpoint; the row that says what it cost, which is not among those that it counts."""
+        began, federation = time.perf_counter(), self.federation
+        state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flushed())
+        saved = checkpoints.save(
+            folder.checkpoints,
+            state,
+            self.config.fingerprint(),
+            self.config.checkpoint.keep,
+            last=self.saved,
+            changed=federation.states.changed,
+            spare=None if self.best is None else self.best[0],
+            history=self.elsewhere is not None,
+        )
+        federation.states.changed.clear()
+        self.saved, self.digest, self.saved_round = saved.path, saved.sha256, federation.round
+        return system_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
+
+    def _finish(self) -> Result:
+        config, last = self.config, self.federation.round
+        numbers = summarise(config, self.federation, self.worker, self.rows) | {
+            "stopped": {"round": last, "reason": self.stopped} if last < config.rounds else None,
+            "degenerate": degenerate(self.rows, self.findings),
+            "fingerprint": config.fingerprint(),
+            "checkpoint_sha256": self.digest or None,
+            "run_dir": str(self.folder.path) if self.folder else None,
+        }
+        if self.folder:
+            self.folder.write_parquet(self.rows)
+            self.folder.write_summary(numbers)
+        path = self.folder.path if self.folder else None
+        result = Result(numbers, self.rows, config.resolved(), self.described(), path, memory=self.memory)
+        self._end(result)
+        return result
+
+    def _end(self, result: Result) -> None:
+        """Tell all callbacks, whatever one of them raises: the run is stored, so no resume would tell them again."""
+        errors = []
+        for callback in self.callbacks:
+            try:
+                callback.on_end(self.config, result)
+            except Exception as error:
+                errors.append(error)
+        if len(errors) > 1:
+            errors[0].add_note(f"{len(errors) - 1} more of the callbacks failed: {'; '.join(map(repr, errors[1:]))}")
+        if errors:
+            raise errors[0]
+
+    def _refuse_what_cannot_be_tested(self) -> None:
+        """Ask once before training whether the method offers the model that the protocol tests, and whether there is
+        what the round is selected by."""
+        _, offered = next(self._predictors(0))
+        self.evaluator.check(offered)
+        share = self.config.scenario.val_key
+        if self.config.evaluation.select == "best_val" and "val" not in self.evaluator.splits:
+            raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {share} above 0")
+        if self.config.early_stopping is not None and "val" not in self.evaluator.splits:
+            raise ConfigError(f"early_stopping: there is no validation data; set {share} above 0, or leave it out")
+        if self.config.early_stopping is not None and self.method.closing() is not None:
+            raise ConfigError(
+                f"early_stopping: {self.config.method} trains once more after its last round; leave it out"
+            )

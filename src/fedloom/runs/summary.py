@@ -1,0 +1,103 @@
+"""The summary of a finished run: the numbers that summary.json holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedloom.engine import Federation, Worker
+from fedloom.engine.choose import engine_name
+from fedloom.engine.flops import flops_of
+from fedloom.methods.contract.contexts import Finding
+from fedloom.config.run_config import RunConfig
+from fedloom.storage.environment import peak_memory_mb
+from fedloom.storage.run_folder import Row
+from fedloom.storage.curves import accuracies, at_selected, curve, total
+from fedloom.storage.run_data import SECONDS
+
+
+def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
+    """What was run, how well it did, what it cost, the method's own figures and what ran it."""
+    return {
+        **_setting(config, federation),
+        **_scores(config, rows),
+        **_costs(federation, worker, rows),
+        "figures": dict(federation.method.figures(federation.server, federation.server_context())),
+        **_attack(config, federation, rows),
+        "engine": engine_name(federation.engine, config.engine),
+        "engine_reason": federation.engine.reason,
+    }
+
+
+def degenerate(rows: Sequence[Row], findings: Mapping[str, Finding]) -> list[str]:
+    """How the method degenerated: the messages of `findings` (by code), and codes alone of findings before a resume."""
+    codes = {r["name"].partition("/")[2] for r in rows if r["name"].startswith("degenerate/")}
+    codes |= findings.keys()
+    return [findings[c].message if c in findings else c for c in sorted(codes)]
+
+
+def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:
+    return {
+        "method": config.method,
+        "preset": config.preset,
+        "model": config.model_name(),
+        "source": federation.scenario.name,
+        "seed": config.seed,
+        "rounds": federation.round,
+        "clients": federation.scenario.clients,
+        "protocol": config.evaluation.protocol,
+        "select": config.evaluation.select,
+    }
+
+
+def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
+    by = accuracies(rows, config.evaluation.last_k)
+    _, losses = curve(rows, "loss", "test")
+    return {
+        "accuracy": by[config.evaluation.select],
+        "last_accuracy": by["last"],
+        "best_val_accuracy": by["best_val"],
+        "best_test_accuracy": by["best_test"],
+        "mean_last_k_accuracy": by["mean_last_k"],
+        "test_loss": losses[-1] if math.isfinite(losses[-1]) else None,
+    }
+
+
+def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> dict[str, Any]:
+    """How clients misbehaved and what came of it; nothing where nobody did. success: None if one run cannot show it."""
+    scenario, evaluation = federation.scenario, config.evaluation
+    if scenario.attack is None or not scenario.bad:
+        return {}
+    found = {
+        key: at_selected(rows, name, evaluation.select, evaluation.last_k)
+        for key, name in (("success", "attack_success"), ("honest_accuracy", "accuracy_honest"))
+    }
+    attack = scenario.attack
+    return {"attack": {"name": attack.kind, **attack.model_dump(), "clients": list(scenario.bad), **found}}
+
+
+def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
+    seconds = {name: round(total(rows, f"seconds_{name}"), 3) for name in SECONDS}
+    seconds["total"] = round(seconds["total"] + seconds["checkpoint"], 3)
+    return {
+        "bytes_up": int(total(rows, "bytes_up")),
+        "bytes_down": int(total(rows, "bytes_down")),
+        "samples": int(total(rows, "samples")),
+        "flops": flops_of(
+            federation,
+            worker,
+            _by_group(rows, "samples_held/"),
+            _by_group(rows, "samples_closing/"),
+            total(rows, "samples_adapted"),
+        ),
+        "samples_per_second": round(total(rows, "samples") / max(seconds["train"], 1e-9), 1),
+        "seconds": seconds,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+
+
+def _by_group(rows: Sequence[Row], prefix: str) -> dict[int, float]:
+    """Training samples of all participants of all rounds, by group of architectures."""
+    names = dict.fromkeys(row["name"] for row in rows if row["name"].startswith(prefix))
+    return {int(name.removeprefix(prefix)): total(rows, name) for name in names}

@@ -1,0 +1,227 @@
+"""Checkpoints: a federation between two rounds, on disk, in folders that are complete or absent.
+
+checkpoint/round-000012/: meta.json (format, version, fingerprint, round, checksums), server.safetensors, and the client
+states (`packs.py`). Equal federations have the same sha256, whenever checkpoints were written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom._version import __version__
+from fedloom.core.errors import CheckpointError
+from fedloom.core.files import json_text, parse_json, write_atomic
+from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
+from fedloom.storage import state_archive as packs
+from fedloom.storage.log import START, Log, Position
+
+_FORMAT = 2
+_SERVER = "server.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is needed to go on: finished rounds, the server's state and the clients' states, and how far the metrics had
+    come. `path` and `sha256` (of what it holds) if it is on disk."""
+
+    round: int
+    server: Record
+    states: Mapping[int, Record]
+    metrics: Position = START
+    path: Path | None = None
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint on disk: its folder, and the sha256 of what it holds: round, config, server and clients."""
+
+    path: Path
+    sha256: str
+
+
+def save(
+    folder: Path,
+    checkpoint: Checkpoint,
+    fingerprint: str,
+    keep: int,
+    *,
+    last: Path | None = None,
+    changed: Collection[int] = (),
+    spare: int | None = None,
+    history: bool = False,
+) -> Saved:
+    """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `spare`.
+
+    history: also keep older ones, ever fewer the older they are (`spaced`), so that a run can be taken back.
+
+    last: the checkpoint of this run that was saved or loaded before; states of clients that are not among those
+    `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
+    """
+    final = _folder_of(folder, checkpoint.round)
+    partial = folder / f".{final.name}.partial"
+    for left in folder.glob(".round-*.partial"):
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        server = to_bytes(checkpoint.server)
+        write_atomic(partial / _SERVER, server)
+        index = packs.write(partial, checkpoint.round, checkpoint.states, changed, last)
+        held = {
+            "format": _FORMAT,
+            "version": __version__,
+            "fingerprint": fingerprint,
+            "round": checkpoint.round,
+            "server": hashlib.sha256(server).hexdigest(),
+            "clients": packs.content(index),
+        }
+        sha256 = _digest(held)
+        meta = held | {
+            "sha256": sha256,
+            "metrics": checkpoint.metrics._asdict(),
+            "index": _file_digest(partial / packs.INDEX),
+        }
+        write_atomic(partial / "meta.json", json_text(meta | {"meta": _digest(meta)}, indent=1, sort_keys=True))
+        _sync_folder(partial)
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _sync_folder(folder)
+    for old in _finished(folder)[:-keep]:
+        if spare is not None and old == _folder_of(folder, spare):
+            continue
+        if not history or not spaced(_round_of(old), checkpoint.round):
+            shutil.rmtree(old, ignore_errors=True)
+    return Saved(final, sha256)
+
+
+def spaced(round_: int, newest: int) -> bool:
+    """Whether the checkpoint of a round is kept for a run that may be taken back: those of the rounds that a power of
+    two divides, up to twice that power ago. So about 2 log2(rounds) stay.
+
+        >>> [round_ for round_ in range(1, 33) if spaced(round_, newest=33)]
+        [16, 24, 28, 30, 31, 32]
+    """
+    return newest - round_ <= 2 * (round_ & -round_)
+
+
+def rounds_at_hand(folder: Path) -> dict[int, Path]:
+    """The checkpoints of a run by round, ascending."""
+    return {_round_of(path): path for path in _finished(folder) if path.is_dir() and not path.is_symlink()}
+
+
+def load_latest(
+    folder: Path, fingerprint: str, warn: Callable[[str], None], log: Log | None = None
+) -> Checkpoint | None:
+    """The newest checkpoint that can be used, or None if there is none at all. One that is damaged, or whose metrics
+    are no longer in the `log`, is reported through `warn` and the one before it is taken.
+
+    Raises `CheckpointError` for a checkpoint of another config, format or version, and if none can be used.
+    """
+    unusable: list[tuple[str, str]] = []
+    for path in reversed(_finished(folder)):
+        try:
+            found = _load(path, fingerprint)
+            if log is None or log.holds(found.metrics):
+                break
+            unusable.append((path.name, f"does not fit {log.path.name}, of which rows were lost or changed"))
+        except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+            unusable.append((path.name, f"is damaged ({error})"))
+    else:
+        if unusable:
+            name, why = unusable[0]
+            raise CheckpointError(
+                f"{folder}: none of {len(unusable)} checkpoints can be used ({name} {why}); put the files back, or "
+                "delete the run folder and run again"
+            )
+        return None
+    for name, why in unusable:
+        warn(f"checkpoint {name} {why}; falling back to the one before it")
+    return found
+
+
+def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
+    """The checkpoint of one round, or None if there is none.
+
+    Raises `CheckpointError` if it is damaged, or of another config, format or version.
+    """
+    path = _folder_of(folder, round_)
+    if not path.is_dir():
+        return None
+    try:
+        return _load(path, fingerprint)
+    except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
+
+
+def _load(path: Path, fingerprint: str) -> Checkpoint:
+    meta = _meta(path)
+    if meta["format"] != _FORMAT or meta["version"] != __version__:
+        raise CheckpointError(
+            f"{path}: written by fedloom {meta['version']} (format {meta['format']}), this is {__version__} (format "
+            f"{_FORMAT}); go on with that version, or delete the run folder and run again"
+        )
+    if meta["fingerprint"] != fingerprint:
+        raise CheckpointError(
+            f"{path}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
+            "folder with --out, or delete the run folder and run again"
+        )
+    if meta.pop("meta") != _digest(meta):
+        raise ValueError("meta.json does not match its checksum")
+    metrics = Position(**meta["metrics"])
+    if not (type(meta["round"]) is int and meta["round"] >= 0 and type(metrics.size) is int and metrics.size >= 0):
+        raise ValueError("meta.json: need whole numbers for the round and the size of the metrics")
+    if _folder_of(path.parent, meta["round"]) != path:
+        raise ValueError(f"meta.json is of round {meta['round']}")
+    for name, digest in ((_SERVER, meta["server"]), (packs.INDEX, meta["index"])):
+        if _file_digest(path / name) != digest:
+            raise ValueError(f"{name} does not match its checksum")
+    states = packs.Stored(path, packs.read_index(path))
+    states.verify()
+    server = from_bytes((path / _SERVER).read_bytes())
+    return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    meta = parse_json((path / "meta.json").read_text(encoding="utf-8"))
+    if not isinstance(meta, dict):
+        raise ValueError("meta.json holds no object")
+    return meta
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json_text(values, sort_keys=True).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _folder_of(folder: Path, round_: int) -> Path:
+    return folder / f"round-{round_:06d}"
+
+
+def _finished(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
+    return [path for path in found if path.name.removeprefix("round-").isdecimal()]
+
+
+def _round_of(path: Path) -> int:
+    return int(path.name.removeprefix("round-"))
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,60 @@
+"""The contents of a finished run folder as plain data. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from fedloom.core.errors import RunFolderError
+from fedloom.storage.curves import curve, total
+from fedloom.storage.run_folder import Row, RunFolder
+
+SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunData:
+    """A finished run as plain data.
+
+    numbers: the contents of summary.json. rows: all measures of metrics.jsonl. config, scenario: the contents of
+    config.yaml and scenario.json. folder: the run folder, None if the run was not kept on disk. cell: the names of the
+    setting and the row in the study that the run belongs to.
+    """
+
+    numbers: dict[str, Any]
+    rows: list[Row]
+    config: dict[str, Any]
+    scenario: dict[str, Any]
+    folder: Path | None = None
+    cell: tuple[str, str] | None = field(default=None, compare=False)
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """The result in a run folder; None if the run there has not finished.
+
+        Raises `RunFolderError` if a file of it is damaged, or was changed after the run.
+        """
+        folder = RunFolder(path)
+        numbers, config = folder.read_summary(), folder.read_config()
+        if numbers is None or config is None:
+            return None
+        rows = folder.log.rows()
+        if not _follows(numbers, rows):
+            raise RunFolderError(
+                f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; delete the run folder "
+                "and run again"
+            )
+        return cls(numbers, rows, config, folder.read_scenario(), path)
+
+    def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
+        """Rounds and values of one measure of the whole run."""
+        return curve(self.rows, name, split)
+
+
+def _follows(numbers: Mapping[str, Any], rows: Sequence[Row]) -> bool:
+    """Whether a summary's accuracies and bytes are those of the rows."""
+    _, test = curve(rows, "accuracy", "test")
+    sent = all(abs(total(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
+    return bool(test) and sent and (numbers["last_accuracy"], numbers["best_test_accuracy"]) == (test[-1], max(test))

@@ -1,0 +1,129 @@
+"""Finished runs out of folders: of runs, of comparisons, of anything that has such folders somewhere below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.results.result import Result
+from fedloom.results.versions import refuse_mixed_results, version_of
+from fedloom.storage.run_folder import RunFolder
+
+_OF_A_RUN = ("config.yaml", "summary.json")
+_BELOW_A_RUN = ("checkpoint",)
+_BELOW_A_STUDY = ("trials",)
+_OF_A_STUDY = "study.yaml"
+_OTHER = "no run in it"
+
+
+@dataclass(slots=True)
+class Found:
+    """Finished runs, and folders that are left out, each with the reason."""
+
+    results: list[Result] = field(default_factory=list)
+    left_out: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def collect(folders: Sequence[Path], allow_mixed: bool = False) -> Found:
+    """All finished runs in and below `folders`, each once, in the order of their paths.
+
+    Left out are runs that have not finished or cannot be read, folders without any run, trials of a study's tuning,
+    and, unless `allow_mixed`, runs in a study's folder whose config is none of the study's; links to folders are not
+    followed. Raises `ConfigError` for what is no folder, if no run is left, and, unless `allow_mixed`, for runs of
+    different versions of fedloom.
+    """
+    found, seen = Found(), set[Path]()
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder; give run folders such as runs/{'{name}'}")
+        if not _search(folder, found, seen):
+            found.left_out.append((folder, _OTHER))
+    if not allow_mixed:
+        _as_cells(found)
+        refuse_mixed_results(found.results)
+    if not found.results:
+        why = "; ".join(f"{path}: {reason}" for path, reason in found.left_out[:3])
+        more = f"; and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
+        raise ConfigError(f"no finished run there: {why}{more}")
+    return found
+
+
+def studies_of(results: Sequence[Result]) -> list[Path]:
+    """The folders of the studies that runs lie in, each once."""
+    folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
+    return [folder for folder in folders if (folder / _OF_A_STUDY).exists()]
+
+
+def _search(folder: Path, found: Found, seen: set[Path]) -> bool:
+    """Look at a folder and below it, once; whether there is a run, of whatever kind."""
+    if folder.resolve() in seen:
+        return True
+    seen.add(folder.resolve())
+    is_run = any((folder / name).exists() for name in _OF_A_RUN)
+    try:
+        below = _BELOW_A_RUN if is_run else _BELOW_A_STUDY if (folder / _OF_A_STUDY).exists() else ()
+        inner = sorted(path for path in folder.iterdir() if _is_searched(path, below))
+    except OSError as error:
+        found.left_out.append((folder, f"cannot be read ({error.strerror})"))
+        return True
+    if is_run:
+        _read(folder, found)
+    without = [path for path in inner if not _search(path, found, seen)]
+    anything = is_run or len(without) < len(inner)
+    if anything and not is_run:
+        found.left_out += [(path, _OTHER) for path in without]
+    return anything
+
+
+def _is_searched(path: Path, left_out: Sequence[str]) -> bool:
+    hidden = path.name.startswith(".") or path.name in left_out
+    return path.is_dir() and not path.is_symlink() and not hidden
+
+
+def _as_cells(found: Found) -> None:
+    """Give the runs of a study's folder its names and its order; leave out those that are none of its cells, as the
+    present code understands it."""
+    studies = studies_of(found.results)
+    if not studies:
+        return
+    from fedloom.studies.workers import rows_of  # brings torch
+
+    known = {folder: rows_of(folder) or {} for folder in studies}
+    kept: dict[Path | None, list[Result]] = {}
+    for result in found.results:
+        folder = None if result.folder is None else result.folder.parent
+        rows = None if folder is None else known.get(folder)
+        row = None if rows is None else rows.get(result.numbers.get("fingerprint", ""))
+        if rows is None or row is not None:
+            kept.setdefault(folder, []).append(replace(result, cell=row))
+        elif result.folder is not None:
+            found.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))
+    for folder, rows in known.items():
+        at = {fingerprint: position for position, fingerprint in enumerate(rows)}
+        kept.get(folder, []).sort(key=lambda result: at[result.numbers["fingerprint"]])
+    found.results[:] = [result for results in kept.values() for result in results]
+
+
+def _read(folder: Path, found: Found) -> None:
+    """Take a run folder in, or say why not."""
+    try:
+        result = Result.read(folder)
+        if result is not None:
+            version_of(folder)  # by which results are joined
+            found.results.append(result)
+        else:
+            found.left_out.append((folder, _unfinished(RunFolder(folder))))
+    except RunFolderError as error:
+        found.left_out.append((folder, f"damaged: {error}"))
+
+
+def _unfinished(folder: RunFolder) -> str:
+    config = folder.read_config()
+    if config is None:
+        return "damaged: config.yaml is missing"
+    if "scenario" not in config:
+        return "its config.yaml is not of a run"
+    last = max((row["round"] for row in folder.log.rows()), default=0)
+    return f"unfinished, {last} of {config.get('rounds')} rounds"

@@ -1,0 +1,55 @@
+"""Cells of a study as tasks of Ray: it says where and when, the folder, which all nodes share, says what is done."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedloom.core.errors import RunFolderError
+from fedloom.engine.ray.cluster import Cluster, Lost, Ref
+from fedloom.studies.compare import Event, Listener
+from fedloom.studies.plan import Cell
+from fedloom.studies.study_folder import STUDY
+from fedloom.studies.tuning import trials_of
+
+if TYPE_CHECKING:
+    from fedloom.studies.workers import Shift
+
+
+def on_ray(cluster: Cluster, shift: Shift, listener: Listener) -> None:
+    """Every job of a shift as a task; cells wait for their trials. The news of a job come when it has ended.
+
+    Raises `RunFolderError` if a node does not see the folder.
+    """
+    shared, tasks = cluster.put(shift), dict[str, Ref]()
+
+    def calls() -> Iterator[tuple[int, Ref]]:
+        for position, job in enumerate(shift.jobs):
+            trials = trials_of(shift.study, job) if isinstance(job, Cell) else []
+            first = [tasks[trial.folder] for trial in trials]
+            tasks[job.folder] = cluster.call(_work, shared, Path.cwd(), position, *first)
+            yield position, tasks[job.folder]
+
+    for position, news in cluster.ended(calls()):
+        if isinstance(news, Lost):
+            folder = shift.jobs[position].folder
+            listener(Event(position, 0, note=f"{folder} is left: {news.why}; the same command goes on with it"))
+        else:
+            for event in news:
+                listener(event)
+
+
+def _work(shift: Shift, here: Path, position: int, *trials: Any) -> list[Event]:
+    """In a worker of Ray: one job, in the folder `here`; the news of it."""
+    if not (here / shift.place.path / STUDY).exists():
+        raise RunFolderError(
+            f"node {socket.gethostname()} does not see {here / shift.place.path}; all nodes must share the folder of a "
+            "study, and have it at the same place"
+        )
+    os.chdir(here)
+    news: list[Event] = []
+    shift.work(news.append, [position])
+    return news

@@ -1,0 +1,300 @@
+"""What a study runs: one YAML with settings, methods, seeds and lists, and the cells that it makes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
+
+from fedloom.config.bounds import MOST_TRIES, refuse_many
+from fedloom.config.execution_keys import changes_numbers
+from fedloom.config.explain import explained
+from fedloom.config.grid import Point, points
+from fedloom.config.ready import find_config
+from fedloom.config.run_config import RunConfig, load
+from fedloom.config.sections import Section
+from fedloom.core.errors import ConfigError, nearest, shown
+from fedloom.core.safe_yaml import read_yaml
+from fedloom.results.table import flat
+from fedloom.studies.compare import folder_name
+from fedloom.studies.search_space import Space, check_tries, once, plain_space, read_space, tried_in
+
+OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # others are of a config
+_MOST_SEEDS = 10_000  # a higher count is a seed, by a slip of the pen
+_OF_CELLS = ("seed", "method", "preset")
+
+
+class StudyKeys(Section):
+    """What a study file has beside the keys of a config, which all cells share.
+
+    `config`: a YAML config, or the name of a ready one, under the file's own keys. `settings`: named blocks of keys,
+    each with a `config` of its own if it likes, and with `without`, labels of methods that it leaves out; a list takes
+    names of ready configs. `methods`: names, or labels with
+    keys (`method`, `preset`, options) on top. `seeds`: seeds, or how many from `seed` on. `tune`: keys with the values
+    that every method tries, or with a range, of which every method tries `tries` points; `trials`: keys for these
+    trials alone.
+    """
+
+    config: str | None = None
+    settings: dict[str, dict[str, Any]] = Field(default={"": {}})
+    methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    seeds: int | tuple[int, ...] | None = None
+    tune: Space = Field(default_factory=dict)
+    tries: int | None = Field(None, ge=1, le=MOST_TRIES)
+    trials: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _settings(cls, given: Any) -> Any:
+        if isinstance(given, list):
+            return {str(name): {"config": name} for name in once("settings", given)}
+        return {key: {} if keys is None else keys for key, keys in given.items()} if _named(given) else given
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _methods(cls, given: Any) -> Any:
+        if isinstance(given, list):
+            return {str(name): {} for name in once("methods", given)}
+        return {key: {} if keys is None else keys for key, keys in given.items()} if _named(given) else given
+
+    @field_validator("seeds", mode="wrap")
+    @classmethod
+    def _seeds(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            seeds = read(given)
+        except ValidationError:
+            seeds = ()
+        if seeds == () or (isinstance(seeds, int) and seeds < 1):
+            raise ConfigError(f"seeds = {shown(given)}: need seeds, or how many")
+        if isinstance(seeds, int) and seeds > _MOST_SEEDS:
+            raise ConfigError(f"seeds = {seeds}: more than {_MOST_SEEDS:,}; this one seed is written seeds: [{seeds}]")
+        return seeds
+
+    @field_validator("tune", mode="before")
+    @classmethod
+    def _tune(cls, given: Any) -> Any:
+        return read_space(given) if _named(given) else given
+
+    @model_validator(mode="after")
+    def _tries(self) -> StudyKeys:
+        check_tries(self.tune, self.tries)
+        if self.trials and not self.tune:
+            raise ConfigError(f"trials = {shown(self.trials)}: nothing is tuned; give tune, or leave trials out")
+        fixed = dict(flat(self.trials))
+        for key in self.tune:
+            if key in _OF_CELLS:
+                raise ConfigError(f"tune.{key}: every cell has a {key} of its own; tune other keys, as optimizer.lr")
+            if any(one == key or one.startswith(f"{key}.") for one in fixed):
+                raise ConfigError(
+                    f"trials: {key} is tuned, so every trial has a value of its own; leave it out of trials"
+                )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a study, and what it is called in it. `values`: its plain config, before any tuning."""
+
+    setting: str
+    method: str  # the label of its row
+    point: str  # listed values that it takes, "alpha=0.1"
+    values: dict[str, Any] = field(repr=False)
+    config: RunConfig = field(repr=False)
+
+    @property
+    def group(self) -> str:
+        """Its name without the seed."""
+        return "/".join(filter(None, (self.setting, self.method, self.point)))
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """Its setting, and its row there: method and listed values."""
+        return self.setting, "/".join(filter(None, (self.method, self.point)))
+
+    @property
+    def name(self) -> str:
+        """What it is called: setting/method/listed values/seed."""
+        return f"{self.group}/seed{self.config.seed}"
+
+    @property
+    def folder(self) -> str:
+        """Name of its run folder. Cells of the same config share it."""
+        return folder_name(self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A parsed study. `values`: all that it says, the configs that it names included. `tried`: the sets of values that
+    every method tries before its cells; none if nothing is tuned. `trials`: keys for these trials alone."""
+
+    values: dict[str, Any]
+    cells: list[Cell]
+    tried: list[dict[str, Any]]
+    trials: dict[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """Hash (16 hex digits) of everything in the study that can change a number."""
+        return hashlib.sha256(json.dumps(relevant(self.values), sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    def holds(self, other: Study) -> bool:
+        """Whether all cells of another study are cells of this one, tuned in the same way."""
+        same = (self.tried, self.trials) == (other.tried, other.trials)
+        if self.tried and "seed" not in self.trials:  # trials have the first seed, which must stay the first
+            mine = self._first
+            same = same and all(mine.get(group) == folder for group, folder in other._first.items())
+        return same and {cell.folder for cell in other.cells} <= {cell.folder for cell in self.cells}
+
+    @property
+    def _first(self) -> dict[str, str]:
+        """The folder of the first cell of each group."""
+        return {cell.group: cell.folder for cell in reversed(self.cells)}
+
+    def chosen(self, patterns: Sequence[str] = ()) -> list[Cell]:
+        """The cells whose names fit one of `patterns` (`*` and `?` as in a shell); all if there are none.
+
+        Raises `ConfigError` for a pattern that no cell fits.
+        """
+        for pattern in patterns:
+            if not any(_fits(cell, pattern) for cell in self.cells):
+                names = {name for cell in self.cells for name in (cell.setting, cell.method, cell.point) if name}
+                hint = nearest(next((one for one in pattern.split("/") if one not in names), ""), names)
+                like = shown(self.cells[0].name)
+                raise ConfigError(f"--only {shown(pattern)} fits no cell of the study (such as {like}): {hint}")
+        return [cell for cell in self.cells if not patterns or any(_fits(cell, one) for one in patterns)]
+
+
+def read_study(path: Path, overrides: Sequence[str] = ()) -> Study:
+    """The study of a YAML file, with `key=value` words on top. Raises `ConfigError` for what cannot be read or run."""
+    if not path.is_file() and (found := find_config(path)) != path:
+        path = found
+    elif not isinstance(read_yaml(path), dict):
+        raise ConfigError(f"{path}: a study is a mapping of keys to values")
+    values = load(path, overrides)
+    if not values.get("methods", True):  # in the folder of a study without the key it is empty
+        raise ConfigError(f"methods = {values['methods']!r}: need one; leave methods out for the config's own")
+    return parse_study(values, path.parent)
+
+
+def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
+    """A study from plain values; configs that it names are looked for beside `beside`, then among the ready ones.
+
+    Raises `ConfigError` for the first thing that is wrong, in any cell.
+    """
+    try:
+        keys = StudyKeys(**{key: value for key, value in values.items() if key in OF_STUDIES})
+    except ValidationError as error:
+        raise explained(error, "", StudyKeys) from None
+    shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
+    settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
+    cells: list[Cell] = []
+    for name, block in settings.items():
+        cells += _cells(keys, name, block)
+        refuse_many("the settings, methods, listed values and seeds", [len(cells)])
+    if not cells:
+        left = "no cell is left; need a setting that does not leave out all methods"
+        raise ConfigError(f"settings = {shown(list(settings))}: {left}")
+    _refuse_namesakes(cells)
+    told: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
+    told |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
+    told |= {"tune": plain_space(keys.tune)} if keys.tune else {}
+    told |= {"tries": keys.tries} if keys.tries is not None else {}
+    told |= {"trials": dict(keys.trials)} if keys.trials else {}
+    tried = tried_in(keys.tune, keys.tries)
+    refuse_many("the trials of tuning", [len({cell.group for cell in cells}), len(tried)])
+    return Study(told, cells, tried, keys.trials)
+
+
+def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a study says, without the keys that change no number."""
+    blocks = {
+        kind: {
+            name: {key: value for key, value in block.items() if changes_numbers(key)}
+            for name, block in values.get(kind, {}).items()
+        }
+        for kind in ("settings", "methods")
+    }
+    return {**values, **blocks}
+
+
+def laid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `values`, sections joined key by key. A section that is a word is its `name`."""
+    joined = dict(values)
+    for key, value in over.items():
+        there = joined.get(key)
+        if isinstance(value, Mapping) and isinstance(there, str) and "name" not in value:
+            there = {"name": there}
+        joined[key] = laid(there, value) if isinstance(value, Mapping) and isinstance(there, Mapping) else value
+    return joined
+
+
+def at(key: str, value: Any) -> dict[str, Any]:
+    """A value at a key with dots, as nested sections."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any], beside: Path) -> dict[str, Any]:
+    """All keys of a setting: of the config that it names, those that all cells share, its own."""
+    own = {key: value for key, value in block.items() if key != "config"}
+    named = block.get("config", keys.config)
+    if named is None:
+        return laid(shared, own)
+    if not isinstance(named, str):
+        raise ConfigError(f"config = {shown(named)}: need a YAML file, or the name of a ready config")
+    path = beside / named
+    return laid(laid(load(path if path.is_file() else find_config(Path(named))), shared), own)
+
+
+def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
+    made = []
+    seeds = keys.seeds if keys.seeds is None or isinstance(keys.seeds, int) else list(keys.seeds)
+    left_out, known = block.get("without", []), list(keys.methods)
+    if not isinstance(left_out, list) or not all(label in known for label in left_out):
+        raise ConfigError(f"without = {shown(left_out)}: need a list of methods of the study")
+    plain = {key: value for key, value in block.items() if key != "without"}
+    for label, own in (keys.methods or {"": {}}).items():
+        if label in left_out:
+            continue
+        if label and isinstance(own.get("method"), list):
+            listed = shown(own["method"])
+            raise ConfigError(f"methods.{label}.method = {listed}: a label is of one; give each a label of its own")
+        values = laid(plain, own)
+        method = own.get("method", label) if label else values.get("method", "fedavg")
+        methods = None if isinstance(method, list) else [method]
+        for point in points({**values, "method": method}, methods, seeds):
+            made.append(Cell(name, label or point.config.method, _told(point), point.values, point.config))
+    return made
+
+
+def _refuse_namesakes(cells: Sequence[Cell]) -> None:
+    """Raises `ConfigError` where cells of different configs have one name: by it they are tuned, shown and joined."""
+    known: dict[str, Cell] = {}
+    for cell in cells:
+        other = known.setdefault(cell.name, cell)
+        if other is not cell and other.folder != cell.folder:
+            raise ConfigError(
+                f"{cell.name}: two different cells have this name; settings, methods and lists must give each a name "
+                "of its own"
+            )
+
+
+def _told(point: Point) -> str:
+    return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.chosen.items())
+
+
+def _fits(cell: Cell, pattern: str) -> bool:
+    """Whether the whole name fits, or a part of it from its beginning or to its end."""
+    plain = pattern.replace("[", "[[]")  # a bracket is part of a name: FedDW [authors]
+    return any(fnmatchcase(cell.name, one) for one in (plain, f"{plain}/*", f"*/{plain}", f"*/{plain}/*"))
+
+
+def _named(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(key, str) for key in given)

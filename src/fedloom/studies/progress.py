@@ -1,0 +1,53 @@
+"""How far a study is, as a part of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from fedloom.results.page_sections import Cell, Part, Sheet
+from fedloom.results.text import counted, listed, seeds_text
+from fedloom.studies.plan import Cell as Planned
+from fedloom.studies.plan import Study
+
+if TYPE_CHECKING:
+    from fedloom.studies.workers import Outcome
+
+
+def progress(study: Study, ended: Outcome) -> Part:
+    """The seeds of each row that are done, failed, with the reason, or not run yet; rows of which nothing has ended are
+    named below. ended: of all cells of `study`."""
+    done, failed, left = ended.done.keys(), ended.failed.keys(), set(ended.left)
+    told = f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(left)} not run yet"
+    groups: dict[str, list[Planned]] = {}
+    for cell in study.cells:
+        groups.setdefault(cell.group, []).append(cell)
+    untouched = [name for name, cells in groups.items() if all(cell.name in left for cell in cells)]
+    rows: list[list[Cell]] = [
+        [name, *(_seeds(cells, names) for names in (done, failed, left)), _why(cells, ended)]
+        for name, cells in groups.items()
+        if name not in untouched
+    ]
+    caption = "Seeds of each row. Not run yet is also what another process works on. The same command tries again."
+    sheet = Sheet("rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows)
+    blocks: list[str | Sheet | list[str]] = [f"{told}.", sheet]
+    if untouched:
+        blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")
+    limits = [f"{told}: the report names them in Cells of the study."] if failed or left else []
+    return Part("cells", "Cells of the study", blocks, limits)
+
+
+def _seeds(cells: Sequence[Planned], names: Collection[str]) -> Cell:
+    found = [str(cell.config.seed) for cell in cells if cell.name in names]
+    return ", ".join(found) or "–", len(found)
+
+
+def _why(cells: Sequence[Planned], ended: Outcome) -> str:
+    """The reasons, each once; with its seeds where there are several."""
+    by_reason: dict[str, list[int]] = {}
+    for cell in cells:
+        if cell.name in ended.failed:
+            by_reason.setdefault(ended.failed[cell.name], []).append(cell.config.seed)
+    if len(by_reason) < 2:
+        return "".join(by_reason)
+    return "; ".join(f"{seeds_text(seeds)}: {why}" for why, seeds in by_reason.items())

@@ -1,0 +1,155 @@
+"""What tuning tries: every combination of listed values, or points spread over ranges. The same for every method."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from pydantic import ValidationError, model_validator
+
+from fedloom.config.bounds import MOST_TRIES, refuse_many
+from fedloom.config.explain import explained
+from fedloom.config.sections import Section
+from fedloom.core.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+_DIGITS = 4  # significant, of a number from a range
+
+
+class Range(Section):
+    """From `low` to `high`, both included: whole numbers where both ends are. `log`: even on a logarithmic scale."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _ends(self) -> Range:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(f"low = {self.low}, high = {self.high}: need two numbers, the lower one first")
+        if self.log and self.low <= 0:
+            raise ConfigError(f"low = {self.low}: a logarithmic range begins above 0")
+        return self
+
+
+Space = dict[str, tuple[Any, ...] | Range]
+
+
+def read_space(given: Mapping[str, Any]) -> Space:
+    """The keys of `tune` with dots, each a list of values or a range. Raises `ConfigError`, also for a key that stands
+    there twice, with dots and in sections."""
+    space: Space = {}
+    for key, tried in _with_dots(given):
+        if key in space:
+            raise ConfigError(f"tune.{key} stands twice, with dots and in a section; name it once")
+        space[key] = _one(f"tune.{key}", tried)
+    return space
+
+
+def _with_dots(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, tried in given.items():
+        if _is_section(tried):
+            yield from _with_dots(tried, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", tried
+
+
+def _is_section(given: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether it has keys to tune, and not plain values of a range: keys of a config may be called low, too."""
+    if not isinstance(given, Mapping) or not given:
+        return False
+    return all(isinstance(given[key], list | tuple | Mapping) for key in given.keys() & Range.model_fields.keys())
+
+
+def _one(key: str, given: Any) -> tuple[Any, ...] | Range:
+    if isinstance(given, Mapping) and given:
+        try:
+            return Range.model_validate(given)
+        except ValidationError as error:
+            raise explained(error, key, Range) from None
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(f"{key} = {shown(given)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
+    return tuple(once(key, given))
+
+
+def once(key: str, given: Sequence[Any]) -> Sequence[Any]:
+    """The list of a key, as it is. Raises `ConfigError` where a value stands twice in it."""
+    twice = next((one for place, one in enumerate(given) if one in given[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"{key} = {twice!r} stands twice in its list; name each once")
+    return given
+
+
+def check_tries(space: Space, tries: int | None) -> None:
+    """Raises `ConfigError` where ranges are without a number of tries, or the other way round."""
+    ranges = [key for key, tried in space.items() if isinstance(tried, Range)]
+    if ranges and tries is None:
+        raise ConfigError(f"tune.{ranges[0]} is a range: say with tries how many points every method tries")
+    if tries is not None and not ranges:
+        raise ConfigError(f"tries = {tries}: there is no range in tune; of lists every combination is tried")
+
+
+def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
+    """Sets of values, keys as in `space`: all combinations of lists, or `tries` points where a key has a range.
+
+    Points are a scrambled Sobol sequence with a fixed seed (Optuna's), so they are known before the first trial: every
+    method tries the same ones, in any order, on any number of machines. Raises `ConfigError` if ranges are there and
+    Optuna is not.
+    """
+    if not space:
+        return []
+    if tries is None:
+        refuse_many("tune", [len(_listed(one)) for one in space.values()], MOST_TRIES)
+        return [dict(zip(space, values, strict=True)) for values in product(*(_listed(one) for one in space.values()))]
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError("tune: a range needs Optuna; pip install 'fedloom[tune]'") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.QMCSampler(scramble=True, seed=0, warn_independent_sampling=False)
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        study, points = optuna.create_study(sampler=sampler), []
+        for _ in range(tries + 1):
+            trial = study.ask({key: _distribution(one) for key, one in space.items()})
+            study.tell(trial, 0.0)  # no score: where the next point lies must not depend on one
+            points.append({key: _value(space[key], value) for key, value in trial.params.items()})
+        del points[0]  # drawn at random: Optuna learns from it which keys the sequence is over
+    finally:
+        optuna.logging.set_verbosity(before)
+    return points
+
+
+def plain_space(space: Space) -> dict[str, Any]:
+    """As it is written in a file."""
+    return {key: one.model_dump() if isinstance(one, Range) else list(one) for key, one in space.items()}
+
+
+def _listed(one: tuple[Any, ...] | Range) -> tuple[Any, ...]:
+    assert isinstance(one, tuple)
+    return one
+
+
+def _distribution(one: tuple[Any, ...] | Range) -> BaseDistribution:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    if isinstance(one, tuple):
+        return IntDistribution(0, len(one) - 1)  # a place in the list: Optuna takes no lists or mappings as choices
+    if isinstance(one.low, int) and isinstance(one.high, int):
+        return IntDistribution(one.low, one.high, log=one.log)
+    return FloatDistribution(one.low, one.high, log=one.log)
+
+
+def _value(one: tuple[Any, ...] | Range, drawn: Any) -> Any:
+    if isinstance(one, tuple):
+        return one[drawn]
+    if isinstance(drawn, int):
+        return drawn
+    return min(max(float(f"{drawn:.{_DIGITS}g}"), one.low), one.high)

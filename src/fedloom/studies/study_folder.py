@@ -1,0 +1,188 @@
+"""A study on disk, shared by processes and machines.
+
+.fedloom (the mark) · study.yaml (all that the study says) · a run folder for each cell ·
+NAME.error.txt beside a cell that failed · trials/ (run folders of the tuning, and what it chose) · .locks/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from filelock import FileLock, Timeout
+
+from fedloom.config.difference import difference
+from fedloom.config.run_config import RunConfig
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.files import write_atomic
+from fedloom.core.safe_yaml import parse_yaml
+from fedloom.results.result import Result
+from fedloom.results.tuning_record import TRIALS
+from fedloom.results.versions import version_of
+from fedloom.storage import ownership as marker
+from fedloom.studies.plan import Study, parse_study, relevant
+
+STUDY = "study.yaml"
+LOCKS = ".locks"
+COPIES = ".copies"  # what a killed process left there is none of the study's, and is cleared by the next copy
+State = Literal["done", "failed", "under way", "begun", "left"]
+_ERROR = ".error.txt"
+_LONGEST = 1 << 20  # characters of a study with all its configs
+_WAIT = 30.0  # seconds for another process to mark the folder
+
+
+class Place:
+    """The folder of a study."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def check(self, study: Study) -> None:
+        """Raises `RunFolderError` if the folder is of something else, or of another study: neither has all cells of the
+        other."""
+        marker.check(self.path, "study")
+        there = read(self.path)
+        if there is not None and not (there.holds(study) or study.holds(there)):
+            how = difference(relevant(there.values), relevant(study.values)) or "made by another version of fedloom"
+            raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
+
+    def claim(self, study: Study) -> None:
+        """Make the folder, and mark it as this study's; one that has all cells of the study there takes it over. Raises
+        `RunFolderError` as `check` does."""
+        marker.check(self.path, "study")
+        marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.locked():
+                self.check(study)
+                marker.claim(self.path, "study")
+                there = read(self.path)
+                if there is None or (there.values != study.values and study.holds(there)):  # grown, or renamed
+                    write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: cannot be used as the folder of a study ({error.strerror})") from None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder's own lock, for files that all processes write. Raises `RunFolderError` if another one does
+        not let go of it."""
+        lock = FileLock(self.path / marker.LOCK, timeout=_WAIT)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def cell(self, folder: str) -> Path:
+        """The run folder of this name, which may be below `trials/`."""
+        return self.path / folder
+
+    def finished(self, folder: str) -> bool:
+        """Whether the run of this folder has finished."""
+        return (self.cell(folder) / "summary.json").exists()
+
+    def result(self, folder: str, config: RunConfig) -> Result:
+        """What a run that has finished left. Raises `RunFolderError` if a file of it is damaged or missing, or if it is
+        of another config: a folder's name has a part of the fingerprint alone, and may be a copy."""
+        try:
+            found = Result.read(self.cell(folder))
+            version_of(self.cell(folder))  # by which results are joined
+        except RunFolderError as damage:
+            raise RunFolderError(f"{damage}; the run folder is {self.cell(folder)}") from None
+        if found is None:
+            raise RunFolderError(
+                f"{self.cell(folder)}: its config.yaml or summary.json is missing; delete this folder and run again"
+            )
+        if found.numbers.get("fingerprint") != config.fingerprint():
+            how = difference(found.config, config.resolved()) or "made by another version of fedloom"
+            raise RunFolderError(
+                f"{self.cell(folder)} holds a run of another config ({how}); delete this folder, and the same command "
+                "runs it again"
+            )
+        return found
+
+    def state(self, folder: str, config: RunConfig) -> State:
+        """How far a cell is; a finished one that gives no `result` has failed. Nothing is written."""
+        if self.finished(folder):
+            try:
+                self.result(folder, config)
+            except RunFolderError:
+                return "failed"
+            return "done"
+        if self.held(folder):
+            return "under way"
+        if self.error(folder) is not None:
+            return "failed"
+        return "begun" if (self.cell(folder) / "checkpoint").exists() else "left"
+
+    def held(self, folder: str) -> bool:
+        """Whether another process holds a cell's lock. Nothing is written."""
+        if not self._lock(folder).exists():
+            return False
+        with self.taken(folder) as mine:
+            return not mine
+
+    @contextlib.contextmanager
+    def taken(self, folder: str) -> Iterator[bool]:
+        """Hold a cell's lock, or learn (False) that another process does. The system frees it with its process."""
+        self._lock(folder).parent.mkdir(exist_ok=True)
+        lock = FileLock(self._lock(folder), timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def errors(self) -> dict[str, str]:
+        """What the last attempts of all cells and trials failed with, by folder."""
+        found = [*self.path.glob(f"*{_ERROR}"), *self.path.glob(f"{TRIALS}/*{_ERROR}")]
+        names = [str(path.relative_to(self.path)).removesuffix(_ERROR) for path in found]
+        errors = {name: self.error(name) for name in names}
+        return {name: text for name, text in errors.items() if text is not None}  # another process may clear one
+
+    def error(self, folder: str) -> str | None:
+        """What the last attempt of a cell failed with; None if it did not."""
+        try:
+            return self._error(folder).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def write_error(self, folder: str, text: str) -> None:
+        """Keep what a cell failed with, its message in the first line."""
+        write_atomic(self._error(folder), text)
+
+    def clear_error(self, folder: str) -> None:
+        """Forget an error: the cell has finished."""
+        self._error(folder).unlink(missing_ok=True)
+
+    def _lock(self, folder: str) -> Path:
+        return self.path / LOCKS / f"{folder.replace('/', '-')}.lock"
+
+    def _error(self, folder: str) -> Path:
+        cell = self.cell(folder)
+        return cell.with_name(f"{cell.name}{_ERROR}")
+
+
+def read(path: Path) -> Study | None:
+    """The study of a folder, as the present code understands it; None where there is none.
+
+    Raises `RunFolderError` if its file is damaged or says what this version does not know.
+    """
+    try:
+        values: Any = parse_yaml((path / STUDY).read_text(encoding="utf-8"), _LONGEST)
+        return parse_study(values)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, AttributeError, yaml.YAMLError, OSError, ConfigError) as error:
+        why = " ".join(str(error).split())
+        raise RunFolderError(f"{path / STUDY}: not a study that this version can read ({why})") from None

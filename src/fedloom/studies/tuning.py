@@ -1,0 +1,150 @@
+"""Tuning before the cells: every method tries the same values, and validation data alone choose.
+
+Tests play no part: a trial's score is its validation accuracy, read by the rule by which the study selects a round.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedloom.config.run_config import RunConfig, parse
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.files import json_text, write_atomic
+from fedloom.results.result import Result
+from fedloom.results.tuning_record import RULE, TRIALS, read, told
+from fedloom.studies.compare import folder_name
+from fedloom.studies.plan import Cell, Study, at, laid
+from fedloom.studies.study_folder import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One set of values that a group of cells (all but the seed) tries."""
+
+    group: str
+    tried: dict[str, Any]
+    config: RunConfig = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """What it is called beside the cells."""
+        return f"{self.group}/trial/{told(self.tried)}"
+
+    @property
+    def folder(self) -> str:
+        """Its run folder, below that of the study."""
+        return f"{TRIALS}/{folder_name(self.config)}"
+
+
+def trials_of(study: Study, cell: Cell) -> list[Trial]:
+    """The trials of the group that `cell` belongs to: the same for its other seeds; none if nothing is tuned.
+
+    Raises `ConfigError` where there is no validation data to choose on, or a value that the config refuses.
+    """
+    if not study.tried:
+        return []
+    first = next(one for one in study.cells if one.group == cell.group)
+    made = []
+    for tried in study.tried:
+        config = parse(laid(_with(first.values, tried), study.trials))
+        _refuse_without_validation(config, cell.group)
+        made.append(Trial(cell.group, tried, config))
+    return made
+
+
+def validation_accuracy(result: Result) -> float:
+    """Validation accuracy in [0, 1] of a run, by its rule of selecting a round: the last, the best, the mean of the
+    last ones. Raises `ConfigError` if the run has none."""
+    evaluation: Mapping[str, Any] = result.config.get("evaluation", {})
+    _, found = result.curve("accuracy", "val")
+    if not found:
+        raise ConfigError(f"{result.folder}: no validation accuracy to choose by")
+    match evaluation.get("select", "last"):
+        case "last":
+            return found[-1]
+        case "mean_last_k":
+            return fmean(found[-int(evaluation.get("last_k", 10)) :])
+        case _:
+            return max(found)
+
+
+class Choices:
+    """What the trials of a study chose, as far as they have ended. A choice that was recorded stays.
+
+    earlier: errors, by folder, that do not count, for their trials are to be tried again. records: new choices are
+    recorded; else nothing is written.
+    """
+
+    def __init__(
+        self, study: Study, place: Place, *, earlier: Mapping[str, str] | None = None, records: bool = False
+    ) -> None:
+        self._study, self._place, self._records = study, place, records
+        self._earlier = earlier or {}
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def of(self, cell: Cell) -> tuple[Cell | None, str | None]:
+        """The cell with the chosen values, or None while trials are missing; and why it can never be, if one failed."""
+        if not self._study.tried:
+            return cell, None
+        if cell.group not in self._known:
+            trials = trials_of(self._study, cell)
+            for trial in trials:
+                if not self._place.finished(trial.folder):
+                    return None, self._failure(trial)
+            record = self._place.path / TRIALS / f"choice-{_slug(cell.group)}-{trials[0].config.fingerprint()[:8]}.json"
+            if record.exists():
+                self._known[cell.group] = read(record)["chosen"]
+            else:
+                try:
+                    scores = [validation_accuracy(self._place.result(trial.folder, trial.config)) for trial in trials]
+                except RunFolderError as damage:
+                    return None, f"not tuned: {damage}"
+                self._known[cell.group] = self._choose(record, cell.group, trials, scores)
+        values = _with(cell.values, self._known[cell.group])
+        return replace(cell, values=values, config=parse(values)), None
+
+    def _failure(self, trial: Trial) -> str | None:
+        """Why a trial can never be; None if it has not been run, or is being tried again."""
+        if self._place.held(trial.folder):  # before the error is read: who holds the lock may have cleared it
+            return None
+        error = self._place.error(trial.folder)
+        if error is None or error == self._earlier.get(trial.folder):
+            return None
+        return f"not tuned: {trial.name}: {error.partition(chr(10))[0]}"
+
+    def _choose(self, record: Path, group: str, trials: Sequence[Trial], scores: Sequence[float]) -> dict[str, Any]:
+        best = max(range(len(trials)), key=lambda place: (scores[place], -place))
+        if self._records:
+            tried = [
+                {"values": trial.tried, "validation_accuracy": score, "folder": trial.folder, "seed": trial.config.seed}
+                for trial, score in zip(trials, scores, strict=True)
+            ]
+            content = {"group": group, "rule": RULE, "chosen": trials[best].tried, "trials": tried}
+            write_atomic(record, json_text(content, indent=1))
+        return trials[best].tried
+
+
+def _with(values: Mapping[str, Any], tried: Mapping[str, Any]) -> dict[str, Any]:
+    plain = dict(values)
+    for key, value in tried.items():
+        plain = laid(plain, at(key, value))
+    return plain
+
+
+def _refuse_without_validation(config: RunConfig, group: str) -> None:
+    scenario = config.scenario
+    share = scenario.val if scenario.split is None else scenario.split.val
+    if config.evaluation.protocol == "few-shot" or not share:
+        raise ConfigError(
+            f"tune: {group} has no validation data to choose on; set {scenario.val_key} above 0, in trials for the "
+            "trials alone"
+        )
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", name)

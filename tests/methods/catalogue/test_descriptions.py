@@ -1,0 +1,176 @@
+"""What lists and pages tell of methods, asked of their code; presets of the papers that compare with them."""
+
+import inspect
+import re
+
+import pytest
+import torch
+
+from fedloom.config.run_config import parse
+from fedloom.core.errors import ConfigError
+from fedloom.methods import METHODS, WRAPPERS, Method, Options, Sent, Spec, register
+from fedloom.methods.catalogue.abilities import abilities, refusal, wrappers_of
+from fedloom.methods.catalogue.descriptions import entry, meanings, own_choice, set_by
+from fedloom.methods.contract.citation import SYMBOLS, formula
+from fedloom.methods.contract.method import PRESETS
+from fedloom.methods.contract.paper_settings import PAPERS
+from support import TinyBN, configured, world
+
+HOUSE = [name for name, kind in METHODS if kind.__module__.startswith("fedloom.")]
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2]]
+
+
+@pytest.mark.parametrize("name", HOUSE)
+def test_every_method_states_its_source_and_its_text_says_the_same(name):
+    kind = METHODS.get(name)
+    about, text = kind.about, " ".join(inspect.cleandoc(kind.__doc__).split())
+    assert "about" in vars(kind)
+    assert {*about.down, *about.up, *about.state} <= SYMBOLS.keys()
+    assert set(about.compared_in) <= PAPERS.keys()
+    if about.year is not None:
+        assert str(about.year) in text
+        assert about.authors.split(",")[0].removesuffix(" et al.").split(" & ")[0] in text
+        for number in re.findall(r"arXiv (\d{4}\.\d{5})", about.paper):
+            assert number in text
+
+
+@pytest.mark.parametrize("name", HOUSE)
+def test_every_option_has_a_meaning(name):
+    kind = METHODS.get(name)
+    assert meanings(kind.Options).keys() == kind.Options.model_fields.keys()
+    assert all(len(told) > 5 for told in meanings(kind.Options).values())
+
+
+def test_ideas_are_the_first_sentence_of_a_text():
+    assert (entry("fedprox").title, entry("fedprox").idea) == ("FedProx", "a proximal pull to the weights received")
+    assert entry("fd").title == "FD"
+    assert all(entry(name).idea and len(entry(name).idea) < 120 for name in HOUSE)
+
+
+def test_formulas_in_words():
+    assert formula({"P": 1, "BN": -1, "H": 2}) == "P - BN + 2 H"
+    assert formula({}) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "predicts", "nets", "secure"),
+    [
+        ("fedavg", "global", "one", True),
+        ("fedbn", "personal", "one", True),
+        ("ditto", "global, personal", "one", True),
+        ("fedsc", "global", "one", False),
+        ("fedssa", "personal", "any", True),
+        ("fedcda", "global", "one", False),
+        ("local", "personal", "any", False),
+    ],
+)
+def test_what_methods_yield_and_allow(name, predicts, nets, secure):
+    one = entry(name)
+    assert (one.yields, one.nets, one.abilities.secure_sum) == (predicts, nets, secure)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fednh", "local", "fedper", "fedkd", "fedclassavg"])
+def test_a_wrapper_is_told_to_fit_if_it_can_be_made_and_says_nothing_against_a_run(name):
+    for wrapper, why in wrappers_of(name).items():
+        if why is None:
+            METHODS.get(f"{name}+{wrapper}").configured("sound", {})
+        else:
+            assert "\n" not in why
+    assert refusal("fedavg", "krum") is None
+    assert "trained by the method's loss" in refusal("fednh", "dw")
+    assert "private" in refusal("fedper", "dw")
+    assert "there is none" in refusal("local", "median")
+    assert set(wrappers_of(name)) == set(WRAPPERS.names())
+
+
+def test_own_choices_are_found_in_texts_and_options():
+    assert own_choice(METHODS.get("scaffold")).startswith("option I's gradient is taken in evaluation mode")
+    assert own_choice(METHODS.get("fedsc")).startswith("round 1 is CE alone")
+    assert "tuning_epochs: " in own_choice(METHODS.get("fedbabu"))
+    assert own_choice(METHODS.get("fedprox")) == ""
+
+
+def test_a_plug_in_without_facts_is_listed_and_does_not_inherit_them():
+    @register
+    class Nearby(METHODS.get("fedprox")):
+        """Nearby: as FedProx."""
+
+        spec = Spec(sends={"model": Sent(each=True)})
+
+    try:
+        one = entry("nearby")
+        assert one.about is None
+        assert (one.facts()["down"], one.idea) == ("?", "as FedProx")
+        assert one.facts()["published"] == ""
+        assert abilities(Nearby).means == frozenset()
+    finally:
+        METHODS._items.pop("nearby")
+
+
+# -- presets of papers -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", HOUSE)
+def test_a_method_has_a_preset_for_each_paper_that_compares_with_it(name):
+    kind = METHODS.get(name)
+    assert set(kind.presets) == {*PRESETS, *kind.about.compared_in}
+    for paper in kind.about.compared_in:
+        kind.configured(paper, {})
+        assert kind.settings[paper] == PAPERS[paper]
+
+
+@pytest.mark.parametrize(
+    ("method", "preset", "expected"),
+    [
+        ("fedavg", "fedskc", ("sgd", 0.01, 0.0, 0.0, 10, 64)),
+        ("moon", "fedsc", ("sgd", 0.01, 0.9, 1e-5, 10, 64)),
+        ("fedprox", "feddw", ("adam", 0.001, 0.9, 0.0, 5, 128)),
+        ("fedbn", "fedco2", ("sgd", 0.01, 0.0, 0.0, 2, 32)),  # epochs and batches are not stated: the run's
+        ("local", "fedssa", ("sgd", 0.01, 0.0, 0.0, 2, 32)),
+    ],
+)
+def test_a_papers_preset_brings_what_the_paper_states_for_all(method, preset, expected):
+    config = parse({"method": method, "preset": preset, "scenario": {"partition": "iid"}})
+    local = config.optimizer
+    found = (local.name, local.lr, local.momentum, local.weight_decay, config.local_epochs, config.batch_size)
+    assert found == expected
+    stated = parse({"method": method, "preset": preset, "local_epochs": 7, "scenario": {"partition": "iid"}})
+    assert stated.local_epochs == 7
+
+
+def test_options_that_a_paper_states_for_one_method():
+    assert configured("fedprox", "feddw").options.mu == 0.01
+    assert configured("fedprox", "fedco2").options.mu == 0.001
+    assert configured("fedprox", "fedsc").options == configured("fedprox", "paper").options  # it states none
+    assert set_by(METHODS.get("fedprox"), "mu") == {"feddw": 0.01, "fedco2": 0.001}
+    assert configured("fedavg+dw", "sound").options.dw_mu == configured("feddw", "sound").options.mu == 30
+
+
+# -- values that make no sense -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", [*HOUSE, *(f"fedavg+{wrapper}" for wrapper in WRAPPERS.names())])
+def test_no_option_takes_a_negative_number_or_none_that_is_finite(name):
+    kind = METHODS.get(name)
+    for key in kind.Options.model_fields:
+        if (name, key) == ("fedrcl", "threshold"):  # a cosine
+            continue
+        for value in (-1, -0.5, float("nan"), float("inf")):
+            with pytest.raises(ConfigError) as caught:
+                kind.configured("paper", {key: value})
+            assert f"{name}.{key} = " in str(caught.value)
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi", "fedavgm", "feddyn", "scaffold", "fednova"])
+def test_server_optimisers_leave_statistics_of_batch_norm_to_the_mean(name):
+    """An adaptive step could make a variance negative."""
+    uniform = name in ("feddyn", "scaffold")
+    means = []
+    for method in (configured(name), configured("fedbn" if uniform else "fedavg")):
+        toy = world(method, LABELS, net=TinyBN, epochs=1, batch_size=16)
+        toy.federation.step()
+        means.append((toy, toy.federation.server["model"]))
+    (toy, found), (_, plain) = means
+    own = found["norm.running_var"]
+    assert float(own.min()) > 0
+    if not uniform:  # after one step from the same weights, statistics are those of FedAvg's clients
+        assert torch.allclose(own, plain["norm.running_var"], atol=1e-6)
+    assert isinstance(toy.method, Method)
+    assert issubclass(type(toy.method).Options, Options)

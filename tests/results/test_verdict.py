@@ -1,0 +1,192 @@
+"""The sentence: wins, losses, ties, and what the seeds allow to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fedloom.report import result_table, verdict
+from fedloom.results.formats import formatted
+from fedloom.results.paired import all_paired
+from fedloom.results.verdict import verdicts
+
+
+@pytest.fixture
+def say(make_result):
+    """The verdict on {method: last accuracies by seed}."""
+
+    def said(**methods):
+        results = [make_result(m, s, (0.1, v)) for m, values in methods.items() for s, v in enumerate(values)]
+        return verdict(result_table(results))
+
+    return said
+
+
+def test_win(say):
+    assert say(fedavg=(0.960, 0.962, 0.964), fedsc=(0.980, 0.982, 0.984)) == (
+        "fedsc is 2.0 points above fedavg (98.2 ± 0.2 against 96.2 ± 0.2, 3 seeds each)."
+    )
+
+
+def test_loss(say):
+    assert say(fedavg=(0.93, 0.94), fedsc=(0.90, 0.91)) == (
+        "fedsc does not win here: it is 3.0 points below fedavg (90.5 ± 0.7 against 93.5 ± 0.7, 2 seeds each)."
+    )
+
+
+def test_win_within_the_spread_counts_seeds(say):
+    assert say(fedavg=(0.90, 0.92, 0.94), fedsc=(0.91, 0.93, 0.93)) == (
+        "fedsc is 0.3 points above fedavg (92.3 ± 1.2 against 92.0 ± 2.0, 3 seeds each), "
+        "which lies within the seeds' spread (higher with 2 of 3 seeds)."
+    )
+
+
+def test_loss_within_the_spread(say):
+    assert say(fedavg=(0.90, 0.94), fedsc=(0.91, 0.91)) == (
+        "fedsc does not win here: it is 1.0 points below fedavg (91.0 ± 0.0 against 92.0 ± 2.8, 2 seeds each), "
+        "which lies within the seeds' spread (lower with 1 of 2 seeds)."
+    )
+
+
+def test_tie(say):
+    assert say(fedavg=(0.9, 0.92), fedsc=(0.91, 0.91)) == (
+        "fedsc does not win here: it ties with fedavg (91.0 ± 0.0 against 91.0 ± 1.4, 2 seeds each)."
+    )
+
+
+def test_one_seed_each_rules_nothing_out(say):
+    assert say(fedavg=(0.90,), fedsc=(0.95,)) == (
+        "fedsc is 5.0 points above fedavg (95.0 against 90.0, one seed each); "
+        "without several seeds of both, chance is not ruled out."
+    )
+
+
+def test_different_numbers_of_seeds(say):
+    assert "(95.0 against 90.0 ± 0.0, 1 seed against 2)" in say(fedavg=(0.90, 0.90), fedsc=(0.95,))
+
+
+def test_best_of_several_names_those_that_do_not_beat_fedavg(say):
+    assert say(fedprox=(0.90, 0.90), fedavg=(0.92, 0.92), fedsc=(0.95, 0.95), feddw=(0.92, 0.92)) == (
+        "fedsc is highest of 4: 3.0 points above fedavg (95.0 ± 0.0 against 92.0 ± 0.0, 2 seeds each); "
+        "feddw and fedprox do not beat fedavg."
+    )
+
+
+def test_none_of_several_beats_fedavg(say):
+    assert say(fedavg=(0.92, 0.92), fedsc=(0.91, 0.91), feddw=(0.90, 0.90)) == (
+        "No method beats fedavg here: the nearest, fedsc, is 1.0 points below it "
+        "(91.0 ± 0.0 against 92.0 ± 0.0, 2 seeds each)."
+    )
+
+
+def test_without_fedavg_the_best_two_are_compared(say):
+    assert say(fedprox=(0.90, 0.90), fedsc=(0.95, 0.95)).startswith("fedsc is 5.0 points above fedprox (")
+
+
+def test_a_single_row(say):
+    assert say(fedsc=(0.9, 0.92)) == "fedsc reaches 91.0 ± 1.4 % accuracy (2 seeds)."
+    assert say(fedsc=(0.9,)) == "fedsc reaches 90.0 % accuracy (one seed, so its spread is unknown)."
+
+
+def test_protocols_are_never_ranked_together(make_result):
+    rows = result_table([make_result("fedavg"), make_result("local", protocol="personal/local")])
+    assert verdict(rows) == (
+        "With protocol global/global: fedavg reaches 90.0 % accuracy (one seed, so its spread is unknown). "
+        "With protocol personal/local: local reaches 90.0 % accuracy (one seed, so its spread is unknown)."
+    )
+
+
+def test_scenarios_are_never_ranked_together(make_result):
+    other = {"scenario": {"source": "toy", "partition": "dirichlet", "alpha": 0.5, "seed": None}}
+    results = [make_result(m, config=c) for c in ({}, other) for m in ("fedavg", "fedsc")]
+    said = verdict(result_table(results))
+    assert said.count("ties with fedavg") == 2
+    assert "With alpha=0.1: " in said
+    assert "With alpha=0.5: " in said
+
+
+def test_settings_that_were_varied_are_never_ranked_together(make_result):
+    got = {(1, "fedavg"): 0.1, (1, "fedsc"): 0.2, (8, "fedavg"): 0.5, (8, "fedsc"): 0.4}
+    results = [make_result(method, accuracies=[v], config={"rounds": n}) for (n, method), v in got.items()]
+    said = verdict(result_table(results))
+    assert "With rounds=1: fedsc is 10.0 points above fedavg" in said
+    assert "With rounds=8: fedsc does not win here: it is 10.0 points below fedavg" in said
+    assert "too" not in said
+
+
+def test_a_study_s_own_names_are_used(make_result):
+    got = {("short", "FedAvg", "fedavg"): 0.1, ("short", "ours", "fedsc"): 0.2, ("long", "FedAvg", "fedavg"): 0.5}
+    results = [
+        replace(make_result(method, accuracies=[v], config={"rounds": len(setting)}), cell=(setting, row))
+        for (setting, row, method), v in got.items()
+    ]
+    first, second = verdicts(result_table(results))
+    assert first.startswith("short: ours is 10.0 points above FedAvg (")
+    assert second.startswith("long: FedAvg reaches 50.0 % accuracy")
+
+
+def test_protocols_of_one_setting_of_a_study_are_told_apart(make_result):
+    results = [
+        make_result("fedavg"),
+        make_result("local", protocol="personal/local"),
+        make_result("fedsc", config={"rounds": 9}),
+    ]
+    cells = [("mild", "fedavg"), ("mild", "local"), ("mild", "fedsc")]
+    told = verdicts(result_table([replace(run, cell=cell) for run, cell in zip(results, cells, strict=True)]))
+    assert [one.partition(":")[0] for one in told] == ["With protocol global/global", "With protocol personal/local"]
+
+
+def test_other_settings_that_differ_are_told(make_result):
+    rows = result_table([make_result("fedavg", config={"rounds": 9}), make_result("fedsc", config={"rounds": 3})])
+    assert verdict(rows).endswith("; they differ in rounds (3 against 9) too.")
+
+
+def test_nothing_to_say_about_nothing():
+    assert verdict([]) == ""
+
+
+def _diverging(result):
+    return replace(result, numbers=result.numbers | {"test_loss": None})
+
+
+def test_a_run_that_diverged_is_named_and_not_ranked(make_result):
+    runs = [make_result("fedavg", 0, (0.1, 0.1)), _diverging(make_result("fedsc", 0, (0.1, 0.1)))]
+    assert verdict(result_table(runs)) == (
+        "fedavg reaches 10.0 % accuracy (one seed, so its spread is unknown); fedsc diverged, and is not ranked."
+    )
+
+
+def test_a_baseline_that_diverged_leaves_the_others_to_be_ranked(make_result):
+    runs = [_diverging(make_result("fedavg", 0, (0.1, 0.1)))]
+    runs += [make_result(name, 0, (0.1, accuracy)) for name, accuracy in (("fedsc", 0.9), ("fedprox", 0.8))]
+    said = verdict(result_table(runs))
+    assert said.startswith("fedsc is 10.0 points above fedprox")
+    assert said.endswith("; fedavg diverged, and is not ranked.")
+
+
+def test_all_that_diverged_do_not_tie(make_result):
+    runs = [_diverging(make_result(name, seed, (0.1, 0.1))) for name in ("fedavg", "fedsc") for seed in (0, 1)]
+    said = verdict(result_table(runs))
+    assert said == ("fedavg diverged with 2 of 2 seeds and fedsc diverged with 2 of 2 seeds, and are not ranked.")
+
+
+@pytest.mark.parametrize(
+    "note", ["diverged: in round 2 the losses of 1 of 4 participants are not finite", "a.diverged"]
+)
+def test_the_finding_marks_a_run_whose_last_loss_is_finite(make_result, note):
+    run = make_result("fedsc", 1, (0.1, 0.1))
+    marked = replace(run, numbers=run.numbers | {"degenerate": [note]})
+    rows = result_table([make_result("fedavg", 1, (0.1, 0.1)), marked])
+    assert [row["diverged"] for row in rows] == [[], [1]]
+    assert "ties" not in verdict(rows)
+    assert all_paired(rows, "fedavg") == []
+
+
+def test_tables_have_a_column_of_what_diverged(make_result):
+    runs = [make_result("fedavg", 0, (0.1, 0.1)), _diverging(make_result("fedsc", 0, (0.1, 0.1)))]
+    markdown, csv = formatted(runs, "markdown"), formatted(runs, "csv")
+    assert markdown.splitlines()[0].rstrip("| ").endswith("diverged")
+    assert markdown.splitlines()[-1].rstrip("| ").endswith("seed 0")
+    assert csv.splitlines()[0].endswith(",diverged")
+    assert "diverged" not in formatted(runs[:1], "markdown")

@@ -1,0 +1,108 @@
+"""Ctrl-C, SIGTERM and SIGHUP, and what becomes of processes: one line, their exit code, nobody is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedloom.core.errors import RunFolderError
+from fedloom.studies.compare import Event, compare
+from fedloom.config.run_config import parse
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+RUN = ["run", str(DEMO), "rounds=100000", "engine={name: processes, workers: 2}"]
+COMPARE = ["compare", str(DEMO), "rounds=100000", "--methods", "fedavg", "--seeds", "2", "--jobs", "2"]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+def group(leader: int) -> list[int]:
+    """Living processes of a process group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # it ended meanwhile
+            continue
+        if int(its_group) == leader and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "times"), [(RUN, 1), (RUN, 5), (COMPARE, 5)], ids=["run", "run-5", "compare-5"])
+def test_ctrl_c_is_one_line_and_ends_everything(tmp_path: Path, words: list[str], times: int) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedloom", *words, "--out", str(out), "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: len([*out.rglob("metrics.jsonl")]) == (1 if words is RUN else 2))
+    assert len(group(process.pid)) >= 3
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    _, err = process.communicate(timeout=20)
+    says = "--resume goes on from the last checkpoint" if words is RUN else "the same command goes on from the last"
+    assert process.returncode == 130
+    assert err.strip().startswith(f"stopped; {says}")
+    assert err.strip().count("\n") == 0
+    wait_for(lambda: not group(process.pid), 5.0)
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_end_is_one_line_and_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    out, words = tmp_path / "out", [*RUN[:2], "rounds=60", "checkpoint.seconds=0", RUN[-1]]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedloom", *words, "--out", str(out), "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: bool([*out.rglob("meta.json")]))
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert err.strip() == f"stopped by {number.name}; --resume goes on from the last checkpoint"
+    wait_for(lambda: not group(process.pid), 5.0)
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
+def test_a_killed_process_of_a_comparison_is_one_line(tmp_path: Path, which: int) -> None:
+    config = parse({"scenario": {"source": "digits", "clients": 4, "partition": "iid"}, "rounds": 100_000})
+    children = {*Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
+    killed: list[int] = []
+
+    def kill(event: Event) -> None:
+        if event.round and not killed:
+            now = {*Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
+            new = sorted(map(int, now - children))
+            killed.append([p for p in new if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()][which])
+            os.kill(killed[0], signal.SIGKILL)
+
+    with pytest.raises(RunFolderError, match=r"was ended from outside \(out of memory\?\).*compare again") as caught:
+        compare([config, config.model_copy(update={"seed": 1})], out=tmp_path, jobs=2, listener=kill)
+    assert killed
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2

@@ -1,0 +1,40 @@
+"""Several runs: each once, with callbacks of their own, in any number of processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloom.config.run_config import parse
+from fedloom.core.errors import ConfigError
+from fedloom.runs.early_stopping import EarlyStopping
+from fedloom.studies.compare import compare
+
+
+def configs(**changes: Any) -> list[Any]:
+    scenario = {"source": "digits", "partition": "iid", "clients": 2}
+    values = {"scenario": scenario, "rounds": 3, "local_epochs": 1, "engine": "serial"} | changes
+    return [parse(values | {"seed": seed}) for seed in (0, 1)]
+
+
+def test_runs_that_are_the_same_are_refused(tmp_path: Path) -> None:
+    one, _ = configs()
+    with pytest.raises(ConfigError, match=r"fedavg-sound-seed0-.* is there twice"):
+        compare([one, one], out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_every_run_has_callbacks_of_its_own_in_one_process_and_in_several(tmp_path: Path) -> None:
+    stop = EarlyStopping(patience=1, min_delta=1.0)  # no accuracy rises by more than 100 points
+    for jobs in (1, 2):
+        results = compare(configs(), out=tmp_path / str(jobs), jobs=jobs, callbacks=[stop])
+        assert [result.numbers["stopped"]["round"] for result in results] == [2, 2]
+
+
+def test_without_a_folder_runs_go_one_by_one() -> None:
+    assert [result.folder for result in compare(configs(rounds=1), out=None, jobs=1)] == [None, None]
+    with pytest.raises(ConfigError, match="several processes need out"):
+        compare(configs(), out=None, jobs=2)
