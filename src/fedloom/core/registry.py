@@ -79,7 +79,7 @@ class Registry(Generic[T]):
         self._loaded = True  # before the import: the home package may ask this registry while it loads
         try:
             package = importlib.import_module(self._home)
-            for module in pkgutil.walk_packages(package.__path__, f"{self._home}."):
+            for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{self._home}."):
                 importlib.import_module(module.name)
             for entry in entry_points(group=f"fedloom.{self.noun}s"):
                 self._add(entry)
