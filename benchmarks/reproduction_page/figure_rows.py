@@ -53,5 +53,5 @@ def figure_section(
     blocks = [f"## {recipe.table.title}", f"Setting: {setting}.", *explanation]
     blocks.append(tabulate(table_rows, headers, tablefmt="pipe", disable_numparse=True))
     if recipe.table.choices:
-        blocks += ["Left open by the paper, and what was chosen:", bullets(recipe.table.choices)]
+        blocks += ["Choices where the paper is silent:", bullets(recipe.table.choices)]
     return "\n\n".join(blocks)

@@ -33,7 +33,7 @@ def paper_page(paper: PaperResults, hours: PlannedHours) -> str:
         blocks.append("No table has been run and committed yet.")
     choices = next(iter(paper.recipes.values())).paper.choices
     if choices:
-        blocks += ["## Left open by the paper", "These choices hold for all tables and figures:", bullets(choices)]
+        blocks += ["## Choices where the paper is silent", "These hold for all tables and figures:", bullets(choices)]
     return "\n\n".join([*blocks, *_undrawn(paper), *_not_run(paper, hours)]) + "\n"
 
 

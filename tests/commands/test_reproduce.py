@@ -226,7 +226,7 @@ def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any)
     assert "local_epochs=1" in rows[0]["changed"]
     assert sum(float(row["norm"]) for row in rows if row["client"] == "7") == pytest.approx(1.0)
     assert Path("f/figure.png").read_bytes().startswith(b"\x89PNG")
-    assert "Left open by the paper, and what was chosen:" in Path("f/report.html").read_text()
+    assert "Choices where the paper is silent:" in Path("f/report.html").read_text()
 
 
 def test_a_figure_takes_the_finished_cells_of_its_table(capsys: Any) -> None:

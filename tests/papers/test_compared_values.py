@@ -50,7 +50,7 @@ def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_
     assert (
         "| mnist-practical | FedAvg          | acc_pct   | 3       | 99.31 ± 0.01 | 99.31 ± 0.20 | reproduced" in page
     )
-    assert "Seeds are not printed." in page
+    assert "Seeds are not printed either." in page
     assert "| mnist-practical | FedAvg          | 2.0" in page  # core minutes that were foreseen
     (tmp_path / "t.csv").write_text(measurements_csv(values))
     assert read_measurements(tmp_path / "t.csv") == values

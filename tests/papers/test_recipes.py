@@ -65,6 +65,12 @@ def test_every_file_of_values_is_used_and_whole() -> None:
     assert rows == 1696
 
 
+@pytest.mark.parametrize("recipe", ALL, ids=lambda r: r.name)
+def test_every_choice_is_whole_sentences(recipe: Recipe) -> None:
+    assert all(text[0].isupper() or text.startswith("mu0") for text in recipe.choices)
+    assert all(text.endswith(".") for text in recipe.choices)  # an unquoted comma would split it
+
+
 def domains(recipe: Recipe, of: str) -> Sequence[str]:
     """Names of the domains of a column's source, which are those of its runs."""
     scenario = next(c for c in recipe.study().cells if c.name.startswith(f"{recipe.column(of)}/")).config.scenario

@@ -62,7 +62,7 @@ def table_blocks(
         values = compare_values(recipe, measurements, failures)
         blocks += [*_comparison(recipe, measurements, values), limitations(values, failures)]
     if choices:
-        blocks += ["Left open by the paper, and what was chosen:", list(choices)]
+        blocks += ["Choices where the paper is silent:", list(choices)]
     return blocks
 
 
