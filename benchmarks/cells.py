@@ -16,7 +16,7 @@ from fedloom.results.result import Result
 from fedloom.results.statistics import mean_std
 from fedloom.storage.environment import describe
 from fedloom.studies.plan import Study
-from fedloom.studies.study_folder import Place, read
+from fedloom.studies.study_folder import StudyFolder, read
 from fedloom.studies.tuning import validation_accuracy
 from fedloom.studies.workers import done_of, outcome
 
@@ -37,19 +37,21 @@ def keep(out: Path) -> Path:
     path = FOLDER / f"{out.resolve().name}.json"
     earlier = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
     machine = describe()
-    cells = earlier | {name: block | {"environment": machine} for name, block in measured(study, Place(out)).items()}
+    cells = earlier | {
+        name: block | {"environment": machine} for name, block in measured(study, StudyFolder(out)).items()
+    }
     names = dict.fromkeys(f"{cell.setting}/{cell.method}" for cell in study.cells)
     text = {"cells": {name: cells[name] for name in names if name in cells}}
     write_atomic(path, (json.dumps(text, indent=1) + "\n").encode())
     return path
 
 
-def measured(study: Study, place: Place) -> dict[str, dict[str, Any]]:
+def measured(study: Study, study_folder: StudyFolder) -> dict[str, dict[str, Any]]:
     """By "setting/label", all methods whose seeds have all finished."""
     expected: dict[tuple[str, str], int] = {}
     for cell in study.cells:
         expected[cell.setting, cell.method] = expected.get((cell.setting, cell.method), 0) + 1
-    done = done_of(study, outcome(study, place, study.cells))
+    done = done_of(study, outcome(study, study_folder, study.cells))
     return {
         f"{setting}/{label}": block_of(done[setting, label], study.tried[0] if study.tried else ())
         for (setting, label), count in expected.items()

@@ -17,8 +17,8 @@ from fedloom.runs.callbacks import Callback
 from fedloom.studies.compare import Event
 from fedloom.studies.on_ray import _work
 from fedloom.studies.plan import Study, parse_study
-from fedloom.studies.study_folder import Place
-from fedloom.studies.workers import Outcome, Shift, run_study
+from fedloom.studies.study_folder import StudyFolder
+from fedloom.studies.workers import Outcome, StudyWorker, run_study
 
 TINY: dict[str, Any] = {
     "scenario": {"source": "digits", "partition": "iid", "clients": 2, "val": 0.1},
@@ -33,7 +33,7 @@ TINY: dict[str, Any] = {
 
 
 def run_all(study: Study, out: Path, **how: Any) -> Outcome:
-    return run_study(study, Place(out), study.cells, **how)
+    return run_study(study, StudyFolder(out), study.cells, **how)
 
 
 def bits(out: Path, ended: Outcome) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_the_cells_have_the_bits_of_one_process_and_a_killed_worker_loses_none(t
     dying = [DieOnce(tmp_path / "died")]
     there = run_all(study, tmp_path / "ray", on="ray", listener=news.append, callbacks=dying)
     assert (tmp_path / "died").exists()
-    assert (there.failed, there.left) == ({}, [])
+    assert (there.failed, there.remaining) == ({}, [])
     assert bits(tmp_path / "ray", there) == bits(tmp_path / "here", run_all(study, tmp_path / "here"))
     assert {event.position for event in news if event.round == 2} == set(range(6))  # two cells, four trials
 
@@ -77,7 +77,7 @@ def test_the_command_works_in_the_folder_in_which_it_is_called(
 def test_a_node_without_the_folder_is_named(tmp_path: Path) -> None:
     study = parse_study(TINY)
     with pytest.raises(RunFolderError, match=r"^node .* does not see .*/elsewhere; all nodes must share the folder"):
-        _work(Shift(study, Place(Path("elsewhere")), [], {}, (), False), tmp_path, 0)
+        _work(StudyWorker(study, StudyFolder(Path("elsewhere")), [], {}, (), False), tmp_path, 0)
     assert Path.cwd() != tmp_path
 
 
@@ -89,6 +89,6 @@ def test_a_cell_that_ray_gives_up_is_left_and_said(tmp_path: Path, cluster: str)
 
     study, news = parse_study({key: value for key, value in TINY.items() if key != "tune"}), list[Event]()
     ended = run_all(study, tmp_path / "s", on="ray", listener=news.append, callbacks=[Dies()])
-    assert (list(ended.done), ended.left) == (["fedavg/seed0"], ["fedprox/seed0"])
+    assert (list(ended.done), ended.remaining) == (["fedavg/seed0"], ["fedprox/seed0"])
     (note,) = [event.note for event in news if event.note]
     assert "is left: Ray has lost it 3 times (WorkerCrashedError); out of memory?; the same command goes on" in note

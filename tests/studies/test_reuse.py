@@ -13,7 +13,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
 from fedloom.studies.plan import Study, parse_study
 from fedloom.studies.reuse import reuse
-from fedloom.studies.study_folder import Place
+from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.workers import run_study
 
 TINY: dict[str, Any] = {
@@ -31,63 +31,63 @@ FIGURE = TINY | {"methods": ["fedavg", "fedprox"], "seeds": 2}
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study, out = parse_study(TINY), tmp_path_factory.mktemp("studies") / "table"
-    run_study(study, Place(out), study.cells)
+    run_study(study, StudyFolder(out), study.cells)
     return out
 
 
 @pytest.fixture
-def figure(tmp_path: Path) -> tuple[Study, Place]:
-    study, place = parse_study(FIGURE), Place(tmp_path / "figure")
-    place.claim(study)
-    return study, place
+def figure(tmp_path: Path) -> tuple[Study, StudyFolder]:
+    study, study_folder = parse_study(FIGURE), StudyFolder(tmp_path / "figure")
+    study_folder.claim(study)
+    return study, study_folder
 
 
-def test_the_same_cells_are_copied_and_run_no_more(table: Path, figure: tuple[Study, Place]) -> None:
-    study, place = figure
-    assert reuse(place, study.cells, table) == ["fedavg/seed0"]
+def test_the_same_cells_are_copied_and_run_no_more(table: Path, figure: tuple[Study, StudyFolder]) -> None:
+    study, study_folder = figure
+    assert reuse(study_folder, study.cells, table) == ["fedavg/seed0"]
     (source,) = table.glob("fedavg-*")
-    copy = Result.read(place.path / source.name)
+    copy = Result.read(study_folder.path / source.name)
     original = Result.read(source)
     assert copy is not None
     assert original is not None
     assert (copy.numbers, copy.rows) == (original.numbers, original.rows)
-    ended = run_study(study, place, study.cells)
+    ended = run_study(study, study_folder, study.cells)
     assert len(ended.done) == 4
-    assert reuse(place, study.cells, table) == []
-    again = Result.read(place.path / source.name)
+    assert reuse(study_folder, study.cells, table) == []
+    again = Result.read(study_folder.path / source.name)
     assert again is not None
     assert again.numbers == original.numbers  # its seconds, too: nothing ran
 
 
-def test_what_is_begun_here_goes_on_here(table: Path, figure: tuple[Study, Place]) -> None:
-    study, place = figure
-    begun = place.cell(study.cells[0].folder)
+def test_what_is_begun_here_goes_on_here(table: Path, figure: tuple[Study, StudyFolder]) -> None:
+    study, study_folder = figure
+    begun = study_folder.cell(study.cells[0].folder)
     begun.mkdir()
     (begun / "mine.txt").write_text("kept")
-    assert reuse(place, study.cells, table) == []
+    assert reuse(study_folder, study.cells, table) == []
     assert [path.name for path in begun.iterdir()] == ["mine.txt"]
 
 
-def test_a_cell_that_another_process_holds_is_left_to_it(table: Path, figure: tuple[Study, Place]) -> None:
-    study, place = figure
-    with Place(place.path).taken(study.cells[0].folder):
-        assert reuse(place, study.cells, table) == []
+def test_a_cell_that_another_process_holds_is_left_to_it(table: Path, figure: tuple[Study, StudyFolder]) -> None:
+    study, study_folder = figure
+    with StudyFolder(study_folder.path).taken(study.cells[0].folder):
+        assert reuse(study_folder, study.cells, table) == []
 
 
-def test_what_a_killed_copy_left_is_cleared(table: Path, figure: tuple[Study, Place]) -> None:
-    study, place = figure
-    half = place.path / ".copies" / study.cells[0].folder
+def test_what_a_killed_copy_left_is_cleared(table: Path, figure: tuple[Study, StudyFolder]) -> None:
+    study, study_folder = figure
+    half = study_folder.path / ".copies" / study.cells[0].folder
     half.mkdir(parents=True)
     (half / "half.txt").write_text("of an earlier copy")
-    assert reuse(place, study.cells, table) == ["fedavg/seed0"]
-    assert not (place.cell(study.cells[0].folder) / "half.txt").exists()
+    assert reuse(study_folder, study.cells, table) == ["fedavg/seed0"]
+    assert not (study_folder.cell(study.cells[0].folder) / "half.txt").exists()
 
 
 @pytest.mark.parametrize("what", ["version", "config", "unfinished"])
 def test_other_versions_other_configs_and_unfinished_runs_are_left(
-    table: Path, figure: tuple[Study, Place], tmp_path: Path, what: str
+    table: Path, figure: tuple[Study, StudyFolder], tmp_path: Path, what: str
 ) -> None:
-    study, place = figure
+    study, study_folder = figure
     name = study.cells[0].folder
     other = tmp_path / "other"
 
@@ -103,20 +103,20 @@ def test_other_versions_other_configs_and_unfinished_runs_are_left(
         local.rename(other / name)
     else:
         (other / name / "summary.json").unlink()
-    assert reuse(place, study.cells, other) == []
+    assert reuse(study_folder, study.cells, other) == []
 
 
-def test_a_folder_that_is_no_study_is_refused(figure: tuple[Study, Place], tmp_path: Path) -> None:
-    study, place = figure
+def test_a_folder_that_is_no_study_is_refused(figure: tuple[Study, StudyFolder], tmp_path: Path) -> None:
+    study, study_folder = figure
     with pytest.raises(ConfigError, match="no study in this folder"):
-        reuse(place, study.cells, tmp_path)
+        reuse(study_folder, study.cells, tmp_path)
 
 
-def test_a_damaged_run_is_named(table: Path, figure: tuple[Study, Place], tmp_path: Path) -> None:
+def test_a_damaged_run_is_named(table: Path, figure: tuple[Study, StudyFolder], tmp_path: Path) -> None:
 
-    study, place = figure
+    study, study_folder = figure
     other = tmp_path / "other"
     shutil.copytree(table, other)
     (other / study.cells[0].folder / "summary.json").write_text("{")
     with pytest.raises(RunFolderError, match="summary\\.json: damaged"):
-        reuse(place, study.cells, other)
+        reuse(study_folder, study.cells, other)

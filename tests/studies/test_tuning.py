@@ -17,7 +17,7 @@ from fedloom.results.result import Result
 from fedloom.storage.log import Row
 from fedloom.studies.collect import collect
 from fedloom.studies.plan import parse_study
-from fedloom.studies.study_folder import Place
+from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.tuning import Choices, trials_of, validation_accuracy
 from fedloom.studies.workers import jobs_of, run_study
 from toy_results import MakeResult
@@ -50,8 +50,8 @@ def test_every_method_has_the_same_trials_with_the_seed_of_the_trials() -> None:
 
 def test_cells_run_with_what_validation_chose_and_the_table_says_so(tmp_path: Path) -> None:
     study, out = parse_study(TINY), tmp_path / "s"
-    ended = run_study(study, Place(out), study.cells)
-    assert (len(ended.done), ended.failed, ended.left) == (4, {}, [])
+    ended = run_study(study, StudyFolder(out), study.cells)
+    assert (len(ended.done), ended.failed, ended.remaining) == (4, {}, [])
     found = collect([out])
     assert len(found.results) == 4  # no trial among them
     assert {result.config["optimizer"]["lr"] for result in found.results} == {0.1}
@@ -69,95 +69,97 @@ def test_cells_run_with_what_validation_chose_and_the_table_says_so(tmp_path: Pa
 
 
 def test_a_trial_that_failed_stops_its_method_alone(tmp_path: Path) -> None:
-    study, place = parse_study(TINY), Place(tmp_path)
+    study, study_folder = parse_study(TINY), StudyFolder(tmp_path)
     fedavg, fedprox = study.cells[0], study.cells[2]
-    place.claim(study)
+    study_folder.claim(study)
     trial = trials_of(study, fedavg)[0]
-    place.write_error(trial.folder, "DataError: gone\n...")
-    assert Choices(study, place).of(fedavg) == (None, f"not tuned: {trial.name}: DataError: gone")
-    assert Choices(study, place).of(fedprox) == (None, None)  # it waits
+    study_folder.write_error(trial.folder, "DataError: gone\n...")
+    assert Choices(study, study_folder).of(fedavg) == (None, f"not tuned: {trial.name}: DataError: gone")
+    assert Choices(study, study_folder).of(fedprox) == (None, None)  # it waits
 
 
 def test_a_failed_trial_that_is_tried_again_stops_nothing(tmp_path: Path) -> None:
-    study, place = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
-    place.claim(study)
+    study, study_folder = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), StudyFolder(tmp_path / "s")
+    study_folder.claim(study)
     (cell,) = study.cells
     trial = trials_of(study, cell)[0]
-    place.write_error(trial.folder, "DataError: gone\nyesterday")
+    study_folder.write_error(trial.folder, "DataError: gone\nyesterday")
     failed = (None, f"not tuned: {trial.name}: DataError: gone")
-    assert Choices(study, place).of(cell) == failed
-    assert Choices(study, place, earlier=place.errors()).of(cell) == (None, None)
-    assert Choices(study, place, earlier={trial.folder: "DataError: gone\nlast week"}).of(cell) == failed
+    assert Choices(study, study_folder).of(cell) == failed
+    assert Choices(study, study_folder, earlier=study_folder.errors()).of(cell) == (None, None)
+    assert Choices(study, study_folder, earlier={trial.folder: "DataError: gone\nlast week"}).of(cell) == failed
     held = threading.Event()
 
     def work_elsewhere() -> None:
-        with Place(place.path).taken(trial.folder):
+        with StudyFolder(study_folder.path).taken(trial.folder):
             held.set()
             time.sleep(1)
 
     other = threading.Thread(target=work_elsewhere)
     other.start()
     held.wait()
-    assert Choices(study, place).of(cell) == (None, None)
-    ended = run_study(study, place, study.cells)  # waits for the trial, and takes it over
+    assert Choices(study, study_folder).of(cell) == (None, None)
+    ended = run_study(study, study_folder, study.cells)  # waits for the trial, and takes it over
     other.join()
-    assert (list(ended.done), ended.failed, ended.left) == (["fedavg/seed0"], {}, [])
+    assert (list(ended.done), ended.failed, ended.remaining) == (["fedavg/seed0"], {}, [])
 
 
 def test_a_choice_is_recorded_by_those_who_run_cells_alone(tmp_path: Path) -> None:
-    study, place = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
-    run_study(study, place, study.cells)
-    (record,) = place.path.glob("trials/choice-*.json")
+    study, study_folder = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), StudyFolder(tmp_path / "s")
+    run_study(study, study_folder, study.cells)
+    (record,) = study_folder.path.glob("trials/choice-*.json")
     recorded = record.read_text()
     record.unlink()
-    before = sorted(place.path.rglob("*"))
+    before = sorted(study_folder.path.rglob("*"))
     (cell,) = study.cells
-    tuned, _ = Choices(study, place).of(cell)
+    tuned, _ = Choices(study, study_folder).of(cell)
     assert tuned is not None
-    assert place.state(tuned.folder, tuned.config) == "done"
-    assert len(collect([place.path]).results) == 1
-    assert sorted(place.path.rglob("*")) == before
-    run_study(study, place, study.cells)
+    assert study_folder.state(tuned.folder, tuned.config) == "done"
+    assert len(collect([study_folder.path]).results) == 1
+    assert sorted(study_folder.path.rglob("*")) == before
+    run_study(study, study_folder, study.cells)
     assert record.read_text() == recorded
 
 
 def test_a_damaged_trial_stops_its_method_alone(tmp_path: Path) -> None:
-    study, place = parse_study(TINY | {"seeds": 1}), Place(tmp_path / "s")
-    run_study(study, place, study.cells)
-    for record in place.path.glob("trials/choice-*.json"):
+    study, study_folder = parse_study(TINY | {"seeds": 1}), StudyFolder(tmp_path / "s")
+    run_study(study, study_folder, study.cells)
+    for record in study_folder.path.glob("trials/choice-*.json"):
         record.unlink()
     trial = trials_of(study, study.cells[0])[0]
-    (place.cell(trial.folder) / "summary.json").write_text("{")
-    ended = run_study(study, place, study.cells)
+    (study_folder.cell(trial.folder) / "summary.json").write_text("{")
+    ended = run_study(study, study_folder, study.cells)
     assert list(ended.done) == ["fedprox/seed0"]
-    assert ended.failed["fedavg/seed0"].startswith(f"not tuned: {place.cell(trial.folder)}/summary.json: damaged")
+    assert ended.failed["fedavg/seed0"].startswith(
+        f"not tuned: {study_folder.cell(trial.folder)}/summary.json: damaged"
+    )
 
 
 def test_a_trial_of_another_config_chooses_nothing(tmp_path: Path) -> None:
-    study, place = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
-    run_study(study, place, study.cells)
-    (record,) = place.path.glob("trials/choice-*.json")
+    study, study_folder = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), StudyFolder(tmp_path / "s")
+    run_study(study, study_folder, study.cells)
+    (record,) = study_folder.path.glob("trials/choice-*.json")
     record.unlink()
-    one, other = (place.cell(trial.folder) for trial in trials_of(study, study.cells[0]))
+    one, other = (study_folder.cell(trial.folder) for trial in trials_of(study, study.cells[0]))
     shutil.rmtree(one)
     shutil.copytree(other, one)
-    ended = run_study(study, place, study.cells)
+    ended = run_study(study, study_folder, study.cells)
     why = f"not tuned: {one} holds a run of another config (optimizer.lr: 0.1 there, 1e-05 here); delete this folder"
     assert ended.failed["fedavg/seed0"].startswith(why)
     assert not record.exists()
 
 
 def test_trials_of_another_version_do_not_choose_unawares(tmp_path: Path) -> None:
-    study, place = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
-    run_study(study, place, study.cells)
-    env = place.cell(trials_of(study, study.cells[0])[0].folder) / "env.json"
+    study, study_folder = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), StudyFolder(tmp_path / "s")
+    run_study(study, study_folder, study.cells)
+    env = study_folder.cell(trials_of(study, study.cells[0])[0].folder) / "env.json"
     told = parse_json(env.read_text())
     del told["checksums"]  # as in folders of earlier versions
     told["versions"]["fedloom"] = "0.0.1"
     env.write_text(json_text(told))
     with pytest.raises(ConfigError, match=r"1 run of 0\.0\.1 and 2 runs of .*; .*/s/trials/fedavg"):
-        run_study(study, place, study.cells)
-    assert len(run_study(study, place, study.cells, allow_mixed=True).done) == 1
+        run_study(study, study_folder, study.cells)
+    assert len(run_study(study, study_folder, study.cells, allow_mixed=True).done) == 1
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from fedloom.runs.callbacks import Callback
 from fedloom.studies.collect import collect
 from fedloom.studies.compare import Event
 from fedloom.studies.plan import Study, parse_study
-from fedloom.studies.study_folder import Place
+from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.workers import Outcome, _listen, done_of, outcome, run_study
 
 TINY: dict[str, Any] = {
@@ -44,7 +44,7 @@ TINY: dict[str, Any] = {
 
 
 def run_all(study: Study, out: Path, only: list[str] | None = None, **how: Any) -> Outcome:
-    return run_study(study, Place(out), study.chosen(only or ()), **how)
+    return run_study(study, StudyFolder(out), study.chosen(only or ()), **how)
 
 
 class Count(Callback):
@@ -61,7 +61,7 @@ class Count(Callback):
 def test_any_subset_first_then_the_rest_and_finished_cells_are_left_alone(tmp_path: Path) -> None:
     study, counted = parse_study(TINY), tmp_path / "rounds"
     some = run_all(study, tmp_path / "s", ["fedprox/seed1"], callbacks=[Count(counted)])
-    assert (list(some.done), some.failed, some.left) == (["fedprox/seed1"], {}, [])
+    assert (list(some.done), some.failed, some.remaining) == (["fedprox/seed1"], {}, [])
     everything = run_all(study, tmp_path / "s", callbacks=[Count(counted)])
     assert len(everything.done) == 4
     assert set(Counter(counted.read_text().splitlines()).values()) == {1}
@@ -121,29 +121,29 @@ def test_a_cell_without_a_whole_checkpoint_says_which_folder_to_delete(tmp_path:
 def test_a_disk_that_is_full_when_an_error_is_to_be_kept_ends_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(place: Place, folder: str, text: str) -> None:
+    def full(study_folder: StudyFolder, folder: str, text: str) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    monkeypatch.setattr(Place, "write_error", full)
+    monkeypatch.setattr(StudyFolder, "write_error", full)
     values = TINY | {"scenario": {"source": "npz", "path": "none.npz", "partition": "iid"}}
     with pytest.raises(RunFolderError, match="/s: the disk quota is used up; the study has stopped"):
         run_all(parse_study(values), tmp_path / "s")
 
 
 def test_who_waits_for_other_processes_says_so_once(tmp_path: Path) -> None:
-    study, place, news = parse_study(TINY), Place(tmp_path / "s"), list[Event]()
-    place.claim(study)
+    study, study_folder, news = parse_study(TINY), StudyFolder(tmp_path / "s"), list[Event]()
+    study_folder.claim(study)
     held = threading.Event()
 
     def work_elsewhere() -> None:
-        with Place(place.path).taken(study.cells[0].folder):
+        with StudyFolder(study_folder.path).taken(study.cells[0].folder):
             held.set()
             time.sleep(1)
 
     other = threading.Thread(target=work_elsewhere)
     other.start()
     held.wait()
-    assert len(run_all(study, place.path, ["fedavg"], listener=news.append).done) == 2
+    assert len(run_all(study, study_folder.path, ["fedavg"], listener=news.append).done) == 2
     other.join()
     assert [event.note for event in news if event.note] == ["1 run left, with other processes; waiting for them"]
 
@@ -229,8 +229,8 @@ def test_runs_of_another_config_or_version_are_not_joined_unawares(tmp_path: Pat
     assert len(collect([out], allow_mixed=True).results) == 2
     study = parse_study(TINY)
     with pytest.raises(ConfigError, match="--allow-mixed joins"):
-        done_of(study, outcome(study, Place(out), study.cells))
-    assert len(done_of(study, outcome(study, Place(out), study.cells), allow_mixed=True)["", "fedavg"]) == 2
+        done_of(study, outcome(study, StudyFolder(out), study.cells))
+    assert len(done_of(study, outcome(study, StudyFolder(out), study.cells), allow_mixed=True)["", "fedavg"]) == 2
 
 
 # -- with processes ----------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ import sys
 from pathlib import Path
 import yaml
 from fedloom.runs.callbacks import Callback
-from fedloom.studies.study_folder import Place
+from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.plan import parse_study
 from fedloom.studies.workers import run_study
 
@@ -249,8 +249,8 @@ class Count(Callback):
             stream.write(f"{config.method} {config.seed} {round_}\\n")
 
 study = parse_study(yaml.safe_load(Path(sys.argv[3]).read_text()))
-ended = run_study(study, Place(Path(sys.argv[1])), study.cells, callbacks=[Count()])
-sys.exit(len(ended.left) + len(ended.failed))
+ended = run_study(study, StudyFolder(Path(sys.argv[1])), study.cells, callbacks=[Count()])
+sys.exit(len(ended.remaining) + len(ended.failed))
 """
 
 
@@ -323,4 +323,4 @@ def test_a_worker_that_is_killed_leaves_its_cell_to_the_others(tmp_path: Path) -
     assert (tmp_path / "died").exists()
     (note,) = [event.note for event in news if event.note and "process" in event.note]
     assert "killed by signal 9, as the system does when memory runs out; 1 still at work" in note
-    assert (len(ended.done), ended.failed, ended.left) == (4, {}, [])
+    assert (len(ended.done), ended.failed, ended.remaining) == (4, {}, [])

@@ -31,13 +31,13 @@ def parts_of(folders: Sequence[Path], beside: bool = True) -> list[Part]:
     if not folders:
         return []
     from fedloom.studies.progress import progress
-    from fedloom.studies.study_folder import Place, read
+    from fedloom.studies.study_folder import StudyFolder, read
     from fedloom.studies.workers import failed_of, outcome
 
     made: list[Part] = []
     studies = [(folder, study) for folder in folders if (study := read(folder)) is not None]
     for k, (folder, study) in enumerate(studies):
-        ended = outcome(study, Place(folder), study.cells)
+        ended = outcome(study, StudyFolder(folder), study.cells)
         parts = [progress(study, ended)]
         if beside and (folder / _REPRODUCED).exists():
             parts.insert(0, _beside(folder, failed_of(study, ended)))

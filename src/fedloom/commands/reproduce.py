@@ -16,7 +16,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe, Scale
     from fedloom.studies.plan import Cell, Study
-    from fedloom.studies.study_folder import Place
+    from fedloom.studies.study_folder import StudyFolder
 
 
 _FORESEEN = "foreseen.json"
@@ -71,23 +71,23 @@ def reproduce(
     from fedloom.storage.resources import stopped_by_full_disk
     from fedloom.studies.reuse import reusable
     from fedloom.studies.reuse import reuse as copies
-    from fedloom.studies.study_folder import Place
+    from fedloom.studies.study_folder import StudyFolder
     from fedloom.studies.workers import refuse_other_versions
 
-    place = Place(folder)
-    place.check(study)
-    kept = {cell.folder for other in reuse or () for cell in reusable(place, cells, other)}
-    kept |= {cell.folder for cell in cells if place.finished(cell.folder)}
+    study_folder = StudyFolder(folder)
+    study_folder.check(study)
+    kept = {cell.folder for other in reuse or () for cell in reusable(study_folder, cells, other)}
+    kept |= {cell.folder for cell in cells if study_folder.finished(cell.folder)}
     refuse_missing([cell for cell in cells if cell.folder not in kept or recipe.table.kind in MODEL_FIGURES])
     if not allow_mixed:
-        refuse_other_versions(study, place, cells)
+        refuse_other_versions(study, study_folder, cells)
     with stopped_by_full_disk(folder):
-        place.claim(study)  # once nothing speaks against it
+        study_folder.claim(study)  # once nothing speaks against it
         for other in reuse or ():
-            copied = copies(place, cells, other)
+            copied = copies(study_folder, cells, other)
             say(f"{len(copied)} of {len(cells)} cells copied from {other}")
         if recipe.table.kind == "table":
-            foresee(cells, place)
+            foresee(cells, study_folder)
         carry_out(
             *(study, folder, only or (), False, workers, quiet, as_json),
             allow_mixed=allow_mixed,
@@ -141,16 +141,16 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
     """Rows of the table with their cells, hours on this machine, how far they are, and what data are missing."""
     from fedloom.papers.cost import study_cost
     from fedloom.papers.missing_data import missing_sources
-    from fedloom.studies.study_folder import Place
+    from fedloom.studies.study_folder import StudyFolder
 
-    place = Place(folder)
-    place.check(study)
+    study_folder = StudyFolder(folder)
+    study_folder.check(study)
     absent = missing_sources(cells)
     cost = study_cost(cells, progress=say)
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
-    rows = [_planned(name, members, cost, place) for name, members in groups.items()]
+    rows = [_planned(name, members, cost, study_folder) for name, members in groups.items()]
     total = sum(row["hours"] or 0.0 for row in rows)
     unknown = sum(row["hours"] is None for row in rows)
     if as_json:
@@ -169,27 +169,27 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
         console.print(f"missing: {source}: {why}", markup=False, soft_wrap=True)
 
 
-def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], place: Place) -> dict[str, Any]:
+def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], study_folder: StudyFolder) -> dict[str, Any]:
     known = [cost[cell.name].seconds for cell in cells if cell.name in cost]  # all of a row, or none
     hours = sum(known) / 3600 if known else None
-    done = sum(place.state(cell.folder, cell.config) == "done" for cell in cells)
+    done = sum(study_folder.state(cell.folder, cell.config) == "done" for cell in cells)
     return {"name": name, "cells": len(cells), "done": done, "hours": hours}
 
 
-def foresee(cells: Sequence[Cell], place: Place) -> None:
+def foresee(cells: Sequence[Cell], study_folder: StudyFolder) -> None:
     """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays, also what
     another process foresaw meanwhile. Raises `RunFolderError` as `foreseen` does."""
     from fedloom.core.files import json_text, write_atomic
     from fedloom.papers.cost import study_cost
 
-    there = foreseen(place.path)
+    there = foreseen(study_folder.path)
     new = {cell.group: cell for cell in cells if cell.group not in there}
     if new:
         say(f"how long {len(new)} rows will take: trials of their networks")
         cost = study_cost(list(new.values()), progress=say)
         found = {name: round(cost[cell.name].seconds, 1) for name, cell in new.items() if cell.name in cost}
-        with place.locked():
-            write_atomic(place.path / _FORESEEN, json_text(found | foreseen(place.path), indent=1))
+        with study_folder.locked():
+            write_atomic(study_folder.path / _FORESEEN, json_text(found | foreseen(study_folder.path), indent=1))
 
 
 def foreseen(folder: Path) -> dict[str, float]:
@@ -221,13 +221,13 @@ def write_beside(
     from fedloom.papers.measurements import measure, measurements_csv
     from fedloom.papers.table_section import as_markdown
     from fedloom.report.figures import save
-    from fedloom.studies.study_folder import Place, read
+    from fedloom.studies.study_folder import StudyFolder, read
     from fedloom.studies.workers import done_of, failed_of, outcome
 
     whole = read(folder)  # which may be larger than what this call ran
     if whole is None:
         return
-    ended = outcome(whole, Place(folder), whole.cells)
+    ended = outcome(whole, StudyFolder(folder), whole.cells)
     done = done_of(whole, ended, allow_mixed)
     known = recipe.table.columns.keys(), recipe.rows.keys()  # those of an earlier version may be gone
     done = {(column, row): runs for (column, row), runs in done.items() if column in known[0] and row in known[1]}

@@ -16,7 +16,7 @@ from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedloom.studies.plan import Cell, Study
-    from fedloom.studies.study_folder import Place
+    from fedloom.studies.study_folder import StudyFolder
 
 Plan = Annotated[bool, typer.Option("--plan", help="Show the cells, done and left, and run nothing.")]
 Only = Annotated[
@@ -81,40 +81,49 @@ def carry_out(
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.results.versions import refuse_mixed_results
-    from fedloom.studies.study_folder import Place, read
+    from fedloom.studies.study_folder import StudyFolder, read
     from fedloom.studies.workers import jobs_of, outcome, run_study
 
-    cells, place = study.chosen(only), Place(out)
-    place.check(study)
+    cells, study_folder = study.chosen(only), StudyFolder(out)
+    study_folder.check(study)
     jobs = jobs_of(study, cells)
     if plan:
-        show_plan(study, place, cells, len(jobs), as_json)
+        show_plan(study, study_folder, cells, len(jobs), as_json)
         return
     try:
         with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
             check_place(out / "report.html")
             ended = run_study(
-                study, place, cells, workers=workers, on=on, listener=live, one_core=one_core, allow_mixed=allow_mixed
+                study,
+                study_folder,
+                cells,
+                workers=workers,
+                on=on,
+                listener=live,
+                one_core=one_core,
+                allow_mixed=allow_mixed,
             )
     finally:
         beside()
     done = Comparison(list(ended.results.values()))
     whole = read(out) or study  # which may be larger than what this call ran
-    every = list(outcome(whole, place, whole.cells).results.values())
+    every = list(outcome(whole, study_folder, whole.cells).results.values())
     if not allow_mixed:
         refuse_mixed_results(every)  # another process may have had another version
     page = write_report(every, out / "report.html", parts=parts_of([out])) if every else None
     if as_json:
-        told = {"done": ended.done, "failed": ended.failed, "left": ended.left}
+        told = {"done": ended.done, "failed": ended.failed, "left": ended.remaining}
         print_json(told | {"table": done.rows(), "report": None if page is None else str(page)})
     else:
         console = console_of(as_json)
         if page is not None and done.results:
             show(console, done, page)
-        console.print(f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.left)} left", soft_wrap=True)
+        console.print(
+            f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.remaining)} left", soft_wrap=True
+        )
     for name, why in ended.failed.items():
         say(f"failed: {name}: {why}")
-    if ended.failed or ended.left:
+    if ended.failed or ended.remaining:
         say(
             f"what failed is kept in {out} as *.error.txt; the same command tries it again, and what is damaged once "
             "its folder is deleted"
@@ -122,15 +131,15 @@ def carry_out(
         raise typer.Exit(1)
 
 
-def show_plan(study: Study, place: Place, cells: Sequence[Cell], runs: int, as_json: bool) -> None:
+def show_plan(study: Study, study_folder: StudyFolder, cells: Sequence[Cell], runs: int, as_json: bool) -> None:
     """The cells with how far they are; nothing is written."""
     from fedloom.studies.tuning import Choices
 
-    choices = Choices(study, place)
+    choices = Choices(study, study_folder)
     states = {}
     for cell in cells:
         tuned, why = choices.of(cell)
-        states[cell.name] = place.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
+        states[cell.name] = study_folder.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
     counts = Counter(states.values())
     if as_json:
         print_json({"study": study.hash, "cells": states, "runs": runs, "counts": counts})

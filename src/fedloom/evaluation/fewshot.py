@@ -62,7 +62,7 @@ def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> E
     Raises `ConfigError` for sizes that make no test, `DataError` if there are fewer classes than ways or a class has
     fewer than shots + queries samples.
     """
-    ways, each = shape.ways, shape.shots + shape.queries
+    ways, samples_per_way = shape.ways, shape.shots + shape.queries
     if ways < 2 or shape.shots < 1 or shape.queries < 1 or shape.episodes < 2:
         raise ConfigError(
             f"few-shot episodes: {ways} ways, {shape.shots} shots, {shape.queries} queries, {shape.episodes} episodes; "
@@ -71,18 +71,18 @@ def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> E
     held, counts = np.unique(labels.numpy(), return_counts=True)
     if len(held) < ways:
         raise DataError(f"few-shot episodes of {ways} classes: the test set holds {len(held)}; lower evaluation.ways")
-    if counts.min() < each:
+    if counts.min() < samples_per_way:
         raise DataError(
             f"few-shot episodes: class {held[counts.argmin()]} has {counts.min()} test samples; {shape.shots} shots "
-            f"and {shape.queries} queries need {each}; lower evaluation.queries or evaluation.shots"
+            f"and {shape.queries} queries need {samples_per_way}; lower evaluation.queries or evaluation.shots"
         )
     members = np.split(np.argsort(labels.numpy(), kind="stable"), np.cumsum(counts)[:-1])
-    drawn = np.empty((shape.episodes, ways, each), np.int64)
+    drawn = np.empty((shape.episodes, ways, samples_per_way), np.int64)
     for episode in drawn:
-        for place, chosen in zip(episode, rng.choice(len(held), ways, replace=False), strict=True):
-            place[:] = members[chosen][rng.choice(counts[chosen], each, replace=False)]
-    both = torch.from_numpy(drawn)
-    return Episodes(both[..., : shape.shots].contiguous(), both[..., shape.shots :].contiguous())
+        for position, chosen in zip(episode, rng.choice(len(held), ways, replace=False), strict=True):
+            position[:] = members[chosen][rng.choice(counts[chosen], samples_per_way, replace=False)]
+    sample_ids = torch.from_numpy(drawn)
+    return Episodes(sample_ids[..., : shape.shots].contiguous(), sample_ids[..., shape.shots :].contiguous())
 
 
 def few_shot_accuracy(

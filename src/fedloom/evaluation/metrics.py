@@ -25,12 +25,12 @@ class Tested:
     @staticmethod
     def of(logits: Tensor, labels: Tensor, aims: Tensor | None = None) -> Tested:
         """logits [B, C], labels [B]; aims [C]: what an attack wants each class to be taken for, -1 for nothing."""
-        loss, found = cross_entropy(logits, labels, reduction="sum"), logits.argmax(1)
-        tested = Tested(int((found == labels).sum()), float(loss), len(labels))
+        loss, predictions = cross_entropy(logits, labels, reduction="sum"), logits.argmax(1)
+        tested = Tested(int((predictions == labels).sum()), float(loss), len(labels))
         if aims is None:
             return tested
-        wanted = aims[labels]
-        return replace(tested, fooled=int((found == wanted).sum()), aimed=int((wanted >= 0).sum()))
+        target_labels = aims[labels]
+        return replace(tested, fooled=int((predictions == target_labels).sum()), aimed=int((target_labels >= 0).sum()))
 
     @staticmethod
     def sum(parts: Iterable[Tested]) -> Tested:

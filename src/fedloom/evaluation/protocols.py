@@ -73,7 +73,7 @@ class Scores:
         aimed = Tested.sum(honest.values()) if honest else self.pooled
         if aimed.aimed:
             values["attack_success"] = aimed.fooled / aimed.aimed
-        return values | {f"accuracy/{name}": other.accuracy for name, other in self.also.items()}
+        return values | {f"accuracy/{name}": tested.accuracy for name, tested in self.also.items()}
 
 
 class Evaluator:
@@ -141,7 +141,7 @@ class Evaluator:
     def of_clients(self, split: str, results: Mapping[str, dict[int, Tested]]) -> Scores:
         """The scores of what clients found, by predictor and client, where the tests are theirs."""
         if self.where == "global" and self.kind == "global":  # their samples together are one set
-            results = {name: {-1: Tested.sum(found.values())} for name, found in results.items()}
+            results = {name: {-1: Tested.sum(by_client.values())} for name, by_client in results.items()}
         return self.joined(split, results)
 
     def pick(self, offered: dict[str, Predictor], name: str) -> Predictor:

@@ -124,8 +124,8 @@ def read(path: Path) -> tuple[Card, Tree]:
         raise RunFolderError(f"{error.filename}: no such file; an export is {path.name} and {beside.name}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        what = ".".join(str(part) for part in first["loc"]) or "it"
-        raise RunFolderError(f"{beside}: no card of an export ({what}: {first['msg']}); export the run again") from None
+        key = ".".join(str(part) for part in first["loc"]) or "it"
+        raise RunFolderError(f"{beside}: no card of an export ({key}: {first['msg']}); export the run again") from None
     except (SafetensorError, OSError) as error:
         raise RunFolderError(f"{path}: cannot be read ({error}); export the run again") from None
     if hashlib.sha256(raw).hexdigest() != card.sha256:
@@ -136,7 +136,7 @@ def read(path: Path) -> tuple[Card, Tree]:
 def _exported(beside: Path, name: str) -> bool:
     """Whether there is a card that belongs to the weights `name`."""
     try:
-        known = parse_json(beside.read_text(encoding="utf-8"))
+        content = parse_json(beside.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(known, dict) and "fedloom" in known and known.get("weights") == name
+    return isinstance(content, dict) and "fedloom" in content and content.get("weights") == name

@@ -30,7 +30,7 @@ OwnModel: TypeAlias = ModelSource | Sequence[ModelSource]
 """A module of the user's, or what makes one; several where a run was given a list."""
 
 
-def config_of(resolved: Mapping[str, Any], own: OwnModel | None) -> RunConfig:
+def config_of(resolved: Mapping[str, Any], user_model: OwnModel | None) -> RunConfig:
     """The config that `resolved` describes, with `own` in the places of models that came as Python objects.
 
     Raises `ConfigError` without as many as there were.
@@ -38,7 +38,7 @@ def config_of(resolved: Mapping[str, Any], own: OwnModel | None) -> RunConfig:
     named = resolved.get("model")
     words: list[Any] = list(named) if isinstance(named, list) else [named]
     places = [number for number, word in enumerate(words) if isinstance(word, Mapping) and word.get("name") == "given"]
-    sources = [] if own is None else list(own) if isinstance(own, Sequence) else [own]
+    sources = [] if user_model is None else list(user_model) if isinstance(user_model, Sequence) else [user_model]
     if len(sources) != len(places):
         had = ", ".join(str(words[number].get("module")) for number in places) or "none, but a registered one"
         raise ConfigError(
@@ -75,16 +75,16 @@ def module_of(
     return net.original_module.eval(), "model"
 
 
-def module_of_card(card: Card, tree: Tree, own: OwnModel | None) -> nn.Module:
+def module_of_card(card: Card, tree: Tree, user_model: OwnModel | None) -> nn.Module:
     """The module that `card` describes, with the weights `tree`, in evaluation mode.
 
     own: the user's module or what makes it, where the run was given one. Raises `ConfigError` without it, and for a
     model that is not registered here, `RunFolderError` for weights that do not fit.
     """
-    if own is not None and (isinstance(own, Sequence) or not card.architecture.given):
+    if user_model is not None and (isinstance(user_model, Sequence) or not card.architecture.given):
         raise ConfigError(f"model: {card.weights} fits the {card.architecture.model} of its .json; one module at most")
     with packages_named(card.architecture.model):
-        module = _plain(card, own) if card.architecture.forward == "model" else _of_method(card, own)
+        module = _plain(card, user_model) if card.architecture.forward == "model" else _of_method(card, user_model)
     try:
         module.load_state_dict(tree)
     except RuntimeError as error:
@@ -93,28 +93,28 @@ def module_of_card(card: Card, tree: Tree, own: OwnModel | None) -> nn.Module:
     return module.eval()
 
 
-def _blueprint(card: Card, own: ModelSource | None, **more: Any) -> Blueprint:
-    name, given = card.architecture.model, card.architecture.given
-    if given and own is None:
+def _blueprint(card: Card, user_model: ModelSource | None, **options: Any) -> Blueprint:
+    name, is_user_model = card.architecture.model, card.architecture.given
+    if is_user_model and user_model is None:
         raise ConfigError(f"{card.weights} needs your {name}: pass it, or what makes it, fedloom.load(..., model=...)")
-    if not given and name not in MODELS:
+    if not is_user_model and name not in MODELS:
         raise ConfigError(f"model '{name}' is not registered here: import what registers it")
-    make = None if own is None else UserModel(own)
-    return Blueprint(name, card.input.shape, len(card.classes), card.architecture.options, factory=make, **more)
+    make = None if user_model is None else UserModel(user_model)
+    return Blueprint(name, card.input.shape, len(card.classes), card.architecture.options, factory=make, **options)
 
 
-def _plain(card: Card, own: ModelSource | None) -> nn.Module:
-    net = _blueprint(card, own).build(Streams(0))
+def _plain(card: Card, user_model: ModelSource | None) -> nn.Module:
+    net = _blueprint(card, user_model).build(Streams(0))
     unfreeze_buffers(net)
     return net.original_module
 
 
-def _of_method(card: Card, own: ModelSource | None) -> nn.Module:
+def _of_method(card: Card, user_model: ModelSource | None) -> nn.Module:
     """What computes a method's way to predict, from the state that weights alone make."""
     training = card.training
     method = METHODS.get(training.method).configured(training.preset, training.options)
     spec = method.spec
-    blueprint = _blueprint(card, own, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra)
+    blueprint = _blueprint(card, user_model, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra)
     net = blueprint.build(Streams(0))
     facts = {"clients": training.clients, "num_classes": len(card.classes), "rounds": training.rounds}
     task = Task.of(net, **facts, local_epochs=1, streams=Streams(training.seed), blueprint=blueprint)

@@ -132,8 +132,8 @@ class Opened:
 
     @property
     def _public(self) -> bool:
-        given = self.memory.scenario
-        return bool(self.config.scenario.public) if given is None else given.public is not None
+        scenario = self.memory.scenario
+        return bool(self.config.scenario.public) if scenario is None else scenario.public is not None
 
     def _context(self, client: int) -> ClientContext:
         """The facts of a client, from the data if scenario.json has them not."""

@@ -92,10 +92,10 @@ def _one(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
 def _text(path: Path, expected: Input) -> Tensor:
     if not expected.words:
         raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
-    known = {word: number for number, word in enumerate(expected.words, 2)}
+    token_ids = {word: number for number, word in enumerate(expected.words, 2)}
     tokens = infer_tokens(expected.words)
     text = utf8(read_regular(path), str(path))
-    return torch.from_numpy(encode([text], known, expected.shape[0], tokens))
+    return torch.from_numpy(encode([text], token_ids, expected.shape[0], tokens))
 
 
 def _picture(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:

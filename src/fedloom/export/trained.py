@@ -95,7 +95,7 @@ class FinishedRun(Protocol):
 
 
 def load(
-    place: Path | str,
+    path: Path | str,
     client: int | None = None,
     at: At = "last",
     *,
@@ -114,7 +114,7 @@ def load(
     Raises `ConfigError` for a client or a round that the run does not have, `RunFolderError` for what is no run or no
     export, `CheckpointError` for damaged weights.
     """
-    return read(place, client, at, model=model, scenario=scenario).module
+    return read(path, client, at, model=model, scenario=scenario).module
 
 
 def _warn(text: str) -> None:
@@ -122,7 +122,7 @@ def _warn(text: str) -> None:
 
 
 def read(
-    place: Path | str,
+    path: Path | str,
     client: int | None = None,
     at: At = "last",
     *,
@@ -131,17 +131,17 @@ def read(
     note: Note = _warn,
 ) -> Trained:
     """As `load`, with the card beside the module. note: is told that a run is unfinished or a checkpoint damaged."""
-    place = expanded(place)
-    if place.suffix == cards.SUFFIX and not place.is_dir():
+    path = expanded(path)
+    if path.suffix == cards.SUFFIX and not path.is_dir():
         if client is not None or at != "last":
-            raise ConfigError(f"{place}: a file holds one model; clients and rounds are for run folders")
-        card, tree = cards.read(place)
+            raise ConfigError(f"{path}: a file holds one model; clients and rounds are for run folders")
+        card, tree = cards.read(path)
         with own_settings():
             return Trained(module_of_card(card, tree, model), card)
-    folder = RunFolder(place)
+    folder = RunFolder(path)
     resolved = folder.read_config()
     if resolved is None:
-        raise RunFolderError(f"{place}: no run there (no config.yaml); give a run folder, or a {cards.SUFFIX}")
+        raise RunFolderError(f"{path}: no run there (no config.yaml); give a run folder, or a {cards.SUFFIX}")
     memory = Memory(config_of(resolved, model), scenario)
     checkpoint = _in_folder(memory.config, folder, at, note)
     with own_settings():
@@ -154,13 +154,13 @@ def of_result(result: FinishedRun, client: int | None = None, at: At = "last") -
     if result.folder is not None:
         checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)
     else:
-        found = memory.weights.get(_round(result.rows, at))
-        if found is None:
+        kept_checkpoint = memory.weights.get(_round(result.rows, at))
+        if kept_checkpoint is None:
             raise ConfigError(
                 f"at = '{at}': this run kept no weights of that round; "
                 + ("give it evaluation.select=best_val" if at == "best_val" else "give it a folder (out=...)")
             )
-        checkpoint = found
+        checkpoint = kept_checkpoint
     with own_settings():
         return Trained(*Opened(memory, checkpoint, result.scenario).model(client, at))
 
@@ -188,10 +188,10 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: At, note: Note) -> Chec
         note(f"{folder.path} is unfinished: this is the model after round {latest.round} of {config.rounds}")
         return latest
     round_ = _round(folder.log.rows(), at)
-    found = checkpoints.load_round(folder.checkpoints, round_, fingerprint)
-    if found is None:
+    round_checkpoint = checkpoints.load_round(folder.checkpoints, round_, fingerprint)
+    if round_checkpoint is None:
         raise CheckpointError(
             f"{folder.path}: no checkpoint of round {round_} ({at}); "
             + ("evaluation.select=best_val keeps that round" if at == "best_val" else "run again with --fresh")
         )
-    return found
+    return round_checkpoint

@@ -70,7 +70,7 @@ def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     """
     every, unequal = strokes(among or rows), _sizes(among or rows, "row")
     labels = []
-    for place, (label, stroke) in enumerate(every.items()):
+    for index, (label, stroke) in enumerate(every.items()):
         values = [row["accuracy"] for row in rows if row["row"] == label]
         labels.append(f"{label}\n{_n([len(values)])}" if unequal else label)
         if not values:
@@ -78,7 +78,7 @@ def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
         lines: dict[str, Any] = {name: {"color": color("muted")} for name in ("boxprops", "whiskerprops", "capprops")}
         ax.boxplot(
             [values],
-            positions=[place],
+            positions=[index],
             widths=0.62,
             showfliers=False,
             showmeans=True,
@@ -86,7 +86,7 @@ def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
             meanprops={"marker": "+", "markeredgecolor": color("ink"), "markersize": 9},
             **lines,
         )
-        at = [place - 0.22 + 0.44 * ((k * _GOLDEN) % 1.0) for k in range(len(values))]
+        at = [index - 0.22 + 0.44 * ((k * _GOLDEN) % 1.0) for k in range(len(values))]
         ax.plot(at, values, "o", color=stroke["color"], markersize=3.5, alpha=0.45, mew=0)
     ax.set_xticks(range(len(labels)), labels, rotation=20 if sum(map(len, labels)) > 30 else 0)
     dressed(ax, "", ACCURACY)
@@ -102,20 +102,20 @@ def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     unequal = _sizes(among or rows, "group")
     apart = len(every) + (len(groups) > 1)
     for at, group in enumerate(groups):
-        for place, (label, stroke) in enumerate(every.items(), start=at * apart):
+        for index, (label, stroke) in enumerate(every.items(), start=at * apart):
             values = [row["accuracy"] for row in rows if (row["row"], row.get("group", "")) == (label, group)]
             if not values:
                 continue
             mean, std = mean_std(values)
-            bar = ax.barh(place, mean, height=0.66, color=stroke["color"], alpha=0.85)
+            bar = ax.barh(index, mean, height=0.66, color=stroke["color"], alpha=0.85)
             if len(groups) > 1:
                 bar.set_label(label)
-            ax.errorbar(mean, place, xerr=std or 0.0, color=color("ink"), capsize=2.5, linewidth=1)
-            said = f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
-            said += f", {_n([len(values)])}" if unequal else ""
+            ax.errorbar(mean, index, xerr=std or 0.0, color=color("ink"), capsize=2.5, linewidth=1)
+            label_text = f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
+            label_text += f", {_n([len(values)])}" if unequal else ""
             ax.annotate(
-                said,
-                (mean + (std or 0.0), place),
+                label_text,
+                (mean + (std or 0.0), index),
                 (4, 0),
                 textcoords="offset points",
                 va="center",
@@ -141,11 +141,11 @@ def draw_costs(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     dearest = max(row["flops"] for row in every) or 1.0
     for label, stroke in strokes(every).items():
         for shape, setting in zip(SHAPES * len(settings), settings, strict=False):
-            found = [row for row in rows if (row["row"], row["x"]) == (label, setting)]
+            matching_rows = [row for row in rows if (row["row"], row["x"]) == (label, setting)]
             ax.scatter(
-                [row["accuracy"] for row in found],
-                [row["bytes"] / 1e6 for row in found],
-                s=[24 + _FLOPS_AREA * row["flops"] / dearest for row in found],
+                [row["accuracy"] for row in matching_rows],
+                [row["bytes"] / 1e6 for row in matching_rows],
+                s=[24 + _FLOPS_AREA * row["flops"] / dearest for row in matching_rows],
                 marker=shape,
                 color=stroke["color"],
                 alpha=0.6,
@@ -165,18 +165,18 @@ def draw_costs(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
 def _sizes(rows: Rows, key: str) -> dict[str, list[int]]:
     """Over how many values the means of each row are, one mean a panel and `key`; empty where all are over equally
     many."""
-    found: Counter[tuple[Any, ...]] = Counter((row["row"], row.get("panel"), row.get(key, "")) for row in rows)
-    if len(set(found.values())) < 2:
+    counts: Counter[tuple[Any, ...]] = Counter((row["row"], row.get("panel"), row.get(key, "")) for row in rows)
+    if len(set(counts.values())) < 2:
         return {}
-    made: dict[str, list[int]] = {}
-    for (label, *_), n in found.items():
-        made.setdefault(label, []).append(n)
-    return made
+    sizes: dict[str, list[int]] = {}
+    for (label, *_), n in counts.items():
+        sizes.setdefault(label, []).append(n)
+    return sizes
 
 
 def _n(sizes: Sequence[int]) -> str:
-    least, most = min(sizes), max(sizes)
-    return f"n = {most}" if least == most else f"n = {least} to {most}"
+    smallest, largest = min(sizes), max(sizes)
+    return f"n = {largest}" if smallest == largest else f"n = {smallest} to {largest}"
 
 
 def strokes(rows: Rows) -> dict[str, dict[str, Any]]:

@@ -34,11 +34,11 @@ def draw_bars(bars: Sequence[Bar]) -> Figure:
         name = elided(bar.label, WIDTH / CHARACTER - len(bar.total) - 1)
         axes.text(0, top + 18, name, color=color("ink"), fontsize=TEXT, va="baseline")
         axes.text(WIDTH, top + 18, bar.total, color=color("ink"), fontsize=TEXT, va="baseline", ha="right")
-        left = 0.0
+        start = 0.0
         for k, part in enumerate(bar.parts):
             width = WIDTH * part / largest
-            axes.add_patch(Rectangle((left, top + 25), width, _BAR, color=color(f"p{k}"), linewidth=0))
-            left += width
+            axes.add_patch(Rectangle((start, top + 25), width, _BAR, color=color(f"p{k}"), linewidth=0))
+            start += width
     return figure
 
 

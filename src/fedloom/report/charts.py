@@ -36,8 +36,8 @@ def time_spent(groups: Sequence[Group]) -> str:
     for group in groups:
         parts = [group.row["phases"][phase] for phase in _PHASES]
         bars.append(Bar(group.row["label"], parts, seconds_text(group.row["seconds"])))
-        each = ", ".join(f"{phase} {seconds_text(part)}" for phase, part in zip(_PHASES, parts, strict=True))
-        words.append(f"{group.row['label']}: {each}")
+        phases = ", ".join(f"{phase} {seconds_text(part)}" for phase, part in zip(_PHASES, parts, strict=True))
+        words.append(f"{group.row['label']}: {phases}")
     svg = inline(partial(draw_bars, bars), "seconds", f"Seconds by phase per run. {'; '.join(words)}.")
     return chart(svg, "Time by phase", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_PHASES)))
 
@@ -45,8 +45,8 @@ def time_spent(groups: Sequence[Group]) -> str:
 def client_spread(groups: Sequence[Group]) -> str:
     """Accuracy of single clients, where the protocol tests clients."""
     pairs = zip(groups, tones([group.row for group in groups]), strict=True)
-    found = [(Dots(g.row["label"], tone, all_clients(g.results)), g.row["protocol"]) for g, tone in pairs]
-    rows = [dots for dots, _ in found if dots.values]
+    labelled_dots = [(Dots(g.row["label"], tone, all_clients(g.results)), g.row["protocol"]) for g, tone in pairs]
+    rows = [dots for dots, _ in labelled_dots if dots.values]
     if not rows:
         return ""
     words = "; ".join(f"{d.label} from {percent(min(d.values))} to {percent(max(d.values))} %" for d in rows)
@@ -55,11 +55,13 @@ def client_spread(groups: Sequence[Group]) -> str:
         inline(partial(draw_dots, rows, width), f"clients-{css}", label, css)
         for css, width in (("wide", 900.0), ("narrow", 360.0))
     )
-    protocols = listed(dict.fromkeys(protocol for dots, protocol in found if dots.values))
+    protocols = listed(dict.fromkeys(protocol for dots, protocol in labelled_dots if dots.values))
     lowest = [(group.row["label"], worst_of_group(group.results)) for group in groups]
-    told = listed(f"{name} {percent(value)} %" for name, value in lowest if value is not None)
+    lowest_text = listed(f"{name} {percent(value)} %" for name, value in lowest if value is not None)
     caption = f"One dot per client and seed at the last round, protocol {protocols}. Line: median."
-    return chart(svgs, "", f"{caption} Mean of the worst tenth of the clients: {told}." if told else caption)
+    return chart(
+        svgs, "", f"{caption} Mean of the worst tenth of the clients: {lowest_text}." if lowest_text else caption
+    )
 
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> str:

@@ -82,14 +82,14 @@ def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
     wide = min(how.most, len(panels) if len(panels) <= how.most else ceil(sqrt(len(panels))))
     high = -(-len(panels) // wide)
     with in_light_theme() as page:
-        groups = max(len({row.get("group") for row in found}) for found in panels.values())
+        groups = max(len({row.get("group") for row in panel_rows}) for panel_rows in panels.values())
         height = max(how.height, 0.8 + how.each * groups * len({row.get("row") for row in rows}))
         drawn = Figure(figsize=(how.width * wide, height * high), layout="constrained", facecolor=page)
         grid = list(drawn.subplots(high, wide, squeeze=False).flat)
         bars = []
-        for ax, found, title in zip(grid, panels.values(), _titles(list(panels)), strict=False):
+        for ax, panel_rows, title in zip(grid, panels.values(), _titles(list(panels)), strict=False):
             ax.set_title(title, loc="left", fontsize=10, color=color("ink"))
-            bars.append(how.draw(ax, found, rows, axis))
+            bars.append(how.draw(ax, panel_rows, rows, axis))
         for ax in grid[len(panels) :]:
             ax.remove()
         _explained(drawn, grid[: len(panels)], bars[0], how)

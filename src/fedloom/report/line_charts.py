@@ -35,8 +35,8 @@ def losses(groups: Sequence[Group]) -> list[str]:
     """Test loss of every group, and the loss terms of each method that logs several; an even number fills the rows."""
     parts = []
     for k, (group, tone) in enumerate(zip(groups, tones([group.row for group in groups]), strict=True)):
-        found = [line(name, tone, group.results, name, "train") for name in terms(group.results)]
-        lines = [one for one in found if one is not None]
+        maybe_lines = [line(name, tone, group.results, name, "train") for name in terms(group.results)]
+        lines = [curve for curve in maybe_lines if curve is not None]
         if len(lines) > 1:
             parts.append(_terms(f"terms-{k}", group.row["label"], lines))
     lines = _by_group(groups, "loss")
@@ -66,8 +66,8 @@ def _wide(lines: Sequence[Line], size: Size, name: str, label: str, quantity: st
 
 def _by_group(groups: Sequence[Group], name: str) -> list[Line]:
     pairs = zip(groups, tones([group.row for group in groups]), strict=True)
-    found = [line(group.row["label"], tone, group.results, name, "test") for group, tone in pairs]
-    return [one for one in found if one is not None]
+    maybe_lines = [line(group.row["label"], tone, group.results, name, "test") for group, tone in pairs]
+    return [curve for curve in maybe_lines if curve is not None]
 
 
 def _phone_key(lines: Sequence[Line]) -> str:

@@ -33,12 +33,12 @@ def draw_points(ax: Axes, rows: Rows) -> None:
     """
     names = {row["class"]: row["name"] for row in rows}
     for number, name in sorted(names.items()):
-        own = [row for row in rows if row["class"] == number]
+        class_rows = [row for row in rows if row["class"] == number]
         tone = color(_CLASS_TONES[number % len(_CLASS_TONES)])
-        samples = [row for row in own if row["kind"] == "sample"]
+        samples = [row for row in class_rows if row["kind"] == "sample"]
         label = name if len(names) <= _MOST_CLASSES else None
         ax.scatter(*_xy(samples), s=9, marker=SHAPES[number % 5], color=tone, alpha=0.7, linewidth=0, label=label)
-        marks = [row for row in own if row["kind"] != "sample"]
+        marks = [row for row in class_rows if row["kind"] != "sample"]
         ax.scatter(*_xy(marks), s=110, marker="X", color=tone, edgecolor=color("ink"), linewidth=1.1, zorder=3)
         for mark in marks if len(names) <= _MOST_CLASSES else ():
             ax.annotate(
@@ -73,10 +73,10 @@ def draw_relations(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMap
     for row in rows:
         matrix[row["i"], row["j"]] = row["value"]
     image = ax.imshow(matrix, cmap=_shades(), vmin=0, vmax=_largest(among or rows), interpolation="none")
-    one = rows[0]
-    found = [f"{one['distance']:.2g} apart from SL"] if one.get("distance") is not None else []
-    found += [f"r = {_signed(one['correlation'])}"] if one.get("correlation") is not None else []
-    dressed(ax, "class" + (f"\n{', '.join(found)}" if found else ""), "class", grid=None)
+    first_row = rows[0]
+    texts = [f"{first_row['distance']:.2g} apart from SL"] if first_row.get("distance") is not None else []
+    texts += [f"r = {_signed(first_row['correlation'])}"] if first_row.get("correlation") is not None else []
+    dressed(ax, "class" + (f"\n{', '.join(texts)}" if texts else ""), "class", grid=None)
     step = 1 if size <= 10 else size // 5
     ax.set_xticks(range(0, size, step))
     ax.set_yticks(range(0, size, step))
@@ -91,21 +91,21 @@ def draw_norms(ax: Axes, rows: Rows) -> None:
     clients = list(dict.fromkeys(row["client"] for row in rows))
     shown = clients[:_MOST_CLIENTS]
     largest = max(row["share"] for row in rows)
-    for place, client in enumerate(shown):
-        own = [row for row in rows if row["client"] == client]
-        for row in own:
+    for index, client in enumerate(shown):
+        client_rows = [row for row in rows if row["client"] == client]
+        for row in client_rows:
             held = row["share"] > 0
             size = max(260 * row["share"] / largest, 4) if held else 18
             face = color("p0") if held else "none"
-            ax.scatter(row["class"], place, s=size, facecolor=face, edgecolor=color("p0"), linewidth=0.8)
-            said = f"{row['norm']:.3f}".removeprefix("0")
-            ax.text(row["class"], place + 0.36, said, ha="center", va="center", fontsize=7, color=color("ink"))
-        last = max(row["class"] for row in own) + 0.9
-        ax.text(last, place, _signed(own[0]["rank_correlation"]), va="center", fontsize=8, color=color("muted"))
+            ax.scatter(row["class"], index, s=size, facecolor=face, edgecolor=color("p0"), linewidth=0.8)
+            norm_text = f"{row['norm']:.3f}".removeprefix("0")
+            ax.text(row["class"], index + 0.36, norm_text, ha="center", va="center", fontsize=7, color=color("ink"))
+        last = max(row["class"] for row in client_rows) + 0.9
+        ax.text(last, index, _signed(client_rows[0]["rank_correlation"]), va="center", fontsize=8, color=color("muted"))
     ax.text(last, -0.62, "rank corr.", va="center", fontsize=8, color=color("muted"))
     ranks = [row["rank_correlation"] for row in rows if row["rank_correlation"] is not None]
-    told = f"median rank correlation {_signed(median(ranks))}" if ranks else "no rank correlation"
-    dressed(ax, f"class\n{len(shown)} of {len(clients)} clients; {told}", "", grid=None)
+    correlation_text = f"median rank correlation {_signed(median(ranks))}" if ranks else "no rank correlation"
+    dressed(ax, f"class\n{len(shown)} of {len(clients)} clients; {correlation_text}", "", grid=None)
     ax.set_xticks(range(1 + max(row["class"] for row in rows)))
     ax.set_yticks(range(len(shown)), [f"D{k + 1}" for k in range(len(shown))])
     ax.set_ylim(len(shown) - 0.4, -0.8)

@@ -69,10 +69,10 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
 
 def _verdict(sentences: Sequence[str]) -> str:
     """One sentence as a paragraph, several as a list."""
-    told = [escape(_unbroken(sentence)) for sentence in sentences]
-    if len(told) == 1:
-        return f'<p class="verdict">{told[0]}</p>'
-    return f'<ul class="verdict">{"".join(f"<li>{one}</li>" for one in told)}</ul>'
+    items = [escape(_unbroken(sentence)) for sentence in sentences]
+    if len(items) == 1:
+        return f'<p class="verdict">{items[0]}</p>'
+    return f'<ul class="verdict">{"".join(f"<li>{item_html}</li>" for item_html in items)}</ul>'
 
 
 def _unbroken(sentence: str) -> str:
@@ -100,8 +100,8 @@ def _sections(groups: Sequence[Group]) -> list[str]:
 
 def _paired(groups: Sequence[Group]) -> list[str]:
     """Every method against the baseline over the seeds that both ran, where there are several."""
-    found = [one for one in all_paired([group.row for group in groups], BASELINE) if one.low is not None]
-    return [f"<ul>{''.join(f'<li>{escape(_unbroken(one.words()))}.</li>' for one in found)}</ul>"] if found else []
+    pairs = [pair for pair in all_paired([group.row for group in groups], BASELINE) if pair.low is not None]
+    return [f"<ul>{''.join(f'<li>{escape(_unbroken(pair.words()))}.</li>' for pair in pairs)}</ul>"] if pairs else []
 
 
 def _section(title: str, anchor: str, parts: Sequence[str]) -> str:
@@ -144,29 +144,29 @@ def _partition(config: dict[str, Any]) -> str:
 
 def _notes(groups: Sequence[Group]) -> list[str]:
     """Everything that limits what the numbers mean."""
-    made = tuned_notes([result for group in groups for result in group.results])
+    notes = tuned_notes([result for group in groups for result in group.results])
     for group in groups:
         row = group.row
-        made += [f"{row['label']}: {note}" for note in row["degenerate"]]
-        made += [f"{row['label']}: {told}." for told in row["stopped"]]
+        notes += [f"{row['label']}: {note}" for note in row["degenerate"]]
+        notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
         for name, first in diverged(group.results).items():
-            made.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")
+            notes.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")
         if row["repeats"]:
-            made.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
+            notes.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
     if len({(group.row["protocol"], group.row["select"]) for group in groups}) > 1:
-        made.append("Protocols or ways of selecting a round differ: such accuracies answer different questions.")
+        notes.append("Protocols or ways of selecting a round differ: such accuracies answer different questions.")
     if any(group.row["select"] == "best_test" for group in groups):
-        made.append("select best_test chooses the round by looking at the test set, so it is too high.")
+        notes.append("select best_test chooses the round by looking at the test set, so it is too high.")
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for group in groups:
         by_seeds.setdefault(tuple(group.row["seeds"]), []).append(group.row["label"])
     if len(by_seeds) > 1:
-        told = "; ".join(f"{listed(seeds)} for {_few(labels)}" for seeds, labels in by_seeds.items())
-        made.append(f"Rows are means over unequal seeds: {told}.")
+        reason = "; ".join(f"{listed(seeds)} for {_few(labels)}" for seeds, labels in by_seeds.items())
+        notes.append(f"Rows are means over unequal seeds: {reason}.")
     single = [group.row["label"] for group in groups if group.row["n"] == 1]
     if single:
-        made.append(f"One seed only for {_few(single)}: how much chance moves the result is unknown.")
-    return made
+        notes.append(f"One seed only for {_few(single)}: how much chance moves the result is unknown.")
+    return notes
 
 
 def _few(labels: Sequence[str]) -> str:
@@ -179,13 +179,15 @@ def _pictures(groups: Sequence[Group]) -> list[str]:
     by_scenario: dict[str, list[tuple[Group, RunData]]] = {}
     for group in groups:
         by_scenario.setdefault(scenario_words(group.row), []).extend((group, result) for result in group.results)
-    made = []
-    for k, (told, runs) in enumerate(by_scenario.items()):
+    pictures = []
+    for k, (description, runs) in enumerate(by_scenario.items()):
         first = runs[0][1]
         if not first.scenario.get("class_counts"):
             continue
         seed = first.numbers["seed"]
         dealt = {str(result.scenario.get("class_counts")) for _, result in runs}
         caption = f"The partition of seed {seed}; other seeds deal the data anew." if len(dealt) > 1 else ""
-        made.append(charts.holdings(f"data-{k}", first.scenario, f"{told}. {caption}" if told else caption))
-    return made
+        pictures.append(
+            charts.holdings(f"data-{k}", first.scenario, f"{description}. {caption}" if description else caption)
+        )
+    return pictures

@@ -20,27 +20,27 @@ from fedloom.storage.run_folder import RunFolder
 
 def configs(groups: Sequence[Group]) -> list[str]:
     """The resolved config of each group, as YAML."""
-    made = []
+    blocks = []
     for group in groups:
         text = yaml.safe_dump(group.results[0].config, sort_keys=False, allow_unicode=True)
         others = group.row["seeds"][1:]
         also = f", alike for {seeds_text(others)}" if others else ""
-        made.append(details(f"{group.row['label']}: resolved config of seed {group.row['seeds'][0]}{also}", text))
-    return made
+        blocks.append(details(f"{group.row['label']}: resolved config of seed {group.row['seeds'][0]}{also}", text))
+    return blocks
 
 
 def environments(groups: Sequence[Group]) -> str:
     """Hardware and versions of the runs that were kept on disk; runs of one machine are told once."""
-    found: dict[str, list[str]] = {}
+    environments_by_text: dict[str, list[str]] = {}
     for group in groups:
         for result in group.results:
             environment = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
             if environment is not None:
                 key = json.dumps(environment, sort_keys=True)
-                found.setdefault(key, []).append(f"{group.row['label']} seed {result.numbers['seed']}")
+                environments_by_text.setdefault(key, []).append(f"{group.row['label']} seed {result.numbers['seed']}")
     return "\n".join(
-        facts(([("Runs", ", ".join(runs))] if len(found) > 1 else []) + _environment(json.loads(key)))
-        for key, runs in found.items()
+        facts(([("Runs", ", ".join(runs))] if len(environments_by_text) > 1 else []) + _environment(json.loads(key)))
+        for key, runs in environments_by_text.items()
     )
 
 

@@ -17,9 +17,9 @@ def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, 
 
     name: the measure, where it is of another predictor, e.g. "accuracy/online".
     """
-    own = [r for r in rows if r["client"] is not None and (r["split"], r["name"]) == ("test", name)]
-    last = max((r["round"] for r in own), default=0)
-    return {r["client"]: r["value"] for r in own if r["round"] == last and r["client"] is not None}
+    client_rows = [r for r in rows if r["client"] is not None and (r["split"], r["name"]) == ("test", name)]
+    last = max((r["round"] for r in client_rows), default=0)
+    return {r["client"]: r["value"] for r in client_rows if r["round"] == last and r["client"] is not None}
 
 
 def worst(accuracies: Sequence[float]) -> float | None:
@@ -30,6 +30,6 @@ def worst(accuracies: Sequence[float]) -> float | None:
 
 def worst_of_group(results: Sequence[RunData]) -> float | None:
     """`worst` of each run, averaged over seeds; None if a run tested no client on its own."""
-    found = [worst(list(client_accuracies(result.rows).values())) for result in results]
-    known = [value for value in found if value is not None]
-    return fmean(known) if known and len(known) == len(found) else None
+    worst_accuracies = [worst(list(client_accuracies(result.rows).values())) for result in results]
+    measured = [value for value in worst_accuracies if value is not None]
+    return fmean(measured) if measured and len(measured) == len(worst_accuracies) else None

@@ -87,5 +87,5 @@ class Comparison(Tabular):
         numbers = result.numbers
         named: dict[str, Any] = {"label": row["label"], "method": row["method"], "preset": row["preset"]}
         named |= {"seed": numbers["seed"], "protocol": row["protocol"], "select": row["select"], **row["setting"]}
-        found: dict[str, Any] = {key: numbers[key] for key in _COLUMNS} | {"seconds": numbers["seconds"]["total"]}
-        return {**named, **found, **numbers.get("figures", {})}
+        outcome: dict[str, Any] = {key: numbers[key] for key in _COLUMNS} | {"seconds": numbers["seconds"]["total"]}
+        return {**named, **outcome, **numbers.get("figures", {})}

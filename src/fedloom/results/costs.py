@@ -57,5 +57,9 @@ def _times(group: Group) -> list[float]:
 
 def _baseline(group: Group, groups: Sequence[Group]) -> Group | None:
     """FedAvg's runs in the setting of a group."""
-    found = (other for other in groups if other.row["method"] == BASELINE and same_setting(group.row, other.row))
-    return next(found, None)
+    baselines = (
+        candidate
+        for candidate in groups
+        if candidate.row["method"] == BASELINE and same_setting(group.row, candidate.row)
+    )
+    return next(baselines, None)

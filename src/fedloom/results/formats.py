@@ -75,22 +75,24 @@ def formatted(results: Sequence[RunData], format: str) -> str:
 def formatted_targets(results: Sequence[RunData], targets: Sequence[float], format: str) -> str:
     """What it took to reach accuracies in [0, 1], as `formatted`: means over the seeds that reached them."""
     groups = grouped(results)
-    found = [
+    reached_targets = [
         (group.row["label"], target, reached_mean(group.results, target)) for group in groups for target in targets
     ]
     if format == "csv":
-        return as_csv([{"label": label, "target": target} | asdict(one) for label, target, one in found])
+        return as_csv(
+            [{"label": label, "target": target} | asdict(reached) for label, target, reached in reached_targets]
+        )
     names = ("method", "target %", "seeds there", "round", "bytes", "FLOPs")
     cells = [
         [
             label,
             percent(target),
-            f"{one.n} of {one.of}",
-            _or_dash(one.round, lambda value: f"{value:.0f}"),
-            _or_dash(one.bytes, bytes_text),
-            _or_dash(one.flops, lambda value: f"{value:.3g}"),
+            f"{reached.n} of {reached.of}",
+            _or_dash(reached.round, lambda value: f"{value:.0f}"),
+            _or_dash(reached.bytes, bytes_text),
+            _or_dash(reached.flops, lambda value: f"{value:.3g}"),
         ]
-        for label, target, one in found
+        for label, target, reached in reached_targets
     ]
     return text_table(cells, names, (False, *(True,) * 5), format)
 
@@ -98,19 +100,19 @@ def formatted_targets(results: Sequence[RunData], targets: Sequence[float], form
 def formatted_costs(results: Sequence[RunData], format: str) -> str:
     """Time of a local epoch, alone and beside FedAvg's, FLOPs and bytes of a run, as `formatted`: means over seeds."""
     groups = grouped(results)
-    found = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
+    labelled_costs = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
     if format == "csv":
-        return as_csv([{"label": label} | asdict(one) for label, one in found])
+        return as_csv([{"label": label} | asdict(cost) for label, cost in labelled_costs])
     names = ("method", "ms per local epoch", "× FedAvg", "FLOPs", "bytes")
     cells = [
         [
             label,
-            "–" if one.epoch_ms is None else _ms(one.epoch_ms, one.epoch_ms_std),
-            _or_dash(one.relative, lambda value: f"{value:.2f}"),
-            f"{one.flops:.3g}",
-            bytes_text(one.bytes),
+            "–" if cost.epoch_ms is None else _ms(cost.epoch_ms, cost.epoch_ms_std),
+            _or_dash(cost.relative, lambda value: f"{value:.2f}"),
+            f"{cost.flops:.3g}",
+            bytes_text(cost.bytes),
         ]
-        for label, one in found
+        for label, cost in labelled_costs
     ]
     return text_table(cells, names, (False, *(True,) * 4), format)
 
@@ -140,8 +142,8 @@ def text_table(cells: list[list[str]], names: Sequence[str], numeric: Sequence[b
             )
         case "html":
             return tabulate(cells, tablefmt="html", **how)
-    known = get_args(Format)
-    raise ConfigError(f"format = '{format}': {nearest(format, known)}; tables come as {', '.join(known)}")
+    formats = get_args(Format)
+    raise ConfigError(f"format = '{format}': {nearest(format, formats)}; tables come as {', '.join(formats)}")
 
 
 def _figure(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:

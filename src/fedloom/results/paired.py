@@ -16,13 +16,14 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Accuracy of `one` minus that of `other`, over the seeds that both ran: mean and t interval, as shares in [0, 1].
+    """The accuracy of one row of a table minus that of another, over the seeds that both ran.
 
-    low, high: None for fewer than two seeds in common. left_out: seeds that only one of them ran.
+    label, reference: the labels of the two rows. difference: mean, as a share in [0, 1]. low, high: its 95 % t
+    interval; None for fewer than two seeds in common. left_out: seeds that only one row has.
     """
 
-    one: str
-    other: str
+    label: str
+    reference: str
     seeds: list[int]
     difference: float
     low: float | None
@@ -39,26 +40,28 @@ class Paired:
         points = f"{100 * self.difference:+.1f} points"
         skipped = f"; seeds {', '.join(map(str, self.left_out))} were run by one of them alone" if self.left_out else ""
         if self.low is None or self.high is None:
-            return f"{self.one} against {self.other}: {points} with one seed; chance is not ruled out{skipped}"
+            return f"{self.label} against {self.reference}: {points} with one seed; chance is not ruled out{skipped}"
         inside = f"{points}, {LEVEL:.0%} t interval {100 * self.low:+.1f} to {100 * self.high:+.1f}"
-        told = f"{inside} over {counted(len(self.seeds), 'seed')}"
-        seen = "" if self.seen else "no difference seen, "
-        return f"{self.one} against {self.other}: {seen}{told}{skipped}"
+        interval = f"{inside} over {counted(len(self.seeds), 'seed')}"
+        prefix = "" if self.seen else "no difference seen, "
+        return f"{self.label} against {self.reference}: {prefix}{interval}{skipped}"
 
 
-def paired(one: ResultRow, other: ResultRow) -> Paired:
+def paired(row: ResultRow, reference: ResultRow) -> Paired:
     """Compare two rows seed by seed. Raises `ConfigError` if they have no seed in common, or another protocol."""
     for key in ("protocol", "select"):
-        if one[key] != other[key]:
-            raise ConfigError(f"{one['label']} and {other['label']} differ in {key}: such accuracies are not compared")
-    ours, theirs = (dict(zip(row["seeds"], row["by_seed"], strict=True)) for row in (one, other))
+        if row[key] != reference[key]:
+            raise ConfigError(
+                f"{row['label']} and {reference['label']} differ in {key}: such accuracies are not compared"
+            )
+    ours, theirs = (dict(zip(side["seeds"], side["by_seed"], strict=True)) for side in (row, reference))
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
-        raise ConfigError(f"{one['label']} and {other['label']} have no seed in common")
+        raise ConfigError(f"{row['label']} and {reference['label']} have no seed in common")
     differences = [ours[seed] - theirs[seed] for seed in seeds]
     mean, _ = mean_std(differences)
     low, high = interval(differences) or (None, None)
-    return Paired(one["label"], other["label"], seeds, mean, low, high, sorted(ours.keys() ^ theirs.keys()))
+    return Paired(row["label"], reference["label"], seeds, mean, low, high, sorted(ours.keys() ^ theirs.keys()))
 
 
 def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
@@ -68,28 +71,31 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
     which a run diverged are left out. Raises
     nothing for rows that cannot be compared.
     """
-    made = []
+    pairs = []
     for row in rows:
-        for other in rows:
-            pair = other["method"] == against != row["method"] and _alike(row, other)
-            if pair and set(row["seeds"]) & set(other["seeds"]):
-                made.append(paired(row, other))
-    return made
+        for reference in rows:
+            pair = reference["method"] == against != row["method"] and _alike(row, reference)
+            if pair and set(row["seeds"]) & set(reference["seeds"]):
+                pairs.append(paired(row, reference))
+    return pairs
 
 
-def _alike(row: ResultRow, other: ResultRow) -> bool:
+def _alike(row: ResultRow, reference: ResultRow) -> bool:
     """Whether two rows answer the same question, one protocol, one selection, one setting, and none diverged."""
-    if row["diverged"] or other["diverged"]:
+    if row["diverged"] or reference["diverged"]:
         return False
-    return same_setting(row, other) and (row["protocol"], row["select"]) == (other["protocol"], other["select"])
+    return same_setting(row, reference) and (row["protocol"], row["select"]) == (
+        reference["protocol"],
+        reference["select"],
+    )
 
 
-def same_setting(row: ResultRow, other: ResultRow) -> bool:
+def same_setting(row: ResultRow, reference: ResultRow) -> bool:
     """Whether all keys have equal values, one that only one row has being unequal: an attack, a width of a net. The
     optimiser's, each method's own options, and keys that were tuned for both, do not count."""
-    apart = ("optimizer.", f"{row['method']}.", f"{other['method']}.")
-    tuned = set(row["tuned"]) & set(other["tuned"])
-    mine, theirs = row["setting"], other["setting"]
+    apart = ("optimizer.", f"{row['method']}.", f"{reference['method']}.")
+    tuned = set(row["tuned"]) & set(reference["tuned"])
+    mine, theirs = row["setting"], reference["setting"]
     keys = [key for key in mine.keys() | theirs.keys() if not key.startswith(apart) and key not in tuned]
     return all(mine.get(key) == theirs.get(key) for key in keys)
 

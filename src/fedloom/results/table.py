@@ -69,20 +69,20 @@ def result_table(results: Sequence[RunData]) -> list[ResultRow]:
 
 def grouped(results: Sequence[RunData]) -> list[Group]:
     """The groups. A second run of the same seed would shrink the std without adding evidence: it is left out."""
-    found: dict[_Key, list[RunData]] = {}
+    runs_by_key: dict[_Key, list[RunData]] = {}
     for equal, result in zip(_keys(results), results, strict=True):
-        found.setdefault(equal, []).append(result)
-    keys = [dict(key) for key in found]
+        runs_by_key.setdefault(equal, []).append(result)
+    keys = [dict(key) for key in runs_by_key]
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
-    cells = [_cell(runs) for runs in found.values()]
+    cells = [_cell(runs) for runs in runs_by_key.values()]
     several = len({cell and cell[0] for cell in cells}) > 1  # settings
     groups = []
-    for key, cell, runs in zip(keys, cells, found.values(), strict=True):
+    for key, cell, runs in zip(keys, cells, runs_by_key.values(), strict=True):
         cell = cell if cells.count(cell) == 1 else None
-        siblings = [other for other in keys if other["method"] == key["method"]]
+        siblings = [sibling for sibling in keys if sibling["method"] == key["method"]]
         differing = {n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _told(n, key, siblings)}
-        own = "/".join(filter(None, cell if several else cell[1:])) if cell else ""
-        label = own or _label(key, siblings, differing)
+        cell_name = "/".join(filter(None, cell if several else cell[1:])) if cell else ""
+        label = cell_name or _label(key, siblings, differing)
         groups.append(_group(runs, label, cell, differing))
     return groups
 
@@ -97,12 +97,12 @@ def _keys(results: Sequence[RunData]) -> list[_Key]:
     """What must be equal within a group, of each run: its settings. The seed of the scenario counts, unless every run
     that is alike in all else has none, or its own one spelled out."""
     settings = [_settings(result) for result in results]
-    dealt = [one.pop(_DEALT, "None") for one in settings]
-    alike = [tuple(sorted(one.items())) for one in settings]
+    dealt = [setting.pop(_DEALT, "None") for setting in settings]
+    alike = [tuple(sorted(setting.items())) for setting in settings]
     seeds = [("None", str(result.numbers["seed"])) for result in results]
-    fixed = {key for key, seed, own in zip(alike, dealt, seeds, strict=True) if seed not in own}
-    told = [seed if key in fixed else "None" for key, seed in zip(alike, dealt, strict=True)]
-    return [tuple(sorted((*key, (_DEALT, seed)))) for key, seed in zip(alike, told, strict=True)]
+    fixed = {key for key, seed, own_seeds in zip(alike, dealt, seeds, strict=True) if seed not in own_seeds}
+    dealt_seeds = [seed if key in fixed else "None" for key, seed in zip(alike, dealt, strict=True)]
+    return [tuple(sorted((*key, (_DEALT, seed)))) for key, seed in zip(alike, dealt_seeds, strict=True)]
 
 
 def _settings(result: RunData) -> dict[str, str]:
@@ -132,12 +132,12 @@ def _told(name: str, key: dict[str, str], siblings: Sequence[dict[str, str]]) ->
     """Whether a differing key says something: a method's own options do only between rows of one preset."""
     if not name.startswith(f"{key['method']}."):
         return True
-    return any(other.get(name) != key[name] for other in siblings if other["preset"] == key["preset"])
+    return any(sibling.get(name) != key[name] for sibling in siblings if sibling["preset"] == key["preset"])
 
 
 def _label(key: dict[str, str], siblings: Sequence[dict[str, str]], differing: dict[str, str]) -> str:
     def differs(name: str) -> bool:
-        return any(other.get(name) != key[name] for other in siblings)
+        return any(sibling.get(name) != key[name] for sibling in siblings)
 
     parts = [key[name] for name in ("preset", "evaluation.protocol", "evaluation.select") if differs(name)]
     parts += [f"{name.rpartition('.')[2]}={value}" for name, value in differing.items() if differs(name)]
@@ -148,8 +148,8 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
     by_seed: dict[int, RunData] = {}
     for run in runs:
         by_seed.setdefault(run.numbers["seed"], run)
-    kept = [by_seed[seed] for seed in sorted(by_seed)]
-    numbers = [run.numbers for run in kept]
+    runs = [by_seed[seed] for seed in sorted(by_seed)]
+    numbers = [run.numbers for run in runs]
     accuracies = [float(n["accuracy"]) for n in numbers]
     mean, std = mean_std(accuracies)
     val = [n["best_val_accuracy"] for n in numbers]
@@ -162,8 +162,8 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         protocol=numbers[0]["protocol"],
         select=numbers[0]["select"],
         setting=setting,
-        tuned=sorted(tuned_keys(kept)),
-        n=len(kept),
+        tuned=sorted(tuned_keys(runs)),
+        n=len(runs),
         seeds=sorted(by_seed),
         by_seed=accuracies,
         accuracy=mean,
@@ -176,13 +176,13 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         peak_memory_mb=max(n["peak_memory_mb"] for n in numbers),
         figures=_largest([n.get("figures", {}) for n in numbers]),
         degenerate=_distinct(note.removeprefix(f"{n['method']}: ") for n in numbers for note in n["degenerate"]),
-        diverged=[run.numbers["seed"] for run in kept if has_diverged(run.numbers)],
-        stopped=[_stopped(run) for run in kept if run.numbers.get("stopped")],
-        repeats=len(runs) - len(kept),
+        diverged=[run.numbers["seed"] for run in runs if has_diverged(run.numbers)],
+        stopped=[_stopped(run) for run in runs if run.numbers.get("stopped")],
+        repeats=len(runs) - len(runs),
         attack=attack_words(numbers[0]),
         attack_success=None if None in successes else fmean(successes),
     )
-    return Group(row, kept)
+    return Group(row, runs)
 
 
 def has_diverged(numbers: Mapping[str, Any]) -> bool:
@@ -198,15 +198,17 @@ def attack_words(numbers: dict[str, Any]) -> str | None:
 
 
 def _stopped(run: RunData) -> str:
-    told, rounds = run.numbers["stopped"], run.config.get("rounds")
-    return f"seed {run.numbers['seed']} stopped after round {told['round']} of {rounds}: {told['reason']}"
+    reason, rounds = run.numbers["stopped"], run.config.get("rounds")
+    return f"seed {run.numbers['seed']} stopped after round {reason['round']} of {rounds}: {reason['reason']}"
 
 
 def _largest(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
     """Of each figure that one of the runs has; one that was not finite is None in its file."""
-    finite = [{name: value for name, value in one.items() if value is not None} for one in figures]
-    names = dict.fromkeys(name for one in finite for name in one)
-    return {name: max(one[name] for one in finite if name in one) for name in names}
+    finite = [
+        {name: value for name, value in finite_figures.items() if value is not None} for finite_figures in figures
+    ]
+    names = dict.fromkeys(name for finite_figures in finite for name in finite_figures)
+    return {name: max(finite_figures[name] for finite_figures in finite if name in finite_figures) for name in names}
 
 
 def figure_names(rows: Sequence[ResultRow]) -> list[str]:

@@ -39,7 +39,7 @@ class Tabular:
 def frame(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     """Rows as a pandas DataFrame. Raises `ConfigError` where pandas is not installed."""
     try:
-        made: pandas.DataFrame = importlib.import_module("pandas").DataFrame(rows)
+        dataframe: pandas.DataFrame = importlib.import_module("pandas").DataFrame(rows)
     except ImportError:
         raise ConfigError("to_pandas: the package pandas is not installed; install pandas") from None
-    return made
+    return dataframe

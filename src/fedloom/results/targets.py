@@ -54,15 +54,15 @@ class ReachedMean:
 
 def reached_mean(results: Sequence[RunData], target: float) -> ReachedMean:
     """The means over the runs of one group. Runs that never reach the target count in `of` alone."""
-    found = [one for one in (reached(result, target) for result in results) if one is not None]
-    if not found:
+    reached_runs = [run for run in (reached(result, target) for result in results) if run is not None]
+    if not reached_runs:
         return ReachedMean(0, len(results), None, None, None)
     return ReachedMean(
-        len(found),
+        len(reached_runs),
         len(results),
-        fmean(one.round for one in found),
-        fmean(one.bytes for one in found),
-        fmean(one.flops for one in found),
+        fmean(run.round for run in reached_runs),
+        fmean(run.bytes for run in reached_runs),
+        fmean(run.flops for run in reached_runs),
     )
 
 

@@ -17,16 +17,16 @@ TRIALS = "trials"
 
 def tuned_notes(results: Sequence[RunData]) -> list[str]:
     """What was tuned for these runs, one sentence a study; nothing where nothing was."""
-    made = []
+    notes = []
     for folder in dict.fromkeys(result.folder.parent for result in results if result.folder is not None):
         records = [read(path) for path in sorted((folder / TRIALS).glob("choice-*.json"))]
         if not records:
             continue
         keys = ", ".join(dict.fromkeys(key for record in records for key in record["chosen"]))
-        each = counted(max(len(record["trials"]) for record in records), "trial")
+        trial_count = counted(max(len(record["trials"]) for record in records), "trial")
         chosen = "; ".join(f"{record['group']} {_chosen(record)}" for record in records)
-        made.append(f"{keys} tuned per method on validation data ({each} each, {RULE}): {chosen}.")
-    return made
+        notes.append(f"{keys} tuned per method on validation data ({trial_count} each, {RULE}): {chosen}.")
+    return notes
 
 
 def tuned_keys(results: Sequence[RunData]) -> set[str]:

@@ -32,9 +32,9 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     sentences = []
     for name, (key, members) in zip(names, contexts.items(), strict=True):
         words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
-        told = name if name and names.count(name) == 1 else f"With {words}" if words else ""
+        heading = name if name and names.count(name) == 1 else f"With {words}" if words else ""
         sentence = "; ".join(filter(None, (_ranked(members), _diverged(members))))
-        sentences.append(f"{told}: {sentence}." if told else f"{sentence}.")
+        sentences.append(f"{heading}: {sentence}." if heading else f"{sentence}.")
     return sentences
 
 
@@ -68,7 +68,7 @@ def _axes(rows: Sequence[ResultRow]) -> set[str]:
         for key in row["setting"].keys() - row["tuned"]:
             if not key.startswith(("scenario.", "optimizer.", f"{row['method']}.")):
                 values.setdefault((row["method"], key), set()).add(row["setting"][key])
-    return {key for (_, key), found in values.items() if len(found) > 1}
+    return {key for (_, key), distinct in values.items() if len(distinct) > 1}
 
 
 def _context(row: ResultRow, axes: Collection[str]) -> tuple[str, ...]:
@@ -79,17 +79,17 @@ def _context(row: ResultRow, axes: Collection[str]) -> tuple[str, ...]:
 
 def scenario_words(row: ResultRow) -> str:
     """The scenario keys in which this row differs from others: "alpha=0.1, clients=10"; empty where none does."""
-    found = row["setting"].items()
-    return ", ".join(f"{key.partition('.')[2]}={value}" for key, value in found if key.startswith("scenario."))
+    settings = row["setting"].items()
+    return ", ".join(f"{key.partition('.')[2]}={value}" for key, value in settings if key.startswith("scenario."))
 
 
 def _name(row: ResultRow, rows: Sequence[ResultRow]) -> str:
     """What their study calls it, else the method, where that is enough within these rows."""
 
-    def short(one: ResultRow) -> str:
-        return one["cell"][1] if one["cell"] else one["method"]
+    def short(candidate: ResultRow) -> str:
+        return candidate["cell"][1] if candidate["cell"] else candidate["method"]
 
-    return short(row) if sum(short(other) == short(row) for other in rows) == 1 else row["label"]
+    return short(row) if sum(short(candidate) == short(row) for candidate in rows) == 1 else row["label"]
 
 
 def _sentence(rows: Sequence[ResultRow]) -> str:
@@ -128,8 +128,8 @@ def _unlike(leader: ResultRow, rival: ResultRow) -> str:
     """Settings besides the method that could explain the difference as well."""
     ours, theirs = leader["setting"], rival["setting"]
     keys = [key for key in ours if key in theirs and ours[key] != theirs[key]]
-    told = listed(f"{key} ({ours[key]} against {theirs[key]})" for key in keys)
-    return f"; they differ in {told} too" if keys and leader["method"] != rival["method"] else ""
+    differences = listed(f"{key} ({ours[key]} against {theirs[key]})" for key in keys)
+    return f"; they differ in {differences} too" if keys and leader["method"] != rival["method"] else ""
 
 
 def _spread(leader: ResultRow, rival: ResultRow) -> str:

@@ -36,19 +36,19 @@ def refuse_mixed_results(results: Iterable[RunData]) -> None:
     refuse_mixed_data((str(folder), result.scenario.get(KEY)) for folder, result in in_folders.items())
 
 
-def refuse_mixed(made: Mapping[str, str | None], more: bool = False) -> None:
+def refuse_mixed(versions: Mapping[str, str | None], more: bool = False) -> None:
     """Raises `ConfigError` for runs of different versions.
 
     made: the version of each run, by what messages call the run; None where it is not known. more: this version is
     going to make others.
     """
-    known = {run: version for run, version in made.items() if version is not None}
-    counts = Counter(known.values())
+    recorded = {run: version for run, version in versions.items() if version is not None}
+    counts = Counter(recorded.values())
     if len(counts.keys() | ({__version__} if more else set())) < 2:
         return
-    told = listed(f"{counted(n, 'run')} of {version}" for version, n in sorted(counts.items()))
-    other = next(run for run, version in known.items() if version != __version__)
+    counted_versions = listed(f"{counted(n, 'run')} of {version}" for version, n in sorted(counts.items()))
+    foreign_run = next(run for run, version in recorded.items() if version != __version__)
     raise ConfigError(
-        f"runs of different versions of fedloom: {told}; {other} is of {known[other]}, this is {__version__}: keep "
-        "each version in a folder of its own, or --allow-mixed joins them"
+        f"runs of different versions of fedloom: {counted_versions}; {foreign_run} is of {recorded[foreign_run]}, "
+        f"this is {__version__}: keep each version in a folder of its own, or --allow-mixed joins them"
     )

@@ -19,14 +19,14 @@ _OTHER = "no run in it"
 
 
 @dataclass(slots=True)
-class Found:
+class CollectedRuns:
     """Finished runs, and folders that are left out, each with the reason."""
 
     results: list[Result] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
 
 
-def collect(folders: Sequence[Path], allow_mixed: bool = False) -> Found:
+def collect(folders: Sequence[Path], allow_mixed: bool = False) -> CollectedRuns:
     """All finished runs in and below `folders`, each once, in the order of their paths.
 
     Left out are runs that have not finished or cannot be read, folders without any run, trials of a study's tuning,
@@ -34,20 +34,20 @@ def collect(folders: Sequence[Path], allow_mixed: bool = False) -> Found:
     followed. Raises `ConfigError` for what is no folder, if no run is left, and, unless `allow_mixed`, for runs of
     different versions of fedloom.
     """
-    found, seen = Found(), set[Path]()
+    collected, visited = CollectedRuns(), set[Path]()
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder; give run folders such as runs/{'{name}'}")
-        if not _search(folder, found, seen):
-            found.left_out.append((folder, _OTHER))
+        if not _search(folder, collected, visited):
+            collected.left_out.append((folder, _OTHER))
     if not allow_mixed:
-        _as_cells(found)
-        refuse_mixed_results(found.results)
-    if not found.results:
-        why = "; ".join(f"{path}: {reason}" for path, reason in found.left_out[:3])
-        more = f"; and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
-        raise ConfigError(f"no finished run there: {why}{more}")
-    return found
+        _as_cells(collected)
+        refuse_mixed_results(collected.results)
+    if not collected.results:
+        why = "; ".join(f"{path}: {reason}" for path, reason in collected.left_out[:3])
+        remainder = f"; and {len(collected.left_out) - 3} more" if len(collected.left_out) > 3 else ""
+        raise ConfigError(f"no finished run there: {why}{remainder}")
+    return collected
 
 
 def studies_of(results: Sequence[Result]) -> list[Path]:
@@ -56,24 +56,24 @@ def studies_of(results: Sequence[Result]) -> list[Path]:
     return [folder for folder in folders if (folder / _OF_A_STUDY).exists()]
 
 
-def _search(folder: Path, found: Found, seen: set[Path]) -> bool:
+def _search(folder: Path, collected: CollectedRuns, visited: set[Path]) -> bool:
     """Look at a folder and below it, once; whether there is a run, of whatever kind."""
-    if folder.resolve() in seen:
+    if folder.resolve() in visited:
         return True
-    seen.add(folder.resolve())
+    visited.add(folder.resolve())
     is_run = any((folder / name).exists() for name in _OF_A_RUN)
     try:
         below = _BELOW_A_RUN if is_run else _BELOW_A_STUDY if (folder / _OF_A_STUDY).exists() else ()
         inner = sorted(path for path in folder.iterdir() if _is_searched(path, below))
     except OSError as error:
-        found.left_out.append((folder, f"cannot be read ({error.strerror})"))
+        collected.left_out.append((folder, f"cannot be read ({error.strerror})"))
         return True
     if is_run:
-        _read(folder, found)
-    without = [path for path in inner if not _search(path, found, seen)]
+        _read(folder, collected)
+    without = [path for path in inner if not _search(path, collected, visited)]
     anything = is_run or len(without) < len(inner)
     if anything and not is_run:
-        found.left_out += [(path, _OTHER) for path in without]
+        collected.left_out += [(path, _OTHER) for path in without]
     return anything
 
 
@@ -82,41 +82,41 @@ def _is_searched(path: Path, left_out: Sequence[str]) -> bool:
     return path.is_dir() and not path.is_symlink() and not hidden
 
 
-def _as_cells(found: Found) -> None:
+def _as_cells(collected: CollectedRuns) -> None:
     """Give the runs of a study's folder its names and its order; leave out those that are none of its cells, as the
     present code understands it."""
-    studies = studies_of(found.results)
+    studies = studies_of(collected.results)
     if not studies:
         return
     from fedloom.studies.workers import rows_of  # brings torch
 
-    known = {folder: rows_of(folder) or {} for folder in studies}
-    kept: dict[Path | None, list[Result]] = {}
-    for result in found.results:
+    rows_by_study = {folder: rows_of(folder) or {} for folder in studies}
+    results_by_study: dict[Path | None, list[Result]] = {}
+    for result in collected.results:
         folder = None if result.folder is None else result.folder.parent
-        rows = None if folder is None else known.get(folder)
+        rows = None if folder is None else rows_by_study.get(folder)
         row = None if rows is None else rows.get(result.numbers.get("fingerprint", ""))
         if rows is None or row is not None:
-            kept.setdefault(folder, []).append(replace(result, cell=row))
+            results_by_study.setdefault(folder, []).append(replace(result, cell=row))
         elif result.folder is not None:
-            found.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))
-    for folder, rows in known.items():
+            collected.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))
+    for folder, rows in rows_by_study.items():
         at = {fingerprint: position for position, fingerprint in enumerate(rows)}
-        kept.get(folder, []).sort(key=lambda result: at[result.numbers["fingerprint"]])
-    found.results[:] = [result for results in kept.values() for result in results]
+        results_by_study.get(folder, []).sort(key=lambda result: at[result.numbers["fingerprint"]])
+    collected.results[:] = [result for results in results_by_study.values() for result in results]
 
 
-def _read(folder: Path, found: Found) -> None:
+def _read(folder: Path, collected: CollectedRuns) -> None:
     """Take a run folder in, or say why not."""
     try:
         result = Result.read(folder)
         if result is not None:
             version_of(folder)  # by which results are joined
-            found.results.append(result)
+            collected.results.append(result)
         else:
-            found.left_out.append((folder, _unfinished(RunFolder(folder))))
+            collected.left_out.append((folder, _unfinished(RunFolder(folder))))
     except RunFolderError as error:
-        found.left_out.append((folder, f"damaged: {error}"))
+        collected.left_out.append((folder, f"damaged: {error}"))
 
 
 def _unfinished(folder: RunFolder) -> str:

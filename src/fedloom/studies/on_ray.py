@@ -16,40 +16,40 @@ from fedloom.studies.study_folder import STUDY
 from fedloom.studies.tuning import trials_of
 
 if TYPE_CHECKING:
-    from fedloom.studies.workers import Shift
+    from fedloom.studies.workers import StudyWorker
 
 
-def on_ray(cluster: Cluster, shift: Shift, listener: Listener) -> None:
+def on_ray(cluster: Cluster, worker: StudyWorker, listener: Listener) -> None:
     """Every job of a shift as a task; cells wait for their trials. The news of a job come when it has ended.
 
     Raises `RunFolderError` if a node does not see the folder.
     """
-    shared, tasks = cluster.put(shift), dict[str, Ref]()
+    shared, tasks = cluster.put(worker), dict[str, Ref]()
 
     def calls() -> Iterator[tuple[int, Ref]]:
-        for position, job in enumerate(shift.jobs):
-            trials = trials_of(shift.study, job) if isinstance(job, Cell) else []
+        for position, job in enumerate(worker.jobs):
+            trials = trials_of(worker.study, job) if isinstance(job, Cell) else []
             first = [tasks[trial.folder] for trial in trials]
             tasks[job.folder] = cluster.call(_work, shared, Path.cwd(), position, *first)
             yield position, tasks[job.folder]
 
     for position, news in cluster.ended(calls()):
         if isinstance(news, Lost):
-            folder = shift.jobs[position].folder
+            folder = worker.jobs[position].folder
             listener(Event(position, 0, note=f"{folder} is left: {news.why}; the same command goes on with it"))
         else:
             for event in news:
                 listener(event)
 
 
-def _work(shift: Shift, here: Path, position: int, *trials: Any) -> list[Event]:
+def _work(worker: StudyWorker, folder: Path, position: int, *trials: Any) -> list[Event]:
     """In a worker of Ray: one job, in the folder `here`; the news of it."""
-    if not (here / shift.place.path / STUDY).exists():
+    if not (folder / worker.study_folder.path / STUDY).exists():
         raise RunFolderError(
-            f"node {socket.gethostname()} does not see {here / shift.place.path}; all nodes must share the folder of a "
-            "study, and have it at the same place"
+            f"node {socket.gethostname()} does not see {folder / worker.study_folder.path}; all nodes must share the "
+            "folder of a study, and have it at the same path"
         )
-    os.chdir(here)
+    os.chdir(folder)
     news: list[Event] = []
-    shift.work(news.append, [position])
+    worker.work(news.append, [position])
     return news

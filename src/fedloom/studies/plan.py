@@ -51,35 +51,35 @@ class StudyKeys(Section):
 
     @field_validator("settings", mode="before")
     @classmethod
-    def _settings(cls, given: Any) -> Any:
-        if isinstance(given, list):
-            return {str(name): {"config": name} for name in once("settings", given)}
-        return {key: {} if keys is None else keys for key, keys in given.items()} if _named(given) else given
+    def _settings(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return {str(name): {"config": name} for name in once("settings", value)}
+        return {key: {} if keys is None else keys for key, keys in value.items()} if _named(value) else value
 
     @field_validator("methods", mode="before")
     @classmethod
-    def _methods(cls, given: Any) -> Any:
-        if isinstance(given, list):
-            return {str(name): {} for name in once("methods", given)}
-        return {key: {} if keys is None else keys for key, keys in given.items()} if _named(given) else given
+    def _methods(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return {str(name): {} for name in once("methods", value)}
+        return {key: {} if keys is None else keys for key, keys in value.items()} if _named(value) else value
 
     @field_validator("seeds", mode="wrap")
     @classmethod
-    def _seeds(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    def _seeds(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
         try:
-            seeds = read(given)
+            seeds = read(value)
         except ValidationError:
             seeds = ()
         if seeds == () or (isinstance(seeds, int) and seeds < 1):
-            raise ConfigError(f"seeds = {shown(given)}: need seeds, or how many")
+            raise ConfigError(f"seeds = {shown(value)}: need seeds, or how many")
         if isinstance(seeds, int) and seeds > _MOST_SEEDS:
             raise ConfigError(f"seeds = {seeds}: more than {_MOST_SEEDS:,}; this one seed is written seeds: [{seeds}]")
         return seeds
 
     @field_validator("tune", mode="before")
     @classmethod
-    def _tune(cls, given: Any) -> Any:
-        return read_space(given) if _named(given) else given
+    def _tune(cls, value: Any) -> Any:
+        return read_space(value) if _named(value) else value
 
     @model_validator(mode="after")
     def _tries(self) -> StudyKeys:
@@ -90,7 +90,7 @@ class StudyKeys(Section):
         for key in self.tune:
             if key in _OF_CELLS:
                 raise ConfigError(f"tune.{key}: every cell has a {key} of its own; tune other keys, as optimizer.lr")
-            if any(one == key or one.startswith(f"{key}.") for one in fixed):
+            if any(fixed_key == key or fixed_key.startswith(f"{key}.") for fixed_key in fixed):
                 raise ConfigError(
                     f"trials: {key} is tuned, so every trial has a value of its own; leave it out of trials"
                 )
@@ -164,16 +164,20 @@ class Study:
         for pattern in patterns:
             if not any(_fits(cell, pattern) for cell in self.cells):
                 names = {name for cell in self.cells for name in (cell.setting, cell.method, cell.point) if name}
-                hint = nearest(next((one for one in pattern.split("/") if one not in names), ""), names)
+                hint = nearest(
+                    next((pattern_part for pattern_part in pattern.split("/") if pattern_part not in names), ""), names
+                )
                 like = shown(self.cells[0].name)
                 raise ConfigError(f"--only {shown(pattern)} fits no cell of the study (such as {like}): {hint}")
-        return [cell for cell in self.cells if not patterns or any(_fits(cell, one) for one in patterns)]
+        return [
+            cell for cell in self.cells if not patterns or any(_fits(cell, pattern_part) for pattern_part in patterns)
+        ]
 
 
 def read_study(path: Path, overrides: Sequence[str] = ()) -> Study:
     """The study of a YAML file, with `key=value` words on top. Raises `ConfigError` for what cannot be read or run."""
-    if not path.is_file() and (found := find_config(path)) != path:
-        path = found
+    if not path.is_file() and (ready_config := find_config(path)) != path:
+        path = ready_config
     elif not isinstance(read_yaml(path), dict):
         raise ConfigError(f"{path}: a study is a mapping of keys to values")
     values = load(path, overrides)
@@ -198,17 +202,17 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
         cells += _cells(keys, name, block)
         refuse_many("the settings, methods, listed values and seeds", [len(cells)])
     if not cells:
-        left = "no cell is left; need a setting that does not leave out all methods"
-        raise ConfigError(f"settings = {shown(list(settings))}: {left}")
+        why = "no cell is left; need a setting that does not leave out all methods"
+        raise ConfigError(f"settings = {shown(list(settings))}: {why}")
     _refuse_namesakes(cells)
-    told: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
-    told |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
-    told |= {"tune": plain_space(keys.tune)} if keys.tune else {}
-    told |= {"tries": keys.tries} if keys.tries is not None else {}
-    told |= {"trials": dict(keys.trials)} if keys.trials else {}
+    complete: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
+    complete |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
+    complete |= {"tune": plain_space(keys.tune)} if keys.tune else {}
+    complete |= {"tries": keys.tries} if keys.tries is not None else {}
+    complete |= {"trials": dict(keys.trials)} if keys.trials else {}
     tried = tried_in(keys.tune, keys.tries)
     refuse_many("the trials of tuning", [len({cell.group for cell in cells}), len(tried)])
-    return Study(told, cells, tried, keys.trials)
+    return Study(complete, cells, tried, keys.trials)
 
 
 def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,10 +231,10 @@ def laid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` on top of `values`, sections joined key by key. A section that is a word is its `name`."""
     joined = dict(values)
     for key, value in over.items():
-        there = joined.get(key)
-        if isinstance(value, Mapping) and isinstance(there, str) and "name" not in value:
-            there = {"name": there}
-        joined[key] = laid(there, value) if isinstance(value, Mapping) and isinstance(there, Mapping) else value
+        section = joined.get(key)
+        if isinstance(value, Mapping) and isinstance(section, str) and "name" not in value:
+            section = {"name": section}
+        joined[key] = laid(section, value) if isinstance(value, Mapping) and isinstance(section, Mapping) else value
     return joined
 
 
@@ -243,43 +247,43 @@ def at(key: str, value: Any) -> dict[str, Any]:
 
 def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any], beside: Path) -> dict[str, Any]:
     """All keys of a setting: of the config that it names, those that all cells share, its own."""
-    own = {key: value for key, value in block.items() if key != "config"}
+    setting_keys = {key: value for key, value in block.items() if key != "config"}
     named = block.get("config", keys.config)
     if named is None:
-        return laid(shared, own)
+        return laid(shared, setting_keys)
     if not isinstance(named, str):
         raise ConfigError(f"config = {shown(named)}: need a YAML file, or the name of a ready config")
     path = beside / named
-    return laid(laid(load(path if path.is_file() else find_config(Path(named))), shared), own)
+    return laid(laid(load(path if path.is_file() else find_config(Path(named))), shared), setting_keys)
 
 
 def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
-    made = []
+    cells = []
     seeds = keys.seeds if keys.seeds is None or isinstance(keys.seeds, int) else list(keys.seeds)
-    left_out, known = block.get("without", []), list(keys.methods)
-    if not isinstance(left_out, list) or not all(label in known for label in left_out):
+    left_out, labels = block.get("without", []), list(keys.methods)
+    if not isinstance(left_out, list) or not all(label in labels for label in left_out):
         raise ConfigError(f"without = {shown(left_out)}: need a list of methods of the study")
     plain = {key: value for key, value in block.items() if key != "without"}
-    for label, own in (keys.methods or {"": {}}).items():
+    for label, method_keys in (keys.methods or {"": {}}).items():
         if label in left_out:
             continue
-        if label and isinstance(own.get("method"), list):
-            listed = shown(own["method"])
+        if label and isinstance(method_keys.get("method"), list):
+            listed = shown(method_keys["method"])
             raise ConfigError(f"methods.{label}.method = {listed}: a label is of one; give each a label of its own")
-        values = laid(plain, own)
-        method = own.get("method", label) if label else values.get("method", "fedavg")
+        values = laid(plain, method_keys)
+        method = method_keys.get("method", label) if label else values.get("method", "fedavg")
         methods = None if isinstance(method, list) else [method]
         for point in points({**values, "method": method}, methods, seeds):
-            made.append(Cell(name, label or point.config.method, _told(point), point.values, point.config))
-    return made
+            cells.append(Cell(name, label or point.config.method, _told(point), point.values, point.config))
+    return cells
 
 
 def _refuse_namesakes(cells: Sequence[Cell]) -> None:
     """Raises `ConfigError` where cells of different configs have one name: by it they are tuned, shown and joined."""
-    known: dict[str, Cell] = {}
+    cells_by_name: dict[str, Cell] = {}
     for cell in cells:
-        other = known.setdefault(cell.name, cell)
-        if other is not cell and other.folder != cell.folder:
+        namesake = cells_by_name.setdefault(cell.name, cell)
+        if namesake is not cell and namesake.folder != cell.folder:
             raise ConfigError(
                 f"{cell.name}: two different cells have this name; settings, methods and lists must give each a name "
                 "of its own"
@@ -293,8 +297,8 @@ def _told(point: Point) -> str:
 def _fits(cell: Cell, pattern: str) -> bool:
     """Whether the whole name fits, or a part of it from its beginning or to its end."""
     plain = pattern.replace("[", "[[]")  # a bracket is part of a name: FedDW [authors]
-    return any(fnmatchcase(cell.name, one) for one in (plain, f"{plain}/*", f"*/{plain}", f"*/{plain}/*"))
+    return any(fnmatchcase(cell.name, shape) for shape in (plain, f"{plain}/*", f"*/{plain}", f"*/{plain}/*"))
 
 
-def _named(given: Any) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
+def _named(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)

@@ -17,29 +17,31 @@ if TYPE_CHECKING:
 def progress(study: Study, ended: Outcome) -> Part:
     """The seeds of each row that are done, failed, with the reason, or not run yet; rows of which nothing has ended are
     named below. ended: of all cells of `study`."""
-    done, failed, left = ended.done.keys(), ended.failed.keys(), set(ended.left)
-    told = f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(left)} not run yet"
+    done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
+    summary = (
+        f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(remaining)} not run yet"
+    )
     groups: dict[str, list[Planned]] = {}
     for cell in study.cells:
         groups.setdefault(cell.group, []).append(cell)
-    untouched = [name for name, cells in groups.items() if all(cell.name in left for cell in cells)]
+    untouched = [name for name, cells in groups.items() if all(cell.name in remaining for cell in cells)]
     rows: list[list[Cell]] = [
-        [name, *(_seeds(cells, names) for names in (done, failed, left)), _why(cells, ended)]
+        [name, *(_seeds(cells, names) for names in (done, failed, remaining)), _why(cells, ended)]
         for name, cells in groups.items()
         if name not in untouched
     ]
     caption = "Seeds of each row. Not run yet is also what another process works on. The same command tries again."
     sheet = Sheet("rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows)
-    blocks: list[str | Sheet | list[str]] = [f"{told}.", sheet]
+    blocks: list[str | Sheet | list[str]] = [f"{summary}.", sheet]
     if untouched:
         blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")
-    limits = [f"{told}: the report names them in Cells of the study."] if failed or left else []
+    limits = [f"{summary}: the report names them in Cells of the study."] if failed or remaining else []
     return Part("cells", "Cells of the study", blocks, limits)
 
 
 def _seeds(cells: Sequence[Planned], names: Collection[str]) -> Cell:
-    found = [str(cell.config.seed) for cell in cells if cell.name in names]
-    return ", ".join(found) or "–", len(found)
+    seeds = [str(cell.config.seed) for cell in cells if cell.name in names]
+    return ", ".join(seeds) or "–", len(seeds)
 
 
 def _why(cells: Sequence[Planned], ended: Outcome) -> str:

@@ -12,32 +12,34 @@ from fedloom.results.result import Result
 from fedloom.results.versions import version_of
 from fedloom.storage.data_record import record_in, refuse_mixed_data
 from fedloom.studies.plan import Cell
-from fedloom.studies.study_folder import COPIES, STUDY, Place
+from fedloom.studies.study_folder import COPIES, STUDY, StudyFolder
 
 
-def reusable(place: Place, cells: Sequence[Cell], other: Path) -> list[Cell]:
+def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[Cell]:
     """Those of `cells` that are finished in the study's folder `other` and not begun here, where they would go on.
 
     A cell is there if its config is the same in all keys and this version of fedloom made it. Raises `ConfigError` for
     a folder without a study, `RunFolderError` for a damaged run, and for cells on other data than the runs here.
     """
-    if not (other / STUDY).exists():
-        raise ConfigError(f"{other}: no study in this folder; give the folder of a table, or of a study")
-    chosen = [cell for cell in cells if not place.cell(cell.folder).exists() and _is(cell, other / cell.folder)]
-    there = [path.parent for path in sorted(place.path.glob("*/scenario.json"))]
-    refuse_mixed_data((str(run), record_in(run)) for run in [*there, *(other / cell.folder for cell in chosen)])
+    if not (source / STUDY).exists():
+        raise ConfigError(f"{source}: no study in this folder; give the folder of a table, or of a study")
+    chosen = [cell for cell in cells if not folder.cell(cell.folder).exists() and _is(cell, source / cell.folder)]
+    existing = [path.parent for path in sorted(folder.path.glob("*/scenario.json"))]
+    refuse_mixed_data((str(run), record_in(run)) for run in [*existing, *(source / cell.folder for cell in chosen)])
     return chosen
 
 
-def reuse(place: Place, cells: Sequence[Cell], other: Path) -> list[str]:
+def reuse(folder: StudyFolder, cells: Sequence[Cell], source_study: Path) -> list[str]:
     """Copy the `reusable` cells of the folder `other`; their names. Raises as that does, and `RunFolderError` for a
     copy that cannot be written."""
-    return [cell.name for cell in reusable(place, cells, other) if _take(place, cell, other / cell.folder)]
+    return [
+        cell.name for cell in reusable(folder, cells, source_study) if _take(folder, cell, source_study / cell.folder)
+    ]
 
 
-def _take(place: Place, cell: Cell, source: Path) -> bool:
-    target, copy = place.cell(cell.folder), place.path / COPIES / cell.folder
-    with place.taken(cell.folder) as mine:
+def _take(folder: StudyFolder, cell: Cell, source: Path) -> bool:
+    target, copy = folder.cell(cell.folder), folder.path / COPIES / cell.folder
+    with folder.taken(cell.folder) as mine:
         if not mine or target.exists():
             return False
         try:
@@ -51,7 +53,7 @@ def _take(place: Place, cell: Cell, source: Path) -> bool:
 
 def _is(cell: Cell, source: Path) -> bool:
     """Whether a folder has this cell, finished, as this version makes it."""
-    found = Result.read(source) if source.is_dir() else None
-    if found is None or found.numbers.get("fingerprint") != cell.config.fingerprint():
+    result = Result.read(source) if source.is_dir() else None
+    if result is None or result.numbers.get("fingerprint") != cell.config.fingerprint():
         return False
     return version_of(source) == __version__

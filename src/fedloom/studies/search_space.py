@@ -40,49 +40,49 @@ class Range(Section):
 Space = dict[str, tuple[Any, ...] | Range]
 
 
-def read_space(given: Mapping[str, Any]) -> Space:
+def read_space(values: Mapping[str, Any]) -> Space:
     """The keys of `tune` with dots, each a list of values or a range. Raises `ConfigError`, also for a key that stands
     there twice, with dots and in sections."""
     space: Space = {}
-    for key, tried in _with_dots(given):
+    for key, tried in _with_dots(values):
         if key in space:
             raise ConfigError(f"tune.{key} stands twice, with dots and in a section; name it once")
         space[key] = _one(f"tune.{key}", tried)
     return space
 
 
-def _with_dots(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, tried in given.items():
+def _with_dots(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, tried in section.items():
         if _is_section(tried):
             yield from _with_dots(tried, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", tried
 
 
-def _is_section(given: Any) -> TypeGuard[Mapping[str, Any]]:
+def _is_section(value: Any) -> TypeGuard[Mapping[str, Any]]:
     """Whether it has keys to tune, and not plain values of a range: keys of a config may be called low, too."""
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(value, Mapping) or not value:
         return False
-    return all(isinstance(given[key], list | tuple | Mapping) for key in given.keys() & Range.model_fields.keys())
+    return all(isinstance(value[key], list | tuple | Mapping) for key in value.keys() & Range.model_fields.keys())
 
 
-def _one(key: str, given: Any) -> tuple[Any, ...] | Range:
-    if isinstance(given, Mapping) and given:
+def _one(key: str, value: Any) -> tuple[Any, ...] | Range:
+    if isinstance(value, Mapping) and value:
         try:
-            return Range.model_validate(given)
+            return Range.model_validate(value)
         except ValidationError as error:
             raise explained(error, key, Range) from None
-    if not isinstance(given, list | tuple) or not given:
-        raise ConfigError(f"{key} = {shown(given)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
-    return tuple(once(key, given))
+    if not isinstance(value, list | tuple) or not value:
+        raise ConfigError(f"{key} = {shown(value)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
+    return tuple(once(key, value))
 
 
-def once(key: str, given: Sequence[Any]) -> Sequence[Any]:
+def once(key: str, values: Sequence[Any]) -> Sequence[Any]:
     """The list of a key, as it is. Raises `ConfigError` where a value stands twice in it."""
-    twice = next((one for place, one in enumerate(given) if one in given[:place]), None)
+    twice = next((value for position, value in enumerate(values) if value in values[:position]), None)
     if twice is not None:
         raise ConfigError(f"{key} = {twice!r} stands twice in its list; name each once")
-    return given
+    return values
 
 
 def check_tries(space: Space, tries: int | None) -> None:
@@ -104,8 +104,11 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     if not space:
         return []
     if tries is None:
-        refuse_many("tune", [len(_listed(one)) for one in space.values()], MOST_TRIES)
-        return [dict(zip(space, values, strict=True)) for values in product(*(_listed(one) for one in space.values()))]
+        refuse_many("tune", [len(_listed(dimension)) for dimension in space.values()], MOST_TRIES)
+        return [
+            dict(zip(space, values, strict=True))
+            for values in product(*(_listed(dimension) for dimension in space.values()))
+        ]
     try:
         import optuna
     except ImportError:
@@ -118,7 +121,7 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     try:
         study, points = optuna.create_study(sampler=sampler), []
         for _ in range(tries + 1):
-            trial = study.ask({key: _distribution(one) for key, one in space.items()})
+            trial = study.ask({key: _distribution(dimension) for key, dimension in space.items()})
             study.tell(trial, 0.0)  # no score: where the next point lies must not depend on one
             points.append({key: _value(space[key], value) for key, value in trial.params.items()})
         del points[0]  # drawn at random: Optuna learns from it which keys the sequence is over
@@ -129,27 +132,32 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
 
 def plain_space(space: Space) -> dict[str, Any]:
     """As it is written in a file."""
-    return {key: one.model_dump() if isinstance(one, Range) else list(one) for key, one in space.items()}
+    return {
+        key: dimension.model_dump() if isinstance(dimension, Range) else list(dimension)
+        for key, dimension in space.items()
+    }
 
 
-def _listed(one: tuple[Any, ...] | Range) -> tuple[Any, ...]:
-    assert isinstance(one, tuple)
-    return one
+def _listed(dimension: tuple[Any, ...] | Range) -> tuple[Any, ...]:
+    assert isinstance(dimension, tuple)
+    return dimension
 
 
-def _distribution(one: tuple[Any, ...] | Range) -> BaseDistribution:
+def _distribution(dimension: tuple[Any, ...] | Range) -> BaseDistribution:
     from optuna.distributions import FloatDistribution, IntDistribution
 
-    if isinstance(one, tuple):
-        return IntDistribution(0, len(one) - 1)  # a place in the list: Optuna takes no lists or mappings as choices
-    if isinstance(one.low, int) and isinstance(one.high, int):
-        return IntDistribution(one.low, one.high, log=one.log)
-    return FloatDistribution(one.low, one.high, log=one.log)
+    if isinstance(dimension, tuple):
+        return IntDistribution(
+            0, len(dimension) - 1
+        )  # a place in the list: Optuna takes no lists or mappings as choices
+    if isinstance(dimension.low, int) and isinstance(dimension.high, int):
+        return IntDistribution(dimension.low, dimension.high, log=dimension.log)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
-def _value(one: tuple[Any, ...] | Range, drawn: Any) -> Any:
-    if isinstance(one, tuple):
-        return one[drawn]
+def _value(dimension: tuple[Any, ...] | Range, drawn: Any) -> Any:
+    if isinstance(dimension, tuple):
+        return dimension[drawn]
     if isinstance(drawn, int):
         return drawn
-    return min(max(float(f"{drawn:.{_DIGITS}g}"), one.low), one.high)
+    return min(max(float(f"{drawn:.{_DIGITS}g}"), dimension.low), dimension.high)

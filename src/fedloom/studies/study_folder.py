@@ -34,7 +34,7 @@ _LONGEST = 1 << 20  # characters of a study with all its configs
 _WAIT = 30.0  # seconds for another process to mark the folder
 
 
-class Place:
+class StudyFolder:
     """The folder of a study."""
 
     def __init__(self, path: Path) -> None:
@@ -44,9 +44,9 @@ class Place:
         """Raises `RunFolderError` if the folder is of something else, or of another study: neither has all cells of the
         other."""
         marker.check(self.path, "study")
-        there = read(self.path)
-        if there is not None and not (there.holds(study) or study.holds(there)):
-            how = difference(relevant(there.values), relevant(study.values)) or "made by another version of fedloom"
+        existing = read(self.path)
+        if existing is not None and not (existing.holds(study) or study.holds(existing)):
+            how = difference(relevant(existing.values), relevant(study.values)) or "made by another version of fedloom"
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
 
     def claim(self, study: Study) -> None:
@@ -59,8 +59,8 @@ class Place:
             with self.locked():
                 self.check(study)
                 marker.claim(self.path, "study")
-                there = read(self.path)
-                if there is None or (there.values != study.values and study.holds(there)):  # grown, or renamed
+                existing = read(self.path)
+                if existing is None or (existing.values != study.values and study.holds(existing)):  # grown, or renamed
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot be used as the folder of a study ({error.strerror})") from None
@@ -91,21 +91,21 @@ class Place:
         """What a run that has finished left. Raises `RunFolderError` if a file of it is damaged or missing, or if it is
         of another config: a folder's name has a part of the fingerprint alone, and may be a copy."""
         try:
-            found = Result.read(self.cell(folder))
+            result = Result.read(self.cell(folder))
             version_of(self.cell(folder))  # by which results are joined
         except RunFolderError as damage:
             raise RunFolderError(f"{damage}; the run folder is {self.cell(folder)}") from None
-        if found is None:
+        if result is None:
             raise RunFolderError(
                 f"{self.cell(folder)}: its config.yaml or summary.json is missing; delete this folder and run again"
             )
-        if found.numbers.get("fingerprint") != config.fingerprint():
-            how = difference(found.config, config.resolved()) or "made by another version of fedloom"
+        if result.numbers.get("fingerprint") != config.fingerprint():
+            how = difference(result.config, config.resolved()) or "made by another version of fedloom"
             raise RunFolderError(
                 f"{self.cell(folder)} holds a run of another config ({how}); delete this folder, and the same command "
                 "runs it again"
             )
-        return found
+        return result
 
     def state(self, folder: str, config: RunConfig) -> State:
         """How far a cell is; a finished one that gives no `result` has failed. Nothing is written."""
@@ -145,8 +145,8 @@ class Place:
 
     def errors(self) -> dict[str, str]:
         """What the last attempts of all cells and trials failed with, by folder."""
-        found = [*self.path.glob(f"*{_ERROR}"), *self.path.glob(f"{TRIALS}/*{_ERROR}")]
-        names = [str(path.relative_to(self.path)).removesuffix(_ERROR) for path in found]
+        error_files = [*self.path.glob(f"*{_ERROR}"), *self.path.glob(f"{TRIALS}/*{_ERROR}")]
+        names = [str(path.relative_to(self.path)).removesuffix(_ERROR) for path in error_files]
         errors = {name: self.error(name) for name in names}
         return {name: text for name, text in errors.items() if text is not None}  # another process may clear one
 

@@ -19,7 +19,7 @@ from fedloom.results.result import Result
 from fedloom.results.tuning_record import RULE, TRIALS, read, told
 from fedloom.studies.compare import folder_name
 from fedloom.studies.plan import Cell, Study, at, laid
-from fedloom.studies.study_folder import Place
+from fedloom.studies.study_folder import StudyFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +48,29 @@ def trials_of(study: Study, cell: Cell) -> list[Trial]:
     """
     if not study.tried:
         return []
-    first = next(one for one in study.cells if one.group == cell.group)
-    made = []
+    first = next(candidate for candidate in study.cells if candidate.group == cell.group)
+    trials = []
     for tried in study.tried:
         config = parse(laid(_with(first.values, tried), study.trials))
         _refuse_without_validation(config, cell.group)
-        made.append(Trial(cell.group, tried, config))
-    return made
+        trials.append(Trial(cell.group, tried, config))
+    return trials
 
 
 def validation_accuracy(result: Result) -> float:
     """Validation accuracy in [0, 1] of a run, by its rule of selecting a round: the last, the best, the mean of the
     last ones. Raises `ConfigError` if the run has none."""
     evaluation: Mapping[str, Any] = result.config.get("evaluation", {})
-    _, found = result.curve("accuracy", "val")
-    if not found:
+    _, accuracies = result.curve("accuracy", "val")
+    if not accuracies:
         raise ConfigError(f"{result.folder}: no validation accuracy to choose by")
     match evaluation.get("select", "last"):
         case "last":
-            return found[-1]
+            return accuracies[-1]
         case "mean_last_k":
-            return fmean(found[-int(evaluation.get("last_k", 10)) :])
+            return fmean(accuracies[-int(evaluation.get("last_k", 10)) :])
         case _:
-            return max(found)
+            return max(accuracies)
 
 
 class Choices:
@@ -81,9 +81,14 @@ class Choices:
     """
 
     def __init__(
-        self, study: Study, place: Place, *, earlier: Mapping[str, str] | None = None, records: bool = False
+        self,
+        study: Study,
+        study_folder: StudyFolder,
+        *,
+        earlier: Mapping[str, str] | None = None,
+        records: bool = False,
     ) -> None:
-        self._study, self._place, self._records = study, place, records
+        self._study, self._place, self._records = study, study_folder, records
         self._earlier = earlier or {}
         self._known: dict[str, dict[str, Any]] = {}
 
@@ -118,7 +123,7 @@ class Choices:
         return f"not tuned: {trial.name}: {error.partition(chr(10))[0]}"
 
     def _choose(self, record: Path, group: str, trials: Sequence[Trial], scores: Sequence[float]) -> dict[str, Any]:
-        best = max(range(len(trials)), key=lambda place: (scores[place], -place))
+        best = max(range(len(trials)), key=lambda index: (scores[index], -index))
         if self._records:
             tried = [
                 {"values": trial.tried, "validation_accuracy": score, "folder": trial.folder, "seed": trial.config.seed}

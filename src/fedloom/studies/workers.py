@@ -33,7 +33,7 @@ from fedloom.studies.compare import Event, Forward, Listener, on_one_core
 from fedloom.studies.on_ray import on_ray
 from fedloom.studies.plan import Cell, Study
 from fedloom.studies.spawned import how_ended, spawned
-from fedloom.studies.study_folder import Place, read
+from fedloom.studies.study_folder import StudyFolder, read
 from fedloom.studies.tuning import Choices, Trial, trials_of
 
 _PAUSE = 0.25  # seconds between two looks at cells that others hold
@@ -49,22 +49,22 @@ class Outcome:
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
+    remaining: list[str] = field(default_factory=list)
     results: dict[str, Result] = field(default_factory=dict, repr=False)
 
 
 def jobs_of(study: Study, cells: Sequence[Cell]) -> list[Job]:
     """Every run once, in the order of `cells`, each after the trials that it needs: a row is whole early."""
-    found: dict[str, Job] = {}
+    jobs: dict[str, Job] = {}
     for cell in cells:
-        found |= {trial.folder: trial for trial in trials_of(study, cell)}
-        found.setdefault(cell.folder, cell)
-    return list(found.values())
+        jobs |= {trial.folder: trial for trial in trials_of(study, cell)}
+        jobs.setdefault(cell.folder, cell)
+    return list(jobs.values())
 
 
 def run_study(
     study: Study,
-    place: Place,
+    study_folder: StudyFolder,
     cells: Sequence[Cell],
     *,
     workers: int = 1,
@@ -84,66 +84,66 @@ def run_study(
     full disk. What else fails in a cell is kept beside its folder, and the rest goes on.
     """
     jobs = jobs_of(study, cells)
-    place.check(study)
+    study_folder.check(study)
     if not allow_mixed:
-        refuse_other_versions(study, place, cells)
+        refuse_other_versions(study, study_folder, cells)
     alone = min(workers, len(jobs)) < 2 and on == "here"
     with connected("--on ray") if on == "ray" else contextlib.nullcontext() as cluster:
-        place.claim(study)  # once nothing speaks against it
-        shift = Shift(study, place, jobs, place.errors(), tuple(callbacks), alone and not one_core)
+        study_folder.claim(study)  # once nothing speaks against it
+        worker = StudyWorker(study, study_folder, jobs, study_folder.errors(), tuple(callbacks), alone and not one_core)
         if cluster is not None:
-            on_ray(cluster, shift, listener)
+            on_ray(cluster, worker, listener)
         elif alone:
-            shift.work(listener, waits=_told_once(listener))
+            worker.work(listener, waits=_reported_once(listener))
         else:
-            _side_by_side(shift, min(workers, len(jobs)), listener)
-    return outcome(study, place, cells)
+            _side_by_side(worker, min(workers, len(jobs)), listener)
+    return outcome(study, study_folder, cells)
 
 
-def refuse_other_versions(study: Study, place: Place, cells: Sequence[Cell]) -> None:
+def refuse_other_versions(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:
     """Raises `ConfigError` if what the folder has finished, and `cells`, begun or left, would not all be of one version
     of fedloom. Trials count."""
-    there, wanted = read(place.path), set(_folders(study, place, cells))
-    whole = study if there is None or study.holds(there) else there
-    made: dict[str, str | None] = {}
-    for folder in _folders(whole, place, whole.cells):
-        if folder in wanted or place.finished(folder):
+    existing, folders = read(study_folder.path), set(_folders(study, study_folder, cells))
+    whole = study if existing is None or study.holds(existing) else existing
+    versions: dict[str, str | None] = {}
+    for folder in _folders(whole, study_folder, whole.cells):
+        if folder in folders or study_folder.finished(folder):
             with contextlib.suppress(RunFolderError):  # what is damaged is not joined
-                made[str(place.cell(folder))] = version_of(place.cell(folder))
-    refuse_mixed(made, more=not all(map(place.finished, wanted)))
+                versions[str(study_folder.cell(folder))] = version_of(study_folder.cell(folder))
+    refuse_mixed(versions, more=not all(map(study_folder.finished, folders)))
 
 
-def _folders(study: Study, place: Place, cells: Sequence[Cell]) -> list[str]:
+def _folders(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> list[str]:
     """The run folders of cells, of tuned ones as far as they have been, and of their trials."""
-    choices = Choices(study, place)
+    choices = Choices(study, study_folder)
     tuned = (choices.of(job)[0] if isinstance(job, Cell) else job for job in jobs_of(study, cells))
     return [job.folder for job in tuned if job is not None]
 
 
-def outcome(study: Study, place: Place, cells: Sequence[Cell]) -> Outcome:
+def outcome(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
     """How far the cells are, from their folders."""
-    found, choices = Outcome(), Choices(study, place)
+    outcome_so_far, choices = Outcome(), Choices(study, study_folder)
     for cell in cells:
         tuned, error = choices.of(cell)
         if tuned is not None:
-            error = _gather(place, tuned, found.results)
-        if tuned is not None and tuned.folder in found.results:
-            found.done[cell.name] = tuned.folder
+            error = _gather(study_folder, tuned, outcome_so_far.results)
+        if tuned is not None and tuned.folder in outcome_so_far.results:
+            outcome_so_far.done[cell.name] = tuned.folder
         elif error:
-            found.failed[cell.name] = error.partition("\n")[0]
+            outcome_so_far.failed[cell.name] = error.partition("\n")[0]
         else:
-            found.left.append(cell.name)
-    return found
+            outcome_so_far.remaining.append(cell.name)
+    return outcome_so_far
 
 
-def _gather(place: Place, cell: Cell, results: dict[str, Result]) -> str | None:
+def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, Result]) -> str | None:
     """Put the result of a run that has finished with the others, once; what is wrong with the run, if anything is."""
     if cell.folder in results:
         return None
-    if not place.finished(cell.folder):
-        return place.error(cell.folder)
+    if not study_folder.finished(cell.folder):
+        return study_folder.error(cell.folder)
     try:
-        results[cell.folder] = replace(place.result(cell.folder, cell.config), cell=cell.row)
+        results[cell.folder] = replace(study_folder.result(cell.folder, cell.config), cell=cell.row)
     except RunFolderError as damage:
         return str(damage)
     return None
@@ -157,20 +157,20 @@ def done_of(study: Study, ended: Outcome, allow_mixed: bool = False) -> dict[tup
     """
     if not allow_mixed:
         refuse_mixed_results(ended.results.values())
-    found: dict[tuple[str, str], list[Result]] = {}
+    results_by_row: dict[tuple[str, str], list[Result]] = {}
     for cell in study.cells:
         if cell.name in ended.done:
-            found.setdefault((cell.setting, cell.method), []).append(ended.results[ended.done[cell.name]])
-    return found
+            results_by_row.setdefault((cell.setting, cell.method), []).append(ended.results[ended.done[cell.name]])
+    return results_by_row
 
 
 def failed_of(study: Study, ended: Outcome) -> dict[tuple[str, str], dict[int, str]]:
     """Why cells failed, by setting and row as `done_of`, then by seed."""
-    found: dict[tuple[str, str], dict[int, str]] = {}
+    errors_by_row: dict[tuple[str, str], dict[int, str]] = {}
     for cell in study.cells:
         if cell.name in ended.failed:
-            found.setdefault((cell.setting, cell.method), {})[cell.config.seed] = ended.failed[cell.name]
-    return found
+            errors_by_row.setdefault((cell.setting, cell.method), {})[cell.config.seed] = ended.failed[cell.name]
+    return errors_by_row
 
 
 def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
@@ -179,45 +179,47 @@ def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
     study = read(folder)
     if study is None:
         return None
-    choices = Choices(study, Place(folder))
-    found: dict[str, tuple[str, str]] = {}
+    choices = Choices(study, StudyFolder(folder))
+    names_by_folder: dict[str, tuple[str, str]] = {}
     for cell in study.cells:
         tuned, _ = choices.of(cell)
         if tuned is not None:
-            found.setdefault(tuned.config.fingerprint(), cell.row)
-    return found
+            names_by_folder.setdefault(tuned.config.fingerprint(), cell.row)
+    return names_by_folder
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class StudyWorker:
     """What every process of one call works through. earlier: errors, by folder, from before this call. all_cores: a run
     may take them all."""
 
     study: Study
-    place: Place
+    study_folder: StudyFolder
     jobs: Sequence[Job]
     earlier: Mapping[str, str]
     callbacks: tuple[Callback, ...]
     all_cores: bool
 
-    def work(self, send: Listener, positions: Collection[int] | None = None, waits: Waits = lambda left: None) -> None:
+    def work(
+        self, send: Listener, positions: Collection[int] | None = None, waits: Waits = lambda remaining: None
+    ) -> None:
         """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere.
 
         waits: hears of every pause. Raises `RunFolderError` if the disk is full or the data have changed: no other job
         would fare better.
         """
-        with stopped_by_full_disk(self.place.path):
+        with stopped_by_full_disk(self.study_folder.path):
             self._work(send, range(len(self.jobs)) if positions is None else positions, waits)
 
     def _work(self, send: Listener, positions: Collection[int], waits: Waits) -> None:
-        pending = [(one, self.jobs[one]) for one in positions]
-        choices = Choices(self.study, self.place, earlier=self.earlier, records=True)
+        pending = [(position, self.jobs[position]) for position in positions]
+        choices = Choices(self.study, self.study_folder, earlier=self.earlier, records=True)
         while pending:
-            left = [(position, job) for position, job in pending if not self._ended(position, job, choices, send)]
-            if len(left) == len(pending):
-                waits(len(left))
+            remaining = [(position, job) for position, job in pending if not self._ended(position, job, choices, send)]
+            if len(remaining) == len(pending):
+                waits(len(remaining))
                 time.sleep(_PAUSE)
-            pending = left
+            pending = remaining
 
     def _ended(self, position: int, job: Job, choices: Choices, send: Listener) -> bool:
         """Run a job unless it has ended, here or elsewhere; False if it is somebody else's, or waits for trials."""
@@ -226,11 +228,11 @@ class Shift:
             if tuned is None:
                 return why is not None
             job = tuned
-        with self.place.taken(job.folder) as mine:
+        with self.study_folder.taken(job.folder) as mine:
             if not mine:
                 return False
-            error = self.place.error(job.folder)
-            if self.place.finished(job.folder):
+            error = self.study_folder.error(job.folder)
+            if self.study_folder.finished(job.folder):
                 send(Event(position, job.config.rounds))
             elif error is None or error == self.earlier.get(job.folder):  # else it failed elsewhere, a moment ago
                 self._run(position, job.folder, job.config, send)
@@ -240,42 +242,42 @@ class Shift:
         watching = [Forward(position, send), *copy.deepcopy(self.callbacks)]
         config = config if self.all_cores else on_one_core(config)
         try:
-            marker.refuse_links([self.place.cell(folder)])
-            run(config, out=self.place.cell(folder), existing="resume", callbacks=watching)
+            marker.refuse_links([self.study_folder.cell(folder)])
+            run(config, out=self.study_folder.cell(folder), existing="resume", callbacks=watching)
         except Exception as error:
             if of_full_disk(error) or isinstance(error, OtherDataError):
                 raise
             message = " ".join(f"{type(error).__name__}: {error}".split())
             if isinstance(error, CheckpointError):
-                message = f"{message}; the run folder is {self.place.cell(folder)}"
+                message = f"{message}; the run folder is {self.study_folder.cell(folder)}"
             when = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({time.time_ns()})"
-            self.place.write_error(folder, f"{message}\n{when}\n\n{''.join(traceback.format_exception(error))}")
+            self.study_folder.write_error(folder, f"{message}\n{when}\n\n{''.join(traceback.format_exception(error))}")
             send(Event(position, 0, note=f"{folder} failed: {message}"))
         else:
-            self.place.clear_error(folder)
+            self.study_folder.clear_error(folder)
 
 
-def _told_once(listener: Listener) -> Waits:
+def _reported_once(listener: Listener) -> Waits:
     """Tells of the first wait: who waits longer knows by then."""
-    told = False
+    reported = False
 
-    def tell(left: int) -> None:
-        nonlocal told
-        if not told:
-            listener(Event(0, 0, note=f"{counted(left, 'run')} left, with other processes; waiting for them"))
-        told = True
+    def report(remaining: int) -> None:
+        nonlocal reported
+        if not reported:
+            listener(Event(0, 0, note=f"{counted(remaining, 'run')} left, with other processes; waiting for them"))
+        reported = True
 
-    return tell
+    return report
 
 
-def _side_by_side(shift: Shift, workers: int, listener: Listener) -> None:
+def _side_by_side(worker: StudyWorker, workers: int, listener: Listener) -> None:
     setting = f"workers = {workers}"
-    with spawned(setting, workers, _work, shift) as processes:
+    with spawned(setting, workers, _work, worker) as processes:
         _listen(processes, listener, setting)
 
 
-def _work(pipe: Connection, shift: Shift) -> None:
-    """In a process of its own: a share of the shift, and the news of it."""
+def _work(pipe: Connection, worker: StudyWorker) -> None:
+    """In a process of its own: a share of the worker, and the news of it."""
     lock = threading.Lock()  # notes may come from another thread
 
     def send(event: Event | int) -> None:
@@ -283,7 +285,7 @@ def _work(pipe: Connection, shift: Shift) -> None:
             pipe.send(event)
 
     try:
-        shift.work(send, waits=send)
+        worker.work(send, waits=send)
     except RunFolderError as error:
         pipe.send(error)
 
@@ -294,25 +296,25 @@ def _listen(news: Mapping[Connection, BaseProcess], listener: Listener, setting:
     Where all of them wait, they wait for processes of other calls. setting: as in `how_ended`, which may raise. Raises
     the `RunFolderError` that stopped a process.
     """
-    open_, idle, tell = list(news), set[Connection](), _told_once(listener)
+    open_, idle, tell = list(news), set[Connection](), _reported_once(listener)
     while open_:
-        for one in wait(open_):
-            assert isinstance(one, Connection)
+        for pipe in wait(open_):
+            assert isinstance(pipe, Connection)
             try:
-                event = one.recv()
+                event = pipe.recv()
             except (EOFError, OSError):
-                open_.remove(one)
-                idle.discard(one)
-                if ending := how_ended(news[one], setting):
+                open_.remove(pipe)
+                idle.discard(pipe)
+                if ending := how_ended(news[pipe], setting):
                     rest = f"{len(open_)} still at work, and its cell is left to them" if open_ else "none is left"
                     listener(Event(0, 0, note=f"a process of this call {ending}; {rest}"))
             else:
                 if isinstance(event, RunFolderError):
                     raise event
                 if isinstance(event, int):
-                    idle.add(one)
+                    idle.add(pipe)
                     if len(idle) == len(open_):
                         tell(event)
                 else:
-                    idle.discard(one)
+                    idle.discard(pipe)
                     listener(event)
