@@ -31,11 +31,11 @@ def train_and_export(weights: Path, rounds: int) -> None:
 def answer(trained: Trained, body: bytes) -> list[dict[str, float]]:
     """Class probabilities by name, of each sample in a JSON list. Raises `ValueError` for anything else."""
     samples = torch.tensor(json.loads(body), dtype=torch.float32)
-    if samples.dim() == len(trained.card.input.shape):  # pictures without their channel axis
+    if samples.dim() == len(trained.metadata.input.shape):  # pictures without their channel axis
         samples = samples.unsqueeze(1)
-    if tuple(samples.shape[1:]) != trained.card.input.shape or not len(samples):
-        raise ValueError(f"samples of shape {list(samples.shape[1:])}; need {list(trained.card.input.shape)}")
-    return [dict(zip(trained.card.classes, row, strict=True)) for row in trained.probabilities(samples).tolist()]
+    if tuple(samples.shape[1:]) != trained.metadata.input.shape or not len(samples):
+        raise ValueError(f"samples of shape {list(samples.shape[1:])}; need {list(trained.metadata.input.shape)}")
+    return [dict(zip(trained.metadata.classes, row, strict=True)) for row in trained.probabilities(samples).tolist()]
 
 
 def server(weights: Path, port: int = 0) -> ThreadingHTTPServer:

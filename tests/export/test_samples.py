@@ -199,7 +199,7 @@ def test_a_table_is_read_as_the_runs_own_was(tmp_path: Path) -> None:
     (tmp_path / "set.csv").write_text(f"age;sex;ill\n{rows}")
     scenario = fl.scenario("csv", path=str(tmp_path / "set.csv"), label="ill", separator=";", decimal=",", clients=2)
     result = fl.run(scenario=scenario, rounds=1, out=tmp_path / "run")
-    expected = read(tmp_path / "run").card.input
+    expected = read(tmp_path / "run").metadata.input
     assert expected.reading == {"separator": ";", "decimal": ","}
     (tmp_path / "new.csv").write_text("sex;age\nf;1,5\n")
     _, x = read_samples([tmp_path / "new.csv"], expected)

@@ -415,8 +415,8 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     [
         (lambda w, c: w.write_bytes(w.read_bytes()[:-4]), "cannot be read"),
         (lambda w, c: w.write_bytes(w.read_bytes()[:-1] + bytes([w.read_bytes()[-1] ^ 1])), "sha256"),
-        (lambda w, c: c.write_text("{"), "no card"),
-        (lambda w, c: c.write_text("{}"), "no card"),
+        (lambda w, c: c.write_text("{"), "no metadata"),
+        (lambda w, c: c.write_text("{}"), "no metadata"),
         (lambda w, c: c.unlink(), "no such file"),
         (lambda w, c: c.write_text(c.read_text().replace("digits-cnn", "digits-rnn")), "not registered here"),
         (lambda w, c: c.write_text(c.read_text().replace("digits-cnn", "mlp")), "do not fit MLP"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedloom.results.page_sections import Sheet
+from fedloom.results.page_sections import SectionTable
 from fedloom.studies.plan import parse_study
 from fedloom.studies.progress import progress
 from fedloom.studies.workers import Outcome
@@ -23,7 +23,7 @@ def test_seeds_stand_under_what_became_of_them_with_every_reason() -> None:
     told, sheet, rest = part.blocks
     assert told == "3 of 9 cells done, 3 failed, 3 not run yet."
     assert part.limits == ["3 of 9 cells done, 3 failed, 3 not run yet: the report names them in Cells of the study."]
-    assert isinstance(sheet, Sheet)
+    assert isinstance(sheet, SectionTable)
     assert sheet.texts == [
         ["fedavg", "0, 1, 2", "–", "–", ""],
         ["fedprox", "–", "0, 1, 2", "–", "seeds 0 and 1: OSError: full; seed 2: ValueError: nan"],

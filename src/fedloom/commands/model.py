@@ -59,9 +59,9 @@ def predict(
     from fedloom.export.samples import read_samples
 
     trained = _trained(run, client, at)
-    names, samples = read_samples(files, trained.card.input, note=lambda text: typer.echo(text, err=True))
+    names, samples = read_samples(files, trained.metadata.input, note=lambda text: typer.echo(text, err=True))
     rows: list[list[float]] = trained.probabilities(samples).tolist()
-    classes = trained.card.classes
+    classes = trained.metadata.classes
     if as_json:
         found = [
             {
@@ -86,11 +86,11 @@ def _trained(run: Path, client: int | None, at: str) -> Trained:
 
 
 def _about(trained: Trained) -> dict[str, Any]:
-    training = trained.card.training
+    training = trained.metadata.training
     return {"method": training.method, "client": training.client, "round": training.round, "rounds": training.rounds}
 
 
 def _sentence(trained: Trained) -> str:
-    about = trained.card.training
+    about = trained.metadata.training
     whose = "the global model" if about.client is None else f"the model of client {about.client}"
     return f"{whose} of {about.method} after round {about.round} of {about.rounds}"

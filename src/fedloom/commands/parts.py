@@ -12,7 +12,7 @@ from fedloom.core.files import json_text, parse_json, write_atomic
 
 if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe
-    from fedloom.results.page_sections import Part
+    from fedloom.results.page_sections import PageSection
 
 VALUES = "reproduced.csv"
 _REPRODUCED = "reproduced.json"
@@ -23,7 +23,7 @@ def keep_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
     write_atomic(folder / _REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
 
 
-def parts_of(folders: Sequence[Path], beside: bool = True) -> list[Part]:
+def parts_of(folders: Sequence[Path], beside: bool = True) -> list[PageSection]:
     """The parts of the studies in `folders`. beside: those of ours beside a paper's values, too.
 
     Raises `RunFolderError` for a study that cannot be read.
@@ -34,7 +34,7 @@ def parts_of(folders: Sequence[Path], beside: bool = True) -> list[Part]:
     from fedloom.studies.study_folder import StudyFolder, read
     from fedloom.studies.workers import failed_of, outcome
 
-    made: list[Part] = []
+    made: list[PageSection] = []
     studies = [(folder, study) for folder in folders if (study := read(folder)) is not None]
     for k, (folder, study) in enumerate(studies):
         ended = outcome(study, StudyFolder(folder), study.cells)
@@ -49,12 +49,12 @@ def parts_of(folders: Sequence[Path], beside: bool = True) -> list[Part]:
     return made
 
 
-def _named(part: Part, folder: Path) -> Part:
+def _named(part: PageSection, folder: Path) -> PageSection:
     """A part that says which of several studies it is of."""
     return replace(part, title=f"{part.title} ({folder})", limits=[f"{folder}: {text}" for text in part.limits])
 
 
-def _beside(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> Part:
+def _beside(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> PageSection:
     from fedloom.papers.measurements import read_measurements
     from fedloom.papers.recipe import find_recipe
     from fedloom.papers.table_section import as_part

@@ -67,7 +67,7 @@ class Training(_Part):
     client: int | None
 
 
-class Card(_Part):
+class ExportMetadata(_Part):
     """All that it takes to use the weights. `weights` and `sha256` are the file's beside it."""
 
     fedloom: str = __version__
@@ -79,12 +79,12 @@ class Card(_Part):
     sha256: str = ""
 
 
-def write(card: Card, tree: Tree, path: Path) -> Path:
-    """Write `tree` to `path` and the card beside it; the card's path. Raises what `check_place` raises."""
+def write(metadata: ExportMetadata, tree: Tree, path: Path) -> Path:
+    """Write `tree` to `path` and the metadata beside it; the metadata's path. Raises what `check_place` raises."""
     check_place(path)
     beside = path.with_suffix(".json")
     raw = save({name: value.detach().cpu().clone().contiguous() for name, value in tree.items()}, {"format": "pt"})
-    described = card.model_copy(update={"weights": path.name, "sha256": hashlib.sha256(raw).hexdigest()})
+    described = metadata.model_copy(update={"weights": path.name, "sha256": hashlib.sha256(raw).hexdigest()})
     try:
         write_atomic(path, raw)
         write_atomic(beside, described.model_dump_json(indent=1) + "\n")
@@ -110,14 +110,14 @@ def check_place(path: Path) -> None:
             raise RunFolderError(f"{file}: cannot be written ({error.strerror})") from None
 
 
-def read(path: Path) -> tuple[Card, Tree]:
-    """The card and the weights that `write` wrote to `path`.
+def read(path: Path) -> tuple[ExportMetadata, Tree]:
+    """The metadata and the weights that `write` wrote to `path`.
 
     Raises `RunFolderError` for files that are missing, damaged, or do not belong together.
     """
     beside = path.with_suffix(".json")
     try:
-        card = Card.model_validate_json(beside.read_bytes())
+        metadata = ExportMetadata.model_validate_json(beside.read_bytes())
         raw = path.read_bytes()
         tree = load(raw)
     except FileNotFoundError as error:
@@ -125,16 +125,18 @@ def read(path: Path) -> tuple[Card, Tree]:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "it"
-        raise RunFolderError(f"{beside}: no card of an export ({key}: {first['msg']}); export the run again") from None
+        raise RunFolderError(
+            f"{beside}: no metadata of an export ({key}: {first['msg']}); export the run again"
+        ) from None
     except (SafetensorError, OSError) as error:
         raise RunFolderError(f"{path}: cannot be read ({error}); export the run again") from None
-    if hashlib.sha256(raw).hexdigest() != card.sha256:
+    if hashlib.sha256(raw).hexdigest() != metadata.sha256:
         raise RunFolderError(f"{path}: does not match the sha256 in {beside.name}; export the run again")
-    return card, tree
+    return metadata, tree
 
 
 def _exported(beside: Path, name: str) -> bool:
-    """Whether there is a card that belongs to the weights `name`."""
+    """Whether the metadata of the weights `name` are there."""
     try:
         content = parse_json(beside.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
-from fedloom.export.metadata import Card
+from fedloom.export.metadata import ExportMetadata
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ServerContext, Task
 from fedloom.methods.contract.phases import Predictor, plain_logits
@@ -75,48 +75,58 @@ def module_of(
     return net.original_module.eval(), "model"
 
 
-def module_of_card(card: Card, tree: Tree, user_model: OwnModel | None) -> nn.Module:
-    """The module that `card` describes, with the weights `tree`, in evaluation mode.
+def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnModel | None) -> nn.Module:
+    """The module that `metadata` describes, with the weights `tree`, in evaluation mode.
 
     own: the user's module or what makes it, where the run was given one. Raises `ConfigError` without it, and for a
     model that is not registered here, `RunFolderError` for weights that do not fit.
     """
-    if user_model is not None and (isinstance(user_model, Sequence) or not card.architecture.given):
-        raise ConfigError(f"model: {card.weights} fits the {card.architecture.model} of its .json; one module at most")
-    with packages_named(card.architecture.model):
-        module = _plain(card, user_model) if card.architecture.forward == "model" else _of_method(card, user_model)
+    if user_model is not None and (isinstance(user_model, Sequence) or not metadata.architecture.given):
+        raise ConfigError(
+            f"model: {metadata.weights} fits the {metadata.architecture.model} of its .json; one module at most"
+        )
+    with packages_named(metadata.architecture.model):
+        module = (
+            _plain(metadata, user_model)
+            if metadata.architecture.forward == "model"
+            else _of_method(metadata, user_model)
+        )
     try:
         module.load_state_dict(tree)
     except RuntimeError as error:
         why = " ".join(str(error).split())[:200]
-        raise RunFolderError(f"{card.weights or 'weights'}: do not fit {type(module).__name__}: {why}") from None
+        raise RunFolderError(f"{metadata.weights or 'weights'}: do not fit {type(module).__name__}: {why}") from None
     return module.eval()
 
 
-def _blueprint(card: Card, user_model: ModelSource | None, **options: Any) -> Blueprint:
-    name, is_user_model = card.architecture.model, card.architecture.given
+def _blueprint(metadata: ExportMetadata, user_model: ModelSource | None, **options: Any) -> Blueprint:
+    name, is_user_model = metadata.architecture.model, metadata.architecture.given
     if is_user_model and user_model is None:
-        raise ConfigError(f"{card.weights} needs your {name}: pass it, or what makes it, fedloom.load(..., model=...)")
+        raise ConfigError(
+            f"{metadata.weights} needs your {name}: pass it, or what makes it, fedloom.load(..., model=...)"
+        )
     if not is_user_model and name not in MODELS:
         raise ConfigError(f"model '{name}' is not registered here: import what registers it")
     make = None if user_model is None else UserModel(user_model)
-    return Blueprint(name, card.input.shape, len(card.classes), card.architecture.options, factory=make, **options)
+    return Blueprint(
+        name, metadata.input.shape, len(metadata.classes), metadata.architecture.options, factory=make, **options
+    )
 
 
-def _plain(card: Card, user_model: ModelSource | None) -> nn.Module:
-    net = _blueprint(card, user_model).build(Streams(0))
+def _plain(metadata: ExportMetadata, user_model: ModelSource | None) -> nn.Module:
+    net = _blueprint(metadata, user_model).build(Streams(0))
     unfreeze_buffers(net)
     return net.original_module
 
 
-def _of_method(card: Card, user_model: ModelSource | None) -> nn.Module:
+def _of_method(metadata: ExportMetadata, user_model: ModelSource | None) -> nn.Module:
     """What computes a method's way to predict, from the state that weights alone make."""
-    training = card.training
+    training = metadata.training
     method = METHODS.get(training.method).configured(training.preset, training.options)
     spec = method.spec
-    blueprint = _blueprint(card, user_model, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra)
+    blueprint = _blueprint(metadata, user_model, head_bias=spec.head_bias, nets=spec.nets, extra=method.extra)
     net = blueprint.build(Streams(0))
-    facts = {"clients": training.clients, "num_classes": len(card.classes), "rounds": training.rounds}
+    facts = {"clients": training.clients, "num_classes": len(metadata.classes), "rounds": training.rounds}
     task = Task.of(net, **facts, local_epochs=1, streams=Streams(training.seed), blueprint=blueprint)
     private = method.private_names(task)
     server: Record = {"model": {name: value for name, value in task.init.items() if name not in private}}

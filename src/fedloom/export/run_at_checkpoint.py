@@ -20,7 +20,7 @@ from fedloom.data import Scenario
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.jobs import away_since
 from fedloom.engine.speedups import Speedups
-from fedloom.export.metadata import Architecture, Card, Input, Training
+from fedloom.export.metadata import Architecture, ExportMetadata, Input, Training
 from fedloom.export.modules import module_of, packages_named
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
 from fedloom.methods.contract.phases import Predictor
@@ -42,7 +42,7 @@ class Memory:
     weights: dict[int, Checkpoint] = field(default_factory=dict)
 
 
-class Opened:
+class RunAtCheckpoint:
     """A run at one of its checkpoints. `described` is what scenario.json holds."""
 
     def __init__(self, memory: Memory, checkpoint: Checkpoint, described: Mapping[str, Any]) -> None:
@@ -78,8 +78,8 @@ class Opened:
             refuse_changed(self.checkpoint.path.parents[1], self._data, record_of(self.config, scenario))
         return scenario
 
-    def model(self, client: int | None, at: At) -> tuple[nn.Module, Card, ModelSource | None]:
-        """The server's model, or a client's, and its card. Raises `ConfigError` for one that does not exist."""
+    def model(self, client: int | None, at: At) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
+        """The server's model, or a client's, and its metadata. Raises `ConfigError` for one that does not exist."""
         if client is not None and not 0 <= client < self.clients:
             raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")
         group = 0 if client is None else group_of(client, self.setup.tasks)
@@ -108,8 +108,8 @@ class Opened:
             given=blueprint.factory is not None,
             forward=forward,
         )
-        card = Card(architecture=architecture, classes=self.classes, input=self.input, training=training)
-        return module, card, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None
+        metadata = ExportMetadata(architecture=architecture, classes=self.classes, input=self.input, training=training)
+        return module, metadata, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None
 
     def _predictor(self, client: int | None) -> Predictor:
         """How the model predicts, with the weights with which it was tested. Raises `ConfigError` if there is none."""

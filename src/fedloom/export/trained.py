@@ -19,10 +19,10 @@ from fedloom.core.records import RecordError
 from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH
-from fedloom.export import metadata as cards
-from fedloom.export.metadata import Card
-from fedloom.export.modules import OwnModel, config_of, module_of_card
-from fedloom.export.run_at_checkpoint import Memory, Opened
+from fedloom.export import metadata as metadata_file
+from fedloom.export.metadata import ExportMetadata
+from fedloom.export.modules import OwnModel, config_of, module_of_metadata
+from fedloom.export.run_at_checkpoint import Memory, RunAtCheckpoint
 from fedloom.nets.user_model import ModelSource
 from fedloom.storage import checkpoint as checkpoints
 from fedloom.storage.checkpoint import Checkpoint
@@ -34,48 +34,51 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A trained model. `module`: x [B, ...] normalised float32 (or token ids int64) -> class scores [B, C], in
-    evaluation mode; `card`: classes, input, architecture, and where the weights come from; `own`: the user's module or
-    what makes it, where the run was given one."""
+    """A trained model.
+
+    module: x [B, ...] normalised float32 (or token ids int64) -> class scores [B, C], in evaluation mode. metadata: its
+    classes, input and architecture, and the run that its weights come from. user_model: the module that the user passed
+    to the run, or the function that makes it; None for a registered model.
+    """
 
     module: nn.Module
-    card: Card
-    own: ModelSource | None = None
+    metadata: ExportMetadata
+    user_model: ModelSource | None = None
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """Samples as stored [n, *card.input.shape] -> softmax of the class scores [n, C] float32."""
-        moments = self.card.input.mean, self.card.input.std
+        """Samples as stored [n, *metadata.input.shape] -> softmax of the class scores [n, C] float32."""
+        moments = self.metadata.input.mean, self.metadata.input.std
         mean, std = (None if values is None else torch.tensor(values) for values in moments)
-        data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), self.card.classes, mean, std)
+        data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), self.metadata.classes, mean, std)
         with torch.inference_mode():
             parts = torch.split(torch.arange(len(x)), PASS_BATCH)
             return torch.cat([self.module(data.gather(part)).softmax(1) for part in parts])
 
     def save(self, path: Path | str) -> Path:
-        """Write the weights to `path` (.safetensors) and the card beside it (.json); the card's path.
+        """Write the weights to `path` (.safetensors) and the metadata beside it (.json); the metadata's path.
 
         Raises what `fedloom.export.metadata.write` raises, and `ConfigError` where a file could not say how the method
         predicts.
         """
         tree = self.module.state_dict()
-        if self.card.architecture.forward == "method":
+        if self.metadata.architecture.forward == "method":
             self._refuse_what_a_file_lacks(tree)
-        return cards.write(self.card, tree, expanded(path))
+        return metadata_file.write(self.metadata, tree, expanded(path))
 
     def _refuse_what_a_file_lacks(self, tree: Tree) -> None:
         """A method may predict with the server's state, prototypes say; a file holds only what nets hold."""
-        shape = (2, *self.card.input.shape)
-        probe = torch.zeros(shape, dtype=torch.int64) if self.card.input.ids else torch.rand(shape)
+        shape = (2, *self.metadata.input.shape)
+        probe = torch.zeros(shape, dtype=torch.int64) if self.metadata.input.ids else torch.rand(shape)
         try:
-            again = module_of_card(self.card, tree, self.own)
+            again = module_of_metadata(self.metadata, tree, self.user_model)
             with torch.inference_mode():
                 same = torch.equal(again(probe), self.module(probe))
         except (LookupError, RecordError):
             same = False
         if not same:
             raise ConfigError(
-                f"{self.card.training.method} predicts with more than its nets hold, which no file of weights can say; "
-                "use fedloom.load or fedloom predict with the run folder"
+                f"{self.metadata.training.method} predicts with more than its nets hold, which no file of weights "
+                "can say; use fedloom.load or fedloom predict with the run folder"
             )
 
 
@@ -130,22 +133,22 @@ def read(
     scenario: Scenario | None = None,
     note: Note = _warn,
 ) -> Trained:
-    """As `load`, with the card beside the module. note: is told that a run is unfinished or a checkpoint damaged."""
+    """As `load`, with the metadata beside the module. note: called if a run is unfinished or a checkpoint damaged."""
     path = expanded(path)
-    if path.suffix == cards.SUFFIX and not path.is_dir():
+    if path.suffix == metadata_file.SUFFIX and not path.is_dir():
         if client is not None or at != "last":
             raise ConfigError(f"{path}: a file holds one model; clients and rounds are for run folders")
-        card, tree = cards.read(path)
+        metadata, tree = metadata_file.read(path)
         with own_settings():
-            return Trained(module_of_card(card, tree, model), card)
+            return Trained(module_of_metadata(metadata, tree, model), metadata)
     folder = RunFolder(path)
     resolved = folder.read_config()
     if resolved is None:
-        raise RunFolderError(f"{path}: no run there (no config.yaml); give a run folder, or a {cards.SUFFIX}")
+        raise RunFolderError(f"{path}: no run there (no config.yaml); give a run folder, or a {metadata_file.SUFFIX}")
     memory = Memory(config_of(resolved, model), scenario)
     checkpoint = _in_folder(memory.config, folder, at, note)
     with own_settings():
-        return Trained(*Opened(memory, checkpoint, folder.read_scenario()).model(client, at))
+        return Trained(*RunAtCheckpoint(memory, checkpoint, folder.read_scenario()).model(client, at))
 
 
 def of_result(result: FinishedRun, client: int | None = None, at: At = "last") -> Trained:
@@ -162,7 +165,7 @@ def of_result(result: FinishedRun, client: int | None = None, at: At = "last") -
             )
         checkpoint = kept_checkpoint
     with own_settings():
-        return Trained(*Opened(memory, checkpoint, result.scenario).model(client, at))
+        return Trained(*RunAtCheckpoint(memory, checkpoint, result.scenario).model(client, at))
 
 
 # -- which round -------------------------------------------------------------------------------------------------------

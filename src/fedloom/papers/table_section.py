@@ -20,10 +20,10 @@ from fedloom.papers.gains import Gain, gain_texts, gains
 from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
-from fedloom.results.page_sections import Cell, Part, Sheet
+from fedloom.results.page_sections import Cell, PageSection, SectionTable
 from fedloom.results.statistics import mean_std
 
-Block: TypeAlias = str | Sheet | list[str]
+Block: TypeAlias = str | SectionTable | list[str]
 
 
 def as_markdown(
@@ -36,10 +36,10 @@ def as_markdown(
 
 def as_part(
     recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
-) -> Part:
+) -> PageSection:
     """The section of a table: `table_blocks` under the names of the paper and the table."""
     blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
-    return Part("paper", f"{recipe.paper.title}, {recipe.table.title}", blocks)
+    return PageSection("paper", f"{recipe.paper.title}, {recipe.table.title}", blocks)
 
 
 def table_blocks(
@@ -91,21 +91,21 @@ def time_ratios(values: Sequence[ComparedValue]) -> dict[tuple[str, str], float]
 
 
 def _markdown(block: Block) -> str:
-    if isinstance(block, Sheet):
+    if isinstance(block, SectionTable):
         return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
     return block if isinstance(block, str) else bullets(block)
 
 
 def _comparison(
     recipe: Recipe, measurements: Sequence[Measurement], values: Sequence[ComparedValue]
-) -> list[str | Sheet]:
+) -> list[str | SectionTable]:
     run = [value for value in values if value.was_run]
     if not run:
         return ["Nothing of this table has been run."]
     orders = [order for order in compare_orders(values) if order.verdict.why != NOT_RUN]
     verdicts = {(value.verdict.word, value.verdict.why) for value in run}
     none_comparable = len(verdicts) == 1 and run[0].verdict.word == "not comparable"
-    blocks: list[str | Sheet] = [_values_sheet(run, with_verdicts=not none_comparable)]
+    blocks: list[str | SectionTable] = [_values_sheet(run, with_verdicts=not none_comparable)]
     if none_comparable:
         blocks.append(f"No value is comparable ({run[0].verdict.why}).")
     if orders:
@@ -118,7 +118,7 @@ def _comparison(
     return [*blocks, f"Measured on {'; '.join(machines)}."]
 
 
-def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> Sheet:
+def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> SectionTable:
     """The values. Verdicts are left out where all are the same."""
     rows: list[list[Cell]] = [
         [
@@ -134,19 +134,19 @@ def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> Sheet
     ]
     names = ("column", "row", "measure", "seeds", "ours", "theirs", *(("verdict", "why") if with_verdicts else ()))
     caption = "Ours beside the printed values: mean ± sample standard deviation over seeds."
-    return Sheet("values", caption, names, rows, heads=2)
+    return SectionTable("values", caption, names, rows, heads=2)
 
 
-def _orders_sheet(orders: Sequence[ComparedOrder]) -> Sheet:
+def _orders_sheet(orders: Sequence[ComparedOrder]) -> SectionTable:
     rows: list[list[Cell]] = [
         [order.column, _metric_text(order.metric, order.domain), order.verdict.word, order.verdict.why]
         for order in orders
     ]
     caption = "Whether the order of the methods is the printed one: Spearman's rank correlation."
-    return Sheet("orders", caption, ("column", "measure", "order", "why"), rows)
+    return SectionTable("orders", caption, ("column", "measure", "order", "why"), rows)
 
 
-def _gains_sheet(table_gains: Sequence[Gain]) -> Sheet:
+def _gains_sheet(table_gains: Sequence[Gain]) -> SectionTable:
     rows: list[list[Cell]] = []
     for gain in table_gains:
         ours, interval, theirs = gain_texts(gain)
@@ -155,10 +155,12 @@ def _gains_sheet(table_gains: Sequence[Gain]) -> Sheet:
         numbers: list[Cell] = [(ours, fmean(gain.ours)), interval, (theirs, gain.theirs)]
         rows.append([column, gain.row, gain.baseline, (str(seeds), seeds), *numbers, gain.outcome])
     names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "seen")
-    return Sheet("gains", "Gains in points: the mean over equal seeds, and its t interval.", names, rows, heads=2)
+    return SectionTable(
+        "gains", "Gains in points: the mean over equal seeds, and its t interval.", names, rows, heads=2
+    )
 
 
-def _minutes_sheet(values: Sequence[ComparedValue]) -> Sheet:
+def _minutes_sheet(values: Sequence[ComparedValue]) -> SectionTable:
     """Minutes of one core for a run of each row, foreseen and taken; no rows where no run was on one core."""
     rows: list[list[Cell]] = []
     ratios = time_ratios(values)
@@ -170,7 +172,7 @@ def _minutes_sheet(values: Sequence[ComparedValue]) -> Sheet:
         numbers: list[Cell] = [(estimate, value.estimated), (f"{value.seconds / 60:.1f}", value.seconds)]
         rows.append([value.column, value.row, *numbers, ("–" if ratio is None else f"{ratio:.2f}", ratio)])
     names = ("column", "row", "core minutes foreseen", "taken", "ratio")
-    return Sheet("minutes", "Minutes of one core for a run, foreseen and taken.", names, rows, heads=2)
+    return SectionTable("minutes", "Minutes of one core for a run, foreseen and taken.", names, rows, heads=2)
 
 
 def _metric_text(metric: str, domain: str | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, printable
 from fedloom.core.files import expanded, read_file, refuse_unwritable, write_atomic
-from fedloom.results.page_sections import Part
+from fedloom.results.page_sections import PageSection
 from fedloom.results.table import ResultRow, result_table
 from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text
 from fedloom.results.verdict import verdict
@@ -56,7 +56,9 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     return picture.save_holdings(scenario, path)
 
 
-def write_report(results: Sequence[RunData], path: Path, title: str | None = None, parts: Sequence[Part] = ()) -> Path:
+def write_report(
+    results: Sequence[RunData], path: Path, title: str | None = None, parts: Sequence[PageSection] = ()
+) -> Path:
     """Write one self-contained HTML page about finished runs to `path`, whole or not at all; returns `path`.
 
     The same results give the same bytes. title: None names the methods and the data. parts: sections about what the

@@ -18,7 +18,7 @@ from fedloom.report.parts import part_html
 from fedloom.report.provenance import configs, environments, run_list
 from fedloom.report.table_html import numbers_table
 from fedloom.results.formats import Format, formatted
-from fedloom.results.page_sections import Part
+from fedloom.results.page_sections import PageSection
 from fedloom.results.paired import all_paired
 from fedloom.results.table import Group, attack_words, grouped
 from fedloom.results.text import counted, listed
@@ -45,7 +45,7 @@ _NAMED = 4  # rows in a sentence
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 
 
-def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[Part] = ()) -> str:
+def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[PageSection] = ()) -> str:
     """The whole page as HTML. parts: sections of others, after the results."""
     groups = grouped(results)
     rows = [group.row for group in groups]

@@ -6,18 +6,18 @@ from html import escape
 
 from fedloom.report.markup import heading, table
 from fedloom.results.formats import as_csv, text_table
-from fedloom.results.page_sections import Cell, Part, Sheet
+from fedloom.results.page_sections import Cell, PageSection, SectionTable
 
 _LONG = 40  # characters of a cell that is shown on one line
 
 
-def part_html(part: Part) -> str:
+def part_html(part: PageSection) -> str:
     """The section of a part."""
     inner = "\n".join([heading(part.title, part.name), *(_block(part, block) for block in part.blocks)])
     return f'<section class="part" aria-labelledby="{part.name}">\n{inner}\n</section>'
 
 
-def _block(part: Part, block: str | Sheet | list[str]) -> str:
+def _block(part: PageSection, block: str | SectionTable | list[str]) -> str:
     if isinstance(block, str):
         return f"<p>{escape(block)}</p>"
     if isinstance(block, list):

@@ -9,7 +9,7 @@ Cell: TypeAlias = str | tuple[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class SectionTable:
     """A table. `name`: its id within the part; `heads`: how many cells, from the first on, name a row.
 
     A cell of a column of numbers is its text with the number to sort by, or None.
@@ -33,11 +33,11 @@ class Sheet:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PageSection:
     """A section. `name`: its id, of which a page has one. `blocks`, in order: a paragraph, a table, or a list.
     `limits`: what a reader of the runs' numbers must not miss."""
 
     name: str
     title: str
-    blocks: list[str | Sheet | list[str]]
+    blocks: list[str | SectionTable | list[str]]
     limits: list[str] = field(default_factory=list)

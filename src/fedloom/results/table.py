@@ -148,8 +148,8 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
     by_seed: dict[int, RunData] = {}
     for run in runs:
         by_seed.setdefault(run.numbers["seed"], run)
-    runs = [by_seed[seed] for seed in sorted(by_seed)]
-    numbers = [run.numbers for run in runs]
+    seed_runs = [by_seed[seed] for seed in sorted(by_seed)]
+    numbers = [run.numbers for run in seed_runs]
     accuracies = [float(n["accuracy"]) for n in numbers]
     mean, std = mean_std(accuracies)
     val = [n["best_val_accuracy"] for n in numbers]
@@ -162,8 +162,8 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         protocol=numbers[0]["protocol"],
         select=numbers[0]["select"],
         setting=setting,
-        tuned=sorted(tuned_keys(runs)),
-        n=len(runs),
+        tuned=sorted(tuned_keys(seed_runs)),
+        n=len(seed_runs),
         seeds=sorted(by_seed),
         by_seed=accuracies,
         accuracy=mean,
@@ -176,13 +176,13 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         peak_memory_mb=max(n["peak_memory_mb"] for n in numbers),
         figures=_largest([n.get("figures", {}) for n in numbers]),
         degenerate=_distinct(note.removeprefix(f"{n['method']}: ") for n in numbers for note in n["degenerate"]),
-        diverged=[run.numbers["seed"] for run in runs if has_diverged(run.numbers)],
-        stopped=[_stopped(run) for run in runs if run.numbers.get("stopped")],
-        repeats=len(runs) - len(runs),
+        diverged=[run.numbers["seed"] for run in seed_runs if has_diverged(run.numbers)],
+        stopped=[_stopped(run) for run in seed_runs if run.numbers.get("stopped")],
+        repeats=len(runs) - len(seed_runs),
         attack=attack_words(numbers[0]),
         attack_success=None if None in successes else fmean(successes),
     )
-    return Group(row, runs)
+    return Group(row, seed_runs)
 
 
 def has_diverged(numbers: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from fedloom.results.page_sections import Cell, Part, Sheet
+from fedloom.results.page_sections import Cell, PageSection, SectionTable
 from fedloom.results.text import counted, listed, seeds_text
 from fedloom.studies.plan import Cell as Planned
 from fedloom.studies.plan import Study
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedloom.studies.workers import Outcome
 
 
-def progress(study: Study, ended: Outcome) -> Part:
+def progress(study: Study, ended: Outcome) -> PageSection:
     """The seeds of each row that are done, failed, with the reason, or not run yet; rows of which nothing has ended are
     named below. ended: of all cells of `study`."""
     done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
@@ -31,12 +31,12 @@ def progress(study: Study, ended: Outcome) -> Part:
         if name not in untouched
     ]
     caption = "Seeds of each row. Not run yet is also what another process works on. The same command tries again."
-    sheet = Sheet("rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows)
-    blocks: list[str | Sheet | list[str]] = [f"{summary}.", sheet]
+    sheet = SectionTable("rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows)
+    blocks: list[str | SectionTable | list[str]] = [f"{summary}.", sheet]
     if untouched:
         blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")
     limits = [f"{summary}: the report names them in Cells of the study."] if failed or remaining else []
-    return Part("cells", "Cells of the study", blocks, limits)
+    return PageSection("cells", "Cells of the study", blocks, limits)
 
 
 def _seeds(cells: Sequence[Planned], names: Collection[str]) -> Cell:
