@@ -31,14 +31,14 @@ _TEXT = """## What the verdicts mean
 | near | our mean is within one point of theirs |
 | order reproduced | the rank correlation with theirs is above zero: by its interval, and by a count of all orders |
 | not reproduced | none of these |
-| not comparable | another setting, measure or method; the reason stands beside it |
+| not comparable | another setting, measure or method; the table gives the reason |
 
 With one seed there is no interval, so such a value is near at best. Other settings than the paper's, as those of
 `--scale small`, never have their values compared, only the order of their methods. The count of all orders is made for
 up to seven methods: at most 2.5 % of the orders that they can have may agree with theirs as well. Fewer than five
 methods are too few to tell an order from chance.
 
-What a paper claims is a gain. So tables also have gains, each over the row that its column *over* names. That is
+Papers claim gains, so tables also have gains, each over the row that the column *over* names. That is
 FedAvg, or local training where a table has no FedAvg. Where parts are taken out or added it is the plain method, and
 MOON for MOON+DW. A gain is the mean difference over equal seeds, with its 95 % t interval. A method is ahead or behind
 where the interval leaves out zero. Intervals are not corrected for the number of rows.
