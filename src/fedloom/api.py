@@ -13,8 +13,8 @@ from fedloom.config.model_key import in_words, is_given
 from fedloom.config.run_config import parse
 from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import expanded
-from fedloom.core.process_settings import own_settings
+from fedloom.core.files import expand_home
+from fedloom.core.process_settings import reproducible_settings
 from fedloom.data.scenario import Scenario
 from fedloom.data.sources import SOURCES, splits_from
 from fedloom.data.sources.nodes import Nodes
@@ -44,7 +44,7 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     alike (`iid`). Raises `ConfigError` for unknown names or keys and for values out of range, `DataError` for data that
     it does not know or that do not fit.
     """
-    with own_settings():
+    with reproducible_settings():
         splits = None if isinstance(source, str) else splits_from(source)
     named = {"source": source} if splits is None else {"source": "given", "digest": ""}
     dealt: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     described = parse({"scenario": {**named, **dealt, **keys}}).scenario
     if splits is None:
         return described
-    with own_settings():
+    with reproducible_settings():
         return described.build(run_seed=0, splits=splits)
 
 
@@ -85,12 +85,12 @@ def run(
     values = {"method": method, **keys, "scenario": _section(scenario)}
     if is_given(model):
         config = parse(values)
-        with own_settings():
+        with reproducible_settings():
             own = own or config.scenario.build(config.seed)
             model = in_words(model, own.train_set)
     config = parse({**values, "model": _suited(model, own)})
     return run_config(
-        config, scenario=own, out=None if out is None else expanded(out), existing=existing, callbacks=callbacks
+        config, scenario=own, out=None if out is None else expand_home(out), existing=existing, callbacks=callbacks
     )
 
 
@@ -122,12 +122,12 @@ def compare(
         raise ConfigError("scenario: of scenarios that are objects, one at a time can be compared")
     described = [_section(one) for one in each]
     if is_given(model):
-        with own_settings():
+        with reproducible_settings():
             data = own or parse({"scenario": described[0]}).scenario.build(run_seed=0)
             model = in_words(model, data.train_set)
     values = {**keys, "model": _suited(model, own), "scenario": described}
     configs = variants(values, [methods] if isinstance(methods, str) else methods, seeds)
-    folder = None if out is None else expanded(out)
+    folder = None if out is None else expand_home(out)
     return Comparison(
         compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=own, callbacks=callbacks)
     )

@@ -44,7 +44,7 @@ from fedloom.commands.shared import (
     with_home,
 )
 from fedloom.core.errors import ConfigError, FedloomError, printable
-from fedloom.core.interrupts import one_at_a_time
+from fedloom.core.interrupts import raise_first_interrupt
 
 if TYPE_CHECKING:
     from fedloom.runs.run import Existing
@@ -197,7 +197,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         spoken(stream)
     try:
-        with one_at_a_time() as interrupts:
+        with raise_first_interrupt() as interrupts:
             typed = [with_home(word) for word in (sys.argv[1:] if words is None else words)]
             code = app(args=typed, prog_name="fedloom", standalone_mode=False)
             _flush()
@@ -207,7 +207,7 @@ def main(words: Sequence[str] | None = None) -> None:
     except FedloomError as error:
         if error.exit_code == 1 and error.__cause__ is not None:  # inside the work: not what a person can correct
             told = "".join(traceback.format_exception(error.__cause__))
-            print(printable(told, lines=True), end="", file=sys.stderr)
+            print(printable(told, keep_lines=True), end="", file=sys.stderr)
         _fail(error, error.exit_code)
     except BrokenPipeError:  # the reader has gone, e.g. `fedloom methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,8 +12,8 @@ from fedloom.core.errors import (
     DataError,
     FedloomError,
     RunFolderError,
-    nearest,
-    portable,
+    picklable_error,
+    suggest_name,
 )
 
 
@@ -22,15 +22,15 @@ from fedloom.core.errors import (
     [("fedsk", "fedskc"), ("FedAvg", "fedavg"), ("fedprx", "fedprox"), ("FEDSC", "fedsc")],
 )
 def test_a_typing_error_is_answered_with_the_nearest_name(typed, hint):
-    assert nearest(typed, ["fedavg", "fedprox", "fedsc", "fedskc"]) == f"did you mean '{hint}'?"
+    assert suggest_name(typed, ["fedavg", "fedprox", "fedsc", "fedskc"]) == f"did you mean '{hint}'?"
 
 
 def test_a_name_like_no_other_is_answered_with_all_names_sorted():
-    assert nearest("zzz", ["moon", "fedavg"]) == "known: fedavg, moon"
+    assert suggest_name("zzz", ["moon", "fedavg"]) == "known: fedavg, moon"
 
 
 def test_an_empty_list_of_names_says_none():
-    assert nearest("anything", []) == "known: none"
+    assert suggest_name("anything", []) == "known: none"
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError, CheckpointError, RunFolderError])
@@ -79,7 +79,7 @@ def raised(error):
     ],
 )
 def test_an_error_crosses_to_another_process_with_its_traceback(error, words):
-    there = pickle.loads(pickle.dumps(portable(raised(error))))  # noqa: S301
+    there = pickle.loads(pickle.dumps(picklable_error(raised(error))))  # noqa: S301
     assert words in str(there)
     assert isinstance(there, type(error) if isinstance(error, FedloomError) else RuntimeError)
     assert "in raised" in there.__notes__[-1]

@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.core import files
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import cache_dir, json_text, parse_json, private_files, restrict, write_atomic
+from fedloom.core.files import cache_dir, json_text, parse_json, private_umask, restrict_to_owner, write_atomic
 
 
 def test_writes_bytes_and_text_and_makes_missing_folders(tmp_path):
@@ -75,8 +75,8 @@ def test_what_others_could_read_is_closed_and_links_are_not_followed(tmp_path):
     (folder / "deep" / "tool").chmod(0o755)
     (folder / "link").symlink_to(outside)
     (folder / "file link").symlink_to(outside / "a")
-    restrict(folder)
-    restrict(tmp_path / "missing")
+    restrict_to_owner(folder)
+    restrict_to_owner(tmp_path / "missing")
     assert modes(folder) | {"link": 0, "file link": 0} == {
         "deep": 0o700,
         "state": 0o600,
@@ -90,7 +90,7 @@ def test_what_others_could_read_is_closed_and_links_are_not_followed(tmp_path):
 
 
 def test_private_files_closes_what_libraries_write_meanwhile(tmp_path):
-    with private_files():
+    with private_umask():
         (tmp_path / "a").write_text("a")
     (tmp_path / "b").write_text("b")
     assert modes(tmp_path) == {"a": 0o600, "b": 0o644}
@@ -160,10 +160,10 @@ def test_json_that_nests_too_deep_is_a_value_error_like_any_other():
 
 def test_expanded_puts_the_home_directory_in(monkeypatch):
     monkeypatch.setenv("HOME", "/home/of/somebody")
-    assert files.expanded("~/x") == Path("/home/of/somebody/x")
-    assert files.expanded("x/~") == Path("x/~")
+    assert files.expand_home("~/x") == Path("/home/of/somebody/x")
+    assert files.expand_home("x/~") == Path("x/~")
     with pytest.raises(ConfigError, match="no home directory is known for ~nobody-of-this-name"):
-        files.expanded("~nobody-of-this-name/x")
+        files.expand_home("~nobody-of-this-name/x")
 
 
 def test_no_home_directory_is_one_line(monkeypatch):

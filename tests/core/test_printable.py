@@ -1,8 +1,8 @@
-"""Text of others is shown, and never obeyed."""
+"""Foreign text is shown with its control characters escaped."""
 
 import pytest
 
-from fedloom.core.errors import printable, shown
+from fedloom.core.errors import printable, short_repr
 
 CASES = {
     "clears the screen": ("\x1b[2J", r"\x1b[2J"),
@@ -33,8 +33,8 @@ def test_signs_that_act_are_escaped_and_others_stay(case):
 
 
 def test_a_traceback_keeps_its_lines():
-    assert printable("Traceback:\n\tFile \x1b[1m\n", lines=True) == "Traceback:\n\tFile \\x1b[1m\n"
+    assert printable("Traceback:\n\tFile \x1b[1m\n", keep_lines=True) == "Traceback:\n\tFile \\x1b[1m\n"
 
 
 def test_values_in_messages_are_escaped_already():
-    assert shown("\x1b[2J\u202e") == r"'\x1b[2J\u202e'"
+    assert short_repr("\x1b[2J\u202e") == r"'\x1b[2J\u202e'"

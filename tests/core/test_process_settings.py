@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.process_settings import own_settings
+from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.torch_settings import SETTINGS
 
 # Another value for each kind of value; a name where it is neither a switch nor a number.
@@ -33,7 +33,7 @@ def test_a_setting_is_fixed_within_the_block_and_comes_back_after_an_exception(s
         changed = values()
         if setting.read() == before[SETTINGS.index(setting)]:
             pytest.skip("this processor, or this build of PyTorch, does not have it")
-        with contextlib.suppress(ZeroDivisionError), own_settings():
+        with contextlib.suppress(ZeroDivisionError), reproducible_settings():
             assert setting.read() in (setting.value, "ieee")  # in which full precision is said in two ways
             raise ZeroDivisionError
         assert values() == changed
@@ -44,12 +44,12 @@ def test_a_setting_is_fixed_within_the_block_and_comes_back_after_an_exception(s
 
 
 def test_gradients_and_errors_of_numpy_are_those_of_a_fresh_process():
-    with torch.inference_mode(), np.errstate(all="raise"), own_settings():
+    with torch.inference_mode(), np.errstate(all="raise"), reproducible_settings():
         weight = torch.ones(2, requires_grad=True)
         (weight * 2).sum().backward()
         assert weight.grad.tolist() == [2, 2]
         assert np.float64(1e-300) * np.float64(1e-300) == 0
-    with torch.no_grad(), own_settings():
+    with torch.no_grad(), reproducible_settings():
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
     assert not torch.is_inference_mode_enabled()
@@ -60,7 +60,7 @@ def test_default_devices_are_taken_off_and_put_back(nested):
     torch.set_default_device("meta")
     try:
         with torch.device("meta") if nested else contextlib.nullcontext():
-            with own_settings():
+            with reproducible_settings():
                 assert torch.zeros(2).tolist() == [0, 0]
             assert torch.zeros(2).is_meta
         assert torch.zeros(2).is_meta
@@ -74,13 +74,13 @@ def test_two_threads_leave_what_they_share_as_the_first_has_met_it():
     inside, go_on = threading.Event(), threading.Event()
 
     def other():
-        with own_settings():
+        with reproducible_settings():
             inside.set()
             go_on.wait()
 
     thread = threading.Thread(target=other)
     try:
-        with own_settings():
+        with reproducible_settings():
             thread.start()
             inside.wait()
         assert torch.get_default_dtype() == torch.float32  # the other thread still computes
@@ -118,16 +118,16 @@ def test_a_mode_that_only_the_caller_can_leave_is_refused(words):
     with (
         MODES[words](),
         pytest.raises(ConfigError, match=f"{words}.* is active here .*leave it before"),
-        own_settings(),
+        reproducible_settings(),
     ):
         pass
-    with own_settings():
+    with reproducible_settings():
         pass
 
 
 def test_a_run_within_a_transform_is_refused():
     def refused(x):
-        with pytest.raises(ConfigError, match="a transform of torch"), own_settings():
+        with pytest.raises(ConfigError, match="a transform of torch"), reproducible_settings():
             pass
         return x.sum()
 

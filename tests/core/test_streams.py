@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.core.streams import Streams, states_of_generators
+from fedloom.core.streams import Streams, generator_states
 
 keys = st.tuples(
     st.integers(-5, 2**40), st.sampled_from(["init", "batches", "partition"]), st.integers(0, 5), st.integers(-1, 5)
@@ -124,9 +124,9 @@ def test_isolated_gives_numpy_and_python_the_streams_numbers_and_restores_theirs
     for seed in (0, 1):
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
-        before = states_of_generators()
+        before = generator_states()
         with Streams(1).isolated("a", 2, 3):
             drawn.append((random.random(), np.random.random()))  # noqa: NPY002
-            assert states_of_generators() != before
-        assert states_of_generators() == before
+            assert generator_states() != before
+        assert generator_states() == before
     assert drawn[0] == drawn[1]

@@ -230,7 +230,7 @@ def test_label_discrepancy_equals_plain_loops_and_stays_below_one(counts):
 def test_or_else_fills_what_is_not_held():
     first = ClassTable(torch.tensor([[1.0], [0.0], [0.0]]), torch.tensor([True, False, False]))
     second = ClassTable(torch.tensor([[7.0], [8.0], [0.0]]), torch.tensor([True, True, False]))
-    both = first.or_else(second)
+    both = first.fill_missing(second)
     assert both.values.tolist() == [[1], [8], [0]]
     assert both.held.tolist() == [True, True, False]
 

@@ -34,7 +34,7 @@ def _as_it_was(monkeypatch, tmp_path):
     monkeypatch.setenv("MPLBACKEND", "Agg")
     for registry in (METHODS, MODELS, PARTITIONS):
         registry.names()  # what is built in has come in
-        monkeypatch.setattr(registry, "_items", dict(registry._items))
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)

@@ -8,7 +8,7 @@ import torch
 
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import mapped
+from fedloom.core.records import map_tensors
 from fedloom.engine.choose import EngineChoice
 from fedloom.engine.client import Worker
 from fedloom.engine.stacked import Batched
@@ -53,7 +53,7 @@ def elsewhere(name, clients=(0, 1, 2, 3), **options):
 def on_the_cpu(done):
     devices = set()
     for record in (done.payload, done.state):
-        mapped(record, lambda tensor: devices.add(tensor.device.type) or tensor)
+        map_tensors(record, lambda tensor: devices.add(tensor.device.type) or tensor)
     return devices <= {"cpu"}
 
 

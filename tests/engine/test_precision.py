@@ -5,7 +5,7 @@ import torch
 
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import mapped
+from fedloom.core.records import map_tensors
 from fedloom.engine.client import Worker
 from fedloom.engine.fast.recorder import Recorder
 from fedloom.engine.processes import Processes
@@ -34,7 +34,7 @@ def trained(name, engine=None, *, bfloat16=True, recorder=None):
 def dtypes(*records):
     found = set()
     for record in records:
-        mapped(record, lambda tensor: found.add(tensor.dtype) or tensor)
+        map_tensors(record, lambda tensor: found.add(tensor.dtype) or tensor)
     return {dtype for dtype in found if dtype.is_floating_point}
 
 

@@ -290,7 +290,9 @@ def test_growth_is_the_longest_sent_row_in_units_of_its_first_length():
     first = header(toy.task.init)
     for factor, found in ((99.0, []), (101.0, ["fedssa.rows_grow"])):
         values = torch.stack([first[0], factor * first[1], 1e6 * first[2], first[3]])
-        uploads = {k: {"header": ClassTable(values, torch.ones(CLASSES).bool()).only(seen([0, 1]))} for k in range(2)}
+        uploads = {
+            k: {"header": ClassTable(values, torch.ones(CLASSES).bool()).keep_classes(seen([0, 1]))} for k in range(2)
+        }
         findings = toy.method.degeneracies(toy.federation.server, uploads, ServerContext(toy.task, 1))
         assert [finding.code for finding in findings] == found
         assert all(finding.figure == pytest.approx(factor) for finding in findings)

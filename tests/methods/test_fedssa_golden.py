@@ -136,11 +136,11 @@ def test_pooling_of_stored_rows_is_not_the_default():
 def test_global_rows_in_both_precisions(precision, clients, seen, entry, bias):
     inputs = MEAN["inputs"]
     locals_ = [
-        table(precision, inputs["W_local"][k], inputs["b_local"][k]).only(mask(k) | torch.tensor(not seen))
+        table(precision, inputs["W_local"][k], inputs["b_local"][k]).keep_classes(mask(k) | torch.tensor(not seen))
         for k in clients
     ]
     before = table(precision, inputs["W_global_prev"], inputs["b_global_prev"])
-    values = ClassTable.stack(locals_).mean_over_clients().or_else(before).values
+    values = ClassTable.stack(locals_).mean_over_clients().fill_missing(before).values
     assert precision.matches(values[:, :WIDTH], MEAN[entry])
     assert bias is None or precision.matches(values[:, WIDTH], MEAN[bias])
 
@@ -148,7 +148,7 @@ def test_global_rows_in_both_precisions(precision, clients, seen, entry, bias):
 def test_a_row_of_zeros_counts_where_the_mask_says_so(precision):
     trap = MEAN["zero_row_trap"]
     local = trap["W_local_with_client1_row0_zero"]
-    tables = [table(precision, local[k]).only(mask(k)) for k in range(CLIENTS)]
+    tables = [table(precision, local[k]).keep_classes(mask(k)) for k in range(CLIENTS)]
     row = ClassTable.stack(tables).mean_over_clients().values[0]
     assert precision.matches(row, trap["row0_with_mask"])
     assert not precision.matches(row, trap["row0_with_nonzero_detection"])

@@ -47,7 +47,7 @@ def test_the_margin():
     assert margin_of(ClassTable(values, held), 100.0) == 4.0  # nearest: 3, 3, 4
     assert margin_of(ClassTable(values, held), 2.5) == 2.5
     alone = torch.tensor([[True, False, False], [True, False, False]])
-    assert margin_of(ClassTable(values, held).only(alone), 100.0) == 100.0
+    assert margin_of(ClassTable(values, held).keep_classes(alone), 100.0) == 100.0
 
 
 def test_a_prototype_that_lies_on_a_row_has_a_finite_gradient():

@@ -130,7 +130,7 @@ def test_means_of_tensors_and_trees(weights, expected):
 def test_means_of_class_tables_are_those_of_the_holders():
     values = torch.arange(12.0).view(3, 4, 1)
     held = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 0]], dtype=torch.bool)
-    tables = [ClassTable(v, h).only(h) for v, h in zip(values, held, strict=True)]
+    tables = [ClassTable(v, h).keep_classes(h) for v, h in zip(values, held, strict=True)]
     by_class = torch.tensor([[1.0, 0, 9, 9], [2, 9, 4, 9], [1, 2, 9, 9]])
     for weights, rows in (
         ("uniform", [(0 + 4 + 8) / 3, (1 + 9) / 2, 6.0]),

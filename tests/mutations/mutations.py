@@ -221,13 +221,13 @@ MUTATIONS = (
     _of(
         "fedskc",
         "knowledge of an absent class is lost",
-        "knowledge = knowledge.or_else(last.to(torch.float64))",
+        "knowledge = knowledge.fill_missing(last.to(torch.float64))",
         "knowledge = knowledge",
     ),
     _of(
         "fedssa",
         "a header that nobody sent becomes zero",
-        'header = fresh.to(torch.float32).or_else(get_table(server, "header"))',
+        'header = fresh.to(torch.float32).fill_missing(get_table(server, "header"))',
         "header = fresh.to(torch.float32)",
     ),
     Mutation(

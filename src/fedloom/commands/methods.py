@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedloom.commands.shared import AsJson, console_of, print_json
-from fedloom.core.errors import ConfigError, nearest, shown
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 
 if TYPE_CHECKING:
     from fedloom.methods.catalogue.descriptions import Entry
@@ -58,7 +58,9 @@ def _all(wanted: Sequence[_Flag], takes: str | None, compared_in: str | None, as
     if takes is not None:
         WRAPPERS.get(takes)
     if compared_in is not None and compared_in not in PAPERS:
-        raise ConfigError(f"--compared-in {shown(compared_in)}: no such paper: {nearest(compared_in, PAPERS)}")
+        raise ConfigError(
+            f"--compared-in {short_repr(compared_in)}: no such paper: {suggest_name(compared_in, PAPERS)}"
+        )
     found = [entry for entry in entries() if all(flag(entry) for flag in wanted)]
     if as_json:
         print_json({one.name: _summary(one) | _options(METHODS.get(one.name)) for one in found})

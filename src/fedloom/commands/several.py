@@ -160,7 +160,7 @@ def table(
     for part in parts_of(_studies(runs, taken.results, allow_mixed), beside=False):
         for limit in part.limits:
             say(limit)
-    print(printable(text, lines=True))
+    print(printable(text, keep_lines=True))
     for note in done.tuned():
         say(note)
 

@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from fedloom.core.errors import ConfigError, RunFolderError, printable
-from fedloom.core.files import expanded, json_text
+from fedloom.core.files import expand_home, json_text
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders with run folders somewhere below.")]
@@ -58,7 +58,7 @@ class _PlainConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text, lines=True), style, control)
+            yield Segment(text if control else printable(text, keep_lines=True), style, control)
 
 
 def console_of(as_json: bool) -> Console:
@@ -114,7 +114,7 @@ def with_home(word: str) -> str:
     Raises `ConfigError` for a user without one.
     """
     option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-    return option + equals + str(expanded(value)) if _HOME.match(value) else word
+    return option + equals + str(expand_home(value)) if _HOME.match(value) else word
 
 
 def found(config: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fedloom.core.errors import ConfigError, UnknownKeyError, shown
+from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.registry import Registry
 
 # Pydantic's words for what a section is, in those of a config.
@@ -28,18 +28,22 @@ def explained(error: ValidationError, section: str, model: type[BaseModel], also
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing: {model.__name__} needs it")
     message = _WORDS.get(first["type"], f"{first['msg'][0].lower()}{first['msg'][1:]}")
-    return ConfigError(f"{key} = {shown(first['input'])}: {message}")
+    return ConfigError(f"{key} = {short_repr(first['input'])}: {message}")
 
 
 def elsewhere(error: UnknownKeyError, places: Mapping[str, Sequence[str]]) -> ConfigError:
     """The error with a hint across levels: sections that know the key, else those that know one much like it, unless
     its own does. `places`: the sections that know a key, by its name, the likeliest first."""
-    near = [] if error.key in places else difflib.get_close_matches(error.key, [*error.known, *places], 1, cutoff=0.75)
+    near = (
+        []
+        if error.key in places
+        else difflib.get_close_matches(error.key, [*error.known_keys, *places], 1, cutoff=0.75)
+    )
     name = near[0] if near else error.key
     paths = [f"{at}.{name}" if at else name for at in places.get(name, ()) if at != error.section]
-    if not paths or (near and name in error.known):
+    if not paths or (near and name in error.known_keys):
         return error
-    return ConfigError(error.saying(f"did you mean {' or '.join(map(repr, paths[:3]))}?"))
+    return ConfigError(error.message_with(f"did you mean {' or '.join(map(repr, paths[:3]))}?"))
 
 
 def named_part(kinds: Registry[Any], given: Mapping[str, Any], place: str) -> Any:

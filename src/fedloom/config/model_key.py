@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from fedloom.config.keys import check_options
-from fedloom.core.errors import ConfigError, nearest, shown
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.nets import MODELS
@@ -50,7 +50,7 @@ class ModelConfig(BaseModel):
             raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to go on")
         if self.name not in MODELS:
             raise ConfigError(
-                f"unknown model {shown(self.name)}: {nearest(self.name, {*MODELS.names(), *MODEL_GROUPS})}"
+                f"unknown model {short_repr(self.name)}: {suggest_name(self.name, {*MODELS.names(), *MODEL_GROUPS})}"
             )
         check_options(self.name, self.options())
 

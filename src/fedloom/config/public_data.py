@@ -9,7 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedloom.config.explain import explained
-from fedloom.core.errors import ConfigError, UnknownKeyError, shown
+from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.streams import Streams
 from fedloom.data import SOURCES
 from fedloom.data.dataset import Dataset
@@ -74,5 +74,5 @@ def share_or_source(given: Any) -> Any:
     if isinstance(given, PublicConfig):
         return given
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
-        raise ConfigError(f"{_SECTION} = {shown(given)}: need a share in [0, 1), or {{source: name, its keys}}")
+        raise ConfigError(f"{_SECTION} = {short_repr(given)}: need a share in [0, 1), or {{source: name, its keys}}")
     return float(given)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedloom.core.errors import ConfigError, nearest, shown
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 
 _NAMED = 5  # names in a message
 
@@ -38,7 +38,7 @@ def find_ready(name: str) -> Ready:
         several = f"{', '.join(r.name for r in starting[:_NAMED])}"
         several += f" and {len(starting) - _NAMED} more" if len(starting) > _NAMED else ""
         hint = f"{several} start so; write more of it" if starting else _hint(name, ready)
-        raise ConfigError(f"unknown scenario {shown(name)}: {hint}")
+        raise ConfigError(f"unknown scenario {short_repr(name)}: {hint}")
     return starting[0]
 
 
@@ -55,7 +55,7 @@ def find_config(path: Path) -> Path:
         raise ConfigError(f"{path} is a folder; for the config of the run there, give {path / 'config.yaml'}")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give a YAML file, or a name that `fedloom scenarios` lists")
-    raise ConfigError(f"{shown(path.as_posix())[1:-1]}: no such config file; {_hint(name, ready)}")
+    raise ConfigError(f"{short_repr(path.as_posix())[1:-1]}: no such config file; {_hint(name, ready)}")
 
 
 def _paths() -> dict[str, Path]:
@@ -64,7 +64,7 @@ def _paths() -> dict[str, Path]:
 
 
 def _hint(name: str, ready: Mapping[str, object]) -> str:
-    hint = nearest(name, ready)
+    hint = suggest_name(name, ready)
     return "`fedloom scenarios` lists the ready ones" if hint.startswith("known") else hint
 
 

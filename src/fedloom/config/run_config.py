@@ -24,7 +24,7 @@ from fedloom.config.sections import (
     FlowerConfig,
     Section,
 )
-from fedloom.core.errors import ConfigError, UnknownKeyError, shown
+from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.safe_yaml import one_line, parse_yaml, read_yaml
 from fedloom.data import SOURCES
 from fedloom.data.augment import Augmentation
@@ -148,7 +148,9 @@ class RunConfig(Section):
         for one in given if isinstance(given, list | tuple) else [given]:
             words = isinstance(one, Mapping) and all(isinstance(key, str) for key in one)
             if not (one is None or isinstance(one, str | ModelConfig) or (words and isinstance(one.get("name"), str))):
-                raise ConfigError(f"model = {shown(one)}: need a name, {{name: mlp, its keys}}, or a list of these")
+                raise ConfigError(
+                    f"model = {short_repr(one)}: need a name, {{name: mlp, its keys}}, or a list of these"
+                )
         return given
 
     @field_validator("optimizer", mode="before")
@@ -228,20 +230,20 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     plain = _over_settings(values)
     options = plain.pop("options", {})
     if not isinstance(options, Mapping):
-        raise ConfigError(f"options = {shown(options)}: need {{method: {{key: value}}}}")
+        raise ConfigError(f"options = {short_repr(options)}: need {{method: {{key: value}}}}")
     options = dict(options)
     for key in [k for k in plain if k not in RunConfig.model_fields and k in METHODS]:
         options[key] = plain.pop(key)
         if not isinstance(options[key], Mapping):
             raise ConfigError(
-                f"{key} = {shown(options[key])}: the section of a method holds its options, as {{key: value}}"
+                f"{key} = {short_repr(options[key])}: the section of a method holds its options, as {{key: value}}"
             )
     try:
         config = RunConfig(**plain, options=options)
     except ValidationError as error:
         raise explained(error, "", RunConfig, METHODS.names()) from None
     except TypeError:
-        raise ConfigError(f"config keys must be words, got {shown(sorted(map(str, plain)))}") from None
+        raise ConfigError(f"config keys must be words, got {short_repr(sorted(map(str, plain)))}") from None
     if not config.models():
         raise ConfigError("model = []: need a model, a group of models, or a list with one or more")
     for model in config.models():
@@ -279,11 +281,13 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     for word in overrides:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise ConfigError(f"{shown(word)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5")
+            raise ConfigError(
+                f"{short_repr(word)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5"
+            )
         try:
             value = parse_yaml(text)
         except yaml.YAMLError as error:
-            raise ConfigError(f"{shown(word)}: the value is not YAML: {one_line(error)}") from None
+            raise ConfigError(f"{short_repr(word)}: the value is not YAML: {one_line(error)}") from None
         _put(values, key.split("."), value, word)
     return values
 
@@ -295,10 +299,12 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any, word: str) -> 
         spot: Any = section
         if isinstance(place, list):
             if not section.isdecimal() or int(section) >= len(place):
-                raise ConfigError(f"{shown(word)}: '{section}' is no place in a list of {len(place)}; the first is 0")
+                raise ConfigError(
+                    f"{short_repr(word)}: '{section}' is no place in a list of {len(place)}; the first is 0"
+                )
             spot = int(section)
         elif not isinstance(place, dict):
-            raise ConfigError(f"{shown(word)}: {shown(place)} is a value, not a section with '{section}'")
+            raise ConfigError(f"{short_repr(word)}: {short_repr(place)} is a value, not a section with '{section}'")
         if name is None:
             place[spot] = value
             return

@@ -1,1 +1,1 @@
-"""Floor 1: trees, class tables, records, random streams, registries, errors. Knows nothing of learning."""
+"""Floor 1: trees, class tables, records, random streams, registries and errors; nothing here knows of learning."""

@@ -1,7 +1,7 @@
 """Errors that a person can act on.
 
-Every `FedloomError` states the value, why it is wrong and what would be right, in one line. Doors (the command
-line, notebooks) show that line alone and exit with `exit_code`; anything else is a bug and keeps its traceback.
+Every `FedloomError` states the value, why it is wrong and what would be right, in one line. The command line and
+notebooks show that line alone and exit with `exit_code`; any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
-_SPACES = "\u00a0\u2007\u2009\u202f\u3000"  # spaces of typography: no control
+_TYPOGRAPHIC_SPACES = "\u00a0\u2007\u2009\u202f\u3000"
 _JOINERS = "\u200c\u200d"  # Persian and Indic words need them, and some emoji
-_LONGEST = 100  # characters of a name that are compared with known ones
-_LISTED = 30  # known names in a message
+_MAX_COMPARED_LENGTH = 100  # characters of a name that are compared with known names
+_MAX_LISTED_NAMES = 30
 
 
 class FedloomError(Exception):
@@ -30,19 +30,23 @@ class ConfigError(FedloomError):
 
 
 class UnknownKeyError(ConfigError):
-    """A key that its section does not have: `section` as it stands in messages ("scenario", "" for the top)."""
+    """A key that its section does not have.
 
-    def __init__(self, section: str, key: str, known: Iterable[str], of: str = "") -> None:
-        self.section, self.key, self.known, self.of = section, key, sorted(known), of
-        super().__init__(self.saying(nearest(key, self.known)))
+    section: dotted name of the section, "" for the top level. known_keys: keys that the section has. suffix: words
+    after the key in the message, such as " of lenet5".
+    """
 
-    def saying(self, hint: str) -> str:
-        """The message with another hint."""
-        place = f"{self.section}.{self.key}" if self.section else self.key
-        return f"unknown key {shown(place)}{self.of}: {hint}"
+    def __init__(self, section: str, key: str, known_keys: Iterable[str], suffix: str = "") -> None:
+        self.section, self.key, self.known_keys, self._suffix = section, key, sorted(known_keys), suffix
+        super().__init__(self.message_with(suggest_name(key, self.known_keys)))
+
+    def message_with(self, hint: str) -> str:
+        """Return the message with another hint."""
+        path = f"{self.section}.{self.key}" if self.section else self.key
+        return f"unknown key {short_repr(path)}{self._suffix}: {hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.section, self.key, self.known, self.of)
+        return type(self), (self.section, self.key, self.known_keys, self._suffix)
 
 
 class DataError(FedloomError):
@@ -58,7 +62,7 @@ class RunFolderError(FedloomError):
 
 
 class ClientError(FedloomError):
-    """An exception inside one client's work. Carries where it happened; the cause holds the traceback.
+    """An exception inside one client's work, which is its `__cause__`.
 
     Attributes: `client` (id), `round` (1-based), `stage` ("begin", "phase 0", "end", ...).
     """
@@ -67,24 +71,24 @@ class ClientError(FedloomError):
 
     def __init__(self, client: int, round_: int, stage: str, cause: BaseException) -> None:
         self.client, self.round, self.stage = client, round_, stage
-        self._cause = self.__cause__ = cause  # also where no `raise from` says so: in another process than it happened
+        self._cause = self.__cause__ = cause  # set here, because unpickling runs no `raise ... from`
         super().__init__(f"client {client} failed in round {round_} ({stage}): {type(cause).__name__}: {cause}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Crosses process borders whole, notes included."""
+        """Keep the cause and the notes when the error is pickled."""
         notes = {"__notes__": self.__notes__} if hasattr(self, "__notes__") else {}
         return type(self), (self.client, self.round, self.stage, self._cause), notes
 
 
-def portable(error: Exception) -> Exception:
-    """The error as it may cross to another process: with its traceback as a note, because tracebacks do not cross.
+def picklable_error(error: Exception) -> Exception:
+    """Return the error with its traceback as a note, because pickling drops tracebacks.
 
-    In place of one that cannot be sent, or not be read there, comes one that says what it was.
+    An error that cannot be pickled or unpickled is replaced by one that repeats its message.
     """
     text = "".join(traceback.format_exception(error))
     try:
         pickle.dumps(error)
-        copy.deepcopy(error)  # is made as `pickle.loads` would make it, its cause too
+        copy.deepcopy(error)  # rebuilds the error and its cause as `pickle.loads` would
     except Exception:  # whatever the error's class raises
         if isinstance(error, ClientError):
             error = ClientError(error.client, error.round, error.stage, RuntimeError(repr(error.__cause__)))
@@ -94,39 +98,34 @@ def portable(error: Exception) -> Exception:
     return error
 
 
-def shown(value: object, most: int = 80) -> str:
-    """A value as messages show it: its `repr`, cut in the middle where it is long."""
+def short_repr(value: object, max_length: int = 80) -> str:
+    """Return the `repr` of a value for a message, cut in the middle if it is longer than `max_length` characters."""
     text = repr(value)
-    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+    return text if len(text) <= max_length else f"{text[: max_length // 2]}...{text[-max_length // 4 :]}"
 
 
-def printable(text: str, *, lines: bool = False) -> str:
-    """Text of others as terminals, logs and pages may show it: signs that act instead of showing are escaped.
+def printable(text: str, *, keep_lines: bool = False) -> str:
+    """Escape the characters of foreign text that a terminal, a log or a page must not interpret.
 
-    These are control characters (a terminal obeys them), signs that turn the direction of writing, invisible signs and
-    line breaks (they forge lines of a log). lines: keep line breaks and tabs, for a traceback.
+    These are control characters, marks that turn the direction of writing, invisible characters and line breaks, which
+    would forge lines of a log. keep_lines: keep line breaks and tabs, for a traceback.
     """
     if text.isprintable():
         return text
-    if lines:
-        return "\n".join(map(_escaped, text.split("\n")))
-    return "".join(sign if _shows(sign) else ascii(sign)[1:-1] for sign in text)
+    if keep_lines:
+        return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+    return "".join(character if _is_harmless(character) else ascii(character)[1:-1] for character in text)
 
 
-def _escaped(line: str) -> str:
-    """A line with its tabs."""
-    return "\t".join(map(printable, line.split("\t")))
+def _is_harmless(character: str) -> bool:
+    return character.isprintable() or character in _TYPOGRAPHIC_SPACES or character in _JOINERS
 
 
-def _shows(sign: str) -> bool:
-    return sign.isprintable() or sign in _SPACES or sign in _JOINERS
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown `name`: "did you mean 'x'?", or the list of what is known."""
-    choices = sorted(known)
-    match = difflib.get_close_matches(name[:_LONGEST].lower(), choices, n=1, cutoff=0.5)
-    if match:
-        return f"did you mean '{match[0]}'?"
-    more = f" and {len(choices) - _LISTED} more" if len(choices) > _LISTED else ""
-    return "known: " + (", ".join(choices[:_LISTED]) + more if choices else "none")
+def suggest_name(name: str, known_names: Iterable[str]) -> str:
+    """Return a hint for an unknown `name`: "did you mean 'x'?", or the list of the known names."""
+    choices = sorted(known_names)
+    matches = difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH].lower(), choices, n=1, cutoff=0.5)
+    if matches:
+        return f"did you mean '{matches[0]}'?"
+    more = f" and {len(choices) - _MAX_LISTED_NAMES} more" if len(choices) > _MAX_LISTED_NAMES else ""
+    return "known: " + (", ".join(choices[:_MAX_LISTED_NAMES]) + more if choices else "none")

@@ -1,4 +1,4 @@
-"""Where caches are, JSON that everybody can read, and writing to disk so that a reader never sees half a file."""
+"""The cache folder, standard JSON, and writing to disk so that a reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -19,24 +19,21 @@ _SHARED_FILE, _PRIVATE_FILE, _PRIVATE_FOLDER = 0o644, 0o600, 0o700
 
 
 def cache_dir() -> Path:
-    """What can be made again is kept here: $FEDLOOM_CACHE, else `fedloom` in the platform's cache folder (~/.cache).
+    """Return the folder of files that can be made again: $FEDLOOM_CACHE, else `fedloom` in the user's cache folder.
 
-    Raises `ConfigError` where there is neither, nor a home directory.
+    Raises `ConfigError` if neither variable is set and there is no home directory.
     """
-    if own := os.environ.get("FEDLOOM_CACHE"):
-        return expanded(own)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    if configured_folder := os.environ.get("FEDLOOM_CACHE"):
+        return expand_home(configured_folder)
+    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        return expanded(base) / "fedloom"
+        return expand_home(user_cache) / "fedloom"
     except ConfigError as error:
         raise ConfigError(f"no folder for the cache: {error}; or set FEDLOOM_CACHE to a folder of your own") from None
 
 
-def expanded(path: Path | str) -> Path:
-    """A path as a person writes it, with the home directory in the place of ~ or ~user at its beginning.
-
-    Raises `ConfigError` where there is no such directory.
-    """
+def expand_home(path: Path | str) -> Path:
+    """Replace ~ or ~user at the beginning of a path by the home directory. Raises `ConfigError` if there is none."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -45,42 +42,44 @@ def expanded(path: Path | str) -> Path:
         ) from None
 
 
-def in_full(value: Any) -> Any:
-    """A value of a config as it is; a path `expanded`."""
-    return expanded(value) if isinstance(value, Path) else value
+def expand_if_path(value: Any) -> Any:
+    """Return a value of a config unchanged, but a path with `expand_home`."""
+    return expand_home(value) if isinstance(value, Path) else value
 
 
-def json_text(value: Any, **how: Any) -> str:
-    """`value` as JSON; numbers that are not finite become null, for JSON has no others. how: as for `json.dumps`."""
-    return json.dumps(_finite(value), allow_nan=False, **how)
+def json_text(value: Any, **dump_options: Any) -> str:
+    """Return `value` as JSON with null for NaN and infinity, which JSON lacks. dump_options: those of `json.dumps`."""
+    return json.dumps(_without_nan(value), allow_nan=False, **dump_options)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text holds. Raises `ValueError` for what is none, or nests too deep."""
+    """Parse a JSON text. Raises `ValueError` if it is no JSON, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it nests too deep") from None
 
 
-def _finite(value: Any) -> Any:
+def _without_nan(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _without_nan(entry) for key, entry in value.items()}
+    return [_without_nan(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a regular file. Raises `OSError`, also for a pipe or a device, which might never end."""
+    """Read a regular file. Raises `OSError`, also for a pipe or a device, which might never end."""
     with os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK), "rb") as stream:
         _refuse_irregular(path, os.fstat(stream.fileno()))
         return stream.read()
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """A regular file, made if it is not there, to be written at its end. Raises `OSError`, also for a link: what it
-    points to may be somebody else's."""
+    """Open a regular file for appending; it is created if needed.
+
+    Raises `OSError`, also for a symbolic link, which may point to a file of somebody else.
+    """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
     stream = os.fdopen(os.open(path, flags, 0o666), "ab")
     try:
@@ -102,7 +101,7 @@ def _refuse_irregular(path: Path, status: os.stat_result) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raises `OSError` if `write_atomic` could not write to `path`, before there is anything to write."""
+    """Raise `OSError` if `write_atomic` could not write to `path`, before there is anything to write."""
     if path.exists() and not path.is_symlink():
         _refuse_irregular(path, path.stat())
     folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
@@ -113,13 +112,13 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Write `data` to `path` whole or not at all: a temporary file beside it, flushed, then renamed.
+    """Write `data` to `path` completely or not at all: a temporary file beside it is flushed, then renamed.
 
-    A link at `path` is replaced, and what it points to stays as it is. private: the file can be read by its owner alone
-    (0600), and folders made for it are 0700; otherwise the process' umask decides, as for any new file. Raises
-    `OSError` (a full disk, no permission, a folder, a pipe or a device at `path`) and then leaves `path` as it was.
+    A symbolic link at `path` is replaced; its target stays. private: only the owner can read the file (0600), and new
+    folders are 0700; otherwise the umask decides. Raises `OSError` (a full disk, no permission, or a folder, pipe or
+    device at `path`) and then leaves `path` as it was.
     """
-    raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # a name may hold bytes of no text
+    raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # file names may be no valid text
     if private:
         private_folder(path.parent)
     else:
@@ -139,35 +138,32 @@ def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> Non
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that its owner alone can enter (0700), with those above it that are missing.
-
-    Raises `OSError` if it cannot be made.
-    """
+    """Create a folder, and missing ones above it, that only its owner can enter (0700). Raises `OSError`."""
     for path in (*reversed(folder.parents), folder):
         if not path.is_dir():
             path.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
 
 
-def restrict(folder: Path) -> None:
-    """Take the rights of group and others from a folder and all below it that this user owns; links are not followed.
+def restrict_to_owner(folder: Path) -> None:
+    """Remove the permissions of group and others from a folder and everything below it that this user owns.
 
-    A folder that is missing is no error. Nothing happens where files have no owner, as on Windows.
+    Symbolic links are not followed, a missing folder is no error, and nothing happens on Windows.
     """
     if not hasattr(os, "getuid"):
         return
     for parent, folders, files in os.walk(folder, followlinks=False):
         for path in (Path(parent), *(Path(parent, name) for name in (*folders, *files))):
-            with contextlib.suppress(FileNotFoundError):  # a file that another process has just renamed
+            with contextlib.suppress(FileNotFoundError):  # another process may have renamed it
                 status = path.lstat()
                 if not stat.S_ISLNK(status.st_mode) and status.st_uid == os.getuid() and status.st_mode & 0o077:
                     path.chmod(stat.S_IMODE(status.st_mode) & 0o700)
 
 
 @contextlib.contextmanager
-def private_files() -> Iterator[None]:
-    """Whatever this process writes meanwhile can be read by its owner alone: a umask of 077, also for libraries."""
-    before = os.umask(0o077)
+def private_umask() -> Iterator[None]:
+    """Set the umask to 077 within the block: only the owner can read new files, also those that libraries write."""
+    previous_mask = os.umask(0o077)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(previous_mask)

@@ -1,6 +1,6 @@
 """Signals that end a command: Ctrl-C, the request to terminate, and the loss of the terminal.
 
-Ctrl-C reaches every process that a terminal shows: only the first one listens, and ends the others.
+A terminal sends Ctrl-C to every process that it shows: only the first process listens, and ends the others.
 """
 
 from __future__ import annotations
@@ -12,51 +12,51 @@ from collections.abc import Iterator
 from typing import Any
 
 _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-_AT_ONCE = 3.0  # seconds in which further ones are taken for the same
+_BURST_SECONDS = 3.0  # signals that follow each other faster count as one
 
 
 @contextlib.contextmanager
-def no_interrupts() -> Iterator[None]:
-    """Processes that are started within it never get Ctrl-C; this one gets it afterwards."""
+def block_interrupts() -> Iterator[None]:
+    """Start processes in this block that never get Ctrl-C; this process gets it after the block."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 class Interrupts:
-    """Which signal came first, if any has come."""
+    """The number of the signal that came first, or None."""
 
     signal: int | None = None
 
 
 @contextlib.contextmanager
-def one_at_a_time() -> Iterator[Interrupts]:
-    """Within it, Ctrl-C, SIGTERM and SIGHUP raise a `KeyboardInterrupt`. Of several that come at once only the first
-    does, so that what follows it is not interrupted: processes end, files are closed. For the main thread.
+def raise_first_interrupt() -> Iterator[Interrupts]:
+    """Raise a `KeyboardInterrupt` in this block for Ctrl-C, SIGTERM and SIGHUP; for the main thread.
 
+    Of several signals within three seconds only the first raises, so that the clean-up is not interrupted.
     A signal that is ignored on entry, as `nohup` does with SIGHUP, stays ignored.
     """
-    last, interrupts = -_AT_ONCE, Interrupts()
+    last_time, interrupts = -_BURST_SECONDS, Interrupts()
 
     def handle(number: int, frame: Any) -> None:
-        nonlocal last
-        first, last = time.monotonic() - last > _AT_ONCE, time.monotonic()
-        if first:
+        nonlocal last_time
+        is_first, last_time = time.monotonic() - last_time > _BURST_SECONDS, time.monotonic()
+        if is_first:
             interrupts.signal = number
             raise KeyboardInterrupt
 
-    before = {}
+    previous_handlers = {}
     for number in _SIGNALS:
         if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
-            before[number] = signal.signal(number, handle)
+            previous_handlers[number] = signal.signal(number, handle)
     try:
         yield interrupts
     finally:
-        ending = time.monotonic() - last <= _AT_ONCE
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if ending else handler)
+        is_ending = time.monotonic() - last_time <= _BURST_SECONDS
+        for number, handler in previous_handlers.items():
+            signal.signal(number, signal.SIG_IGN if is_ending else handler)

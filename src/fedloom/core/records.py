@@ -1,8 +1,8 @@
-"""Records: what is kept and what travels, and its bytes.
+"""Records and their bytes.
 
-A record is a flat dict of named values: trees, class tables, tensors and plain scalars. Server state, client
-state and payloads are all records, so checkpointing, eviction and sending are one mechanism: safetensors with one
-JSON header, never pickle. Of a class table only the held rows are written.
+A record is a flat dict of named values: trees, class tables, tensors and plain scalars. States, payloads and uploads
+are records, so that checkpoints and messages share one format: safetensors with a JSON header, never pickle. Of a
+class table only the rows of held classes are written.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _FORMAT = 1
 
 
 def get_tree(record: Mapping[str, Value], name: str) -> Tree:
-    """The tree called `name`. Raises `RecordError` if there is none, or if it is something else."""
+    """Return the tree `name`. Raises `RecordError` if the record has no tree of that name."""
     return cast(Tree, _get(record, name, dict))
 
 
 def get_table(record: Mapping[str, Value], name: str) -> ClassTable:
-    """The class table called `name`. Raises `RecordError` as `get_tree` does."""
+    """Return the class table `name`. Raises `RecordError` as `get_tree` does."""
     return cast(ClassTable, _get(record, name, ClassTable))
 
 
 def get_tensor(record: Mapping[str, Value], name: str) -> Tensor:
-    """The tensor called `name`. Raises `RecordError` as `get_tree` does."""
+    """Return the tensor `name`. Raises `RecordError` as `get_tree` does."""
     return cast(Tensor, _get(record, name, Tensor))
 
 
 def get_number(record: Mapping[str, Value], name: str) -> float:
-    """The number called `name`. Raises `RecordError` as `get_tree` does."""
+    """Return the number `name`. Raises `RecordError` as `get_tree` does."""
     return cast(float, _get(record, name, (int, float)))
 
 
@@ -57,23 +57,23 @@ def _get(record: Mapping[str, Value], name: str, kind: type | tuple[type, ...]) 
         raise RecordError(f"a record has no '{name}'; it has {', '.join(sorted(record)) or 'nothing'}")
     value = record[name]
     if not isinstance(value, kind):
-        wanted = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-        raise RecordError(f"'{name}' in a record is a {type(value).__name__}, not a {wanted.replace('dict', 'tree')}")
+        expected = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+        raise RecordError(f"'{name}' in a record is a {type(value).__name__}, not a {expected.replace('dict', 'tree')}")
     return value
 
 
 class RecordError(FedloomError):
-    """Bytes that are no record of this version, or a record without what was asked for."""
+    """Bytes that are no record of this version, or a record that lacks an entry."""
 
 
 def to_bytes(record: Record) -> bytes:
-    """The record as safetensors bytes; equal records give equal bytes. Tensors go through the CPU."""
+    """Serialize a record as safetensors; equal records give equal bytes. Tensors are copied to the CPU."""
     leaves, header = _leaves(record)
-    return save(_unshared({leaf.path: leaf.data() for leaf in leaves}), metadata={_HEADER: header})
+    return save(_copy_shared({leaf.path: leaf.data() for leaf in leaves}), metadata={_HEADER: header})
 
 
 def from_bytes(data: bytes) -> Record:
-    """The record that `to_bytes` wrote. Raises `RecordError` for anything else."""
+    """Parse what `to_bytes` wrote. Raises `RecordError` for anything else."""
     try:
         tensors = load(data)
         length = int.from_bytes(data[:8], "little")
@@ -85,47 +85,47 @@ def from_bytes(data: bytes) -> Record:
         raise RecordError(f"not a fedloom record, or damaged: {error}") from error
 
 
-def header_of(record: Record) -> str:
-    """The JSON header in `to_bytes(record)`: names, kinds and scalars, made without touching the tensors' values."""
+def json_header(record: Record) -> str:
+    """Return the JSON header in `to_bytes(record)`: names, kinds and scalars, without reading the tensors' values."""
     return _leaves(record)[1]
 
 
 def wire_size(record: Record) -> int:
-    """len(to_bytes(record)), computed from names, dtypes and shapes without touching the tensors' values."""
+    """Return len(to_bytes(record)), computed from names, dtypes and shapes without reading the tensors' values."""
     leaves, header = _leaves(record)
     return _file_size(tuple((leaf.path, leaf.tensor.dtype, leaf.shape()) for leaf in leaves), header)
 
 
-def mapped(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
-    """The record with every tensor changed; shapes stay."""
-    return {name: _mapped(value, change) for name, value in record.items()}
+def map_tensors(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
+    """Return the record with `function`, which keeps shapes, applied to every tensor."""
+    return {name: _map_value(value, function) for name, value in record.items()}
 
 
-def _mapped(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+def _map_value(value: Value, function: Callable[[Tensor], Tensor]) -> Value:
     if isinstance(value, ClassTable):
-        return ClassTable(change(value.values), change(value.held))
+        return ClassTable(function(value.values), function(value.held))
     if isinstance(value, dict):
-        return {name: change(tensor) for name, tensor in value.items()}
-    return change(value) if isinstance(value, Tensor) else value
+        return {name: function(tensor) for name, tensor in value.items()}
+    return function(value) if isinstance(value, Tensor) else value
 
 
-def _unshared(tensors: Tree) -> Tree:
-    """The same values without shared memory, which safetensors refuses (one tensor under two names)."""
-    seen: set[int] = set()
+def _copy_shared(tensors: Tree) -> Tree:
+    """Copy tensors that share memory with an earlier one, which safetensors refuses (one tensor under two names)."""
+    storages: set[int] = set()
     for path, tensor in tensors.items():
         storage = tensor.untyped_storage().data_ptr()
-        tensors[path] = tensor.clone() if storage in seen else tensor
-        seen.add(storage)
+        tensors[path] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
     return tensors
 
 
-# Name, kind, and what else the header needs: a tree's names; a scalar's type, text and value (1 and True are
-# one key to a cache, 0.0 and -0.0 too).
+# Name, kind and detail: the names of a tree; the type, text and value of a scalar (for a cache, 1 and True are one key,
+# and so are 0.0 and -0.0).
 _Entry: TypeAlias = tuple[str, str, Any]
 
 
 class _Leaf(NamedTuple):
-    """One tensor of the file: `tensor`, or of a class table only the rows where `held`."""
+    """One tensor of the file: `tensor`, or the rows of a class table where `held`."""
 
     path: str
     tensor: Tensor
@@ -142,7 +142,7 @@ class _Leaf(NamedTuple):
 
 
 def _leaves(record: Record) -> tuple[list[_Leaf], str]:
-    """The tensors of a record, and the JSON header that rebuilds it from them."""
+    """Return the tensors of a record, and the JSON header that rebuilds it from them."""
     leaves: list[_Leaf] = []
     entries: list[_Entry] = []
     for name, value in record.items():
@@ -162,24 +162,24 @@ def _leaves(record: Record) -> tuple[list[_Leaf], str]:
 
 @functools.lru_cache(maxsize=4096)
 def _header(entries: tuple[_Entry, ...]) -> str:
-    """The JSON header of a record with these entries; cached, because a run sends few shapes very often."""
-    plain: dict[str, Any] = {}
+    """Return the JSON header for these entries; cached, because a run sends few shapes very often."""
+    described: dict[str, Any] = {}
     paths = [_RESERVED]
     for name, kind, detail in entries:
-        plain[name] = {"kind": kind}
+        described[name] = {"kind": kind}
         if kind == "tree":
-            plain[name]["names"] = list(detail)
+            described[name]["names"] = list(detail)
         if kind == "scalar":
-            plain[name]["value"] = detail[-1]
-        parts = {"tree": detail, "table": ("rows", "held"), "scalar": ()}.get(kind)
-        paths += [name] if parts is None else [f"{name}/{part}" for part in parts]
+            described[name]["value"] = detail[-1]
+        leaf_names = {"tree": detail, "table": ("rows", "held"), "scalar": ()}.get(kind)
+        paths += [name] if leaf_names is None else [f"{name}/{leaf_name}" for leaf_name in leaf_names]
     if len(set(paths)) != len(paths):
-        raise ValueError(f"record {sorted(plain)}: two of its tensors would have the same path, or a reserved one")
-    return json.dumps({"format": _FORMAT, "entries": plain}, separators=(",", ":"))
+        raise ValueError(f"record {sorted(described)}: two of its tensors would have the same path, or a reserved one")
+    return json.dumps({"format": _FORMAT, "entries": described}, separators=(",", ":"))
 
 
 # Safetensors lays tensors out by dtype, in this order (wider first), then by name.
-DTYPES = (
+SAFETENSORS_DTYPES = (
     torch.int64,
     torch.float64,
     torch.float32,
@@ -195,10 +195,10 @@ DTYPES = (
 
 @functools.lru_cache(maxsize=4096)
 def _file_size(leaves: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...], header: str) -> int:
-    """Bytes of a safetensors file: 8, the JSON layout padded to 8, the values."""
+    """Return the bytes of a safetensors file: 8, the JSON layout padded to a multiple of 8, and the values."""
     layout: dict[str, Any] = {_RESERVED: {_HEADER: header}}
     offset = 0
-    for path, dtype, shape in sorted(leaves, key=lambda leaf: (DTYPES.index(leaf[1]), leaf[0])):
+    for path, dtype, shape in sorted(leaves, key=lambda leaf: (SAFETENSORS_DTYPES.index(leaf[1]), leaf[0])):
         end = offset + math.prod(shape) * dtype.itemsize
         code = f"{'F' if dtype.is_floating_point else 'I'}{8 * dtype.itemsize}"
         code = {torch.bool: "BOOL", torch.uint8: "U8", torch.bfloat16: "BF16"}.get(dtype, code)

@@ -1,7 +1,7 @@
-"""YAML from people, read in bounded time: plain values only, no key twice, no bombs.
+"""Read YAML that people wrote, in bounded time: plain values, no duplicate keys, limited depth and size.
 
-PyYAML's safe loader builds no objects, but it recurses as deep as its input, unfolds aliases without limit, keeps the
-last of two equal keys, and reads the words off, on, no and yes as truth values. Options are called `off`.
+PyYAML's safe loader builds no objects, but it recurses as deep as its input, expands aliases without limit, keeps the
+last of two equal keys, and reads off, on, no and yes as truth values, although an option may be called `off`.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ import yaml
 
 from fedloom.core.errors import ConfigError
 
-_LETTERS = 1 << 16  # of a text: read within seconds
-_DEPTH = 30
-_NODES = 100_000  # after aliases are unfolded
+_MAX_LENGTH = 1 << 16  # characters; parsed within seconds
+_MAX_DEPTH = 30
+_MAX_VALUES = 100_000  # after aliases are expanded
 
 
-class _Refused(yaml.YAMLError):
+class _RefusedYaml(yaml.YAMLError):
     """Valid YAML that no config needs."""
 
 
-_TRUTH = "tag:yaml.org,2002:bool"
+_BOOL_TAG = "tag:yaml.org,2002:bool"
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which refuses a key that comes twice. Truth values are true and false, as in YAML 1.2."""
+    """The safe loader without duplicate keys. Truth values are true and false, as in YAML 1.2."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, pattern) for tag, pattern in known if tag != _TRUTH]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first_character: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL_TAG]
+        for first_character, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
+        names = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in seen:
-                    raise _Refused(f"the key '{key.value}' comes twice, again in line {key.start_mark.line + 1}")
-                seen.add(key.value)
+                if key.value in names:
+                    raise _RefusedYaml(f"the key '{key.value}' comes twice, again in line {key.start_mark.line + 1}")
+                names.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(_TRUTH, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(_BOOL_TAG, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
-def parse_yaml(text: str, longest: int = _LETTERS) -> Any:
-    """Plain values from one YAML document of at most `longest` characters; what stands behind aliases is copied.
+def parse_yaml(text: str, max_length: int = _MAX_LENGTH) -> Any:
+    """Parse one YAML document of at most `max_length` characters into plain values.
 
-    Raises `yaml.YAMLError` for what is no YAML, holds a key twice, or is larger or deeper than any config.
+    Raises `yaml.YAMLError` for invalid YAML, duplicate keys, and documents that are larger or deeper than any config.
     """
-    if len(text) > longest:
-        raise _Refused(f"more than {longest:,} characters; no config is that long")
+    if len(text) > max_length:
+        raise _RefusedYaml(f"more than {max_length:,} characters; no config is that long")
     try:
-        return _apart(_loaded(text))
+        return _copy_containers(_load(text))
     except (ValueError, OverflowError) as error:  # a date such as 2024-99-99, a number of 5,000 digits
-        raise _Refused(str(error)) from None
+        raise _RefusedYaml(str(error)) from None
 
 
 def read_yaml(path: Path) -> Any:
-    """Plain values from a YAML file. Raises `ConfigError`, one line that names the file."""
+    """Parse a YAML file into plain values. Raises `ConfigError`, one line that names the file."""
     try:
         with path.open("rb") as stream:
-            raw = stream.read(4 * _LETTERS + 1)  # no more of a file without end
+            raw = stream.read(4 * _MAX_LENGTH + 1)  # the file may be a device without end
         return parse_yaml(raw.decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such config file") from None
@@ -77,43 +77,43 @@ def read_yaml(path: Path) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error without its line breaks."""
+    """Return the message of an error without line breaks."""
     return " ".join(str(error).split())
 
 
 @lru_cache(64)  # the settings of a study share their files
-def _loaded(text: str) -> Any:
-    _check(text)
+def _load(text: str) -> Any:
+    _refuse_large(text)
     return yaml.load(text, _Loader)  # a safe loader
 
 
-def _apart(value: Any) -> Any:
-    """The value, whose parts are nobody else's."""
+def _copy_containers(value: Any) -> Any:
+    """Copy dicts and lists, so that YAML aliases and cached documents share no mutable parts."""
     if isinstance(value, dict):
-        return {key: _apart(one) for key, one in value.items()}
-    return [_apart(one) for one in value] if isinstance(value, list) else value
+        return {key: _copy_containers(entry) for key, entry in value.items()}
+    return [_copy_containers(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _check(text: str) -> None:
-    """Refuse depth, aliases within themselves, and what unfolds to too much, before anything recurses into it."""
+def _refuse_large(text: str) -> None:
+    """Refuse deep nesting, recursive aliases and aliases that expand to too much, before PyYAML recurses into them."""
     sizes: dict[str | None, int] = {}
-    under_way: list[tuple[str | None, int]] = []  # anchor, and size before, of each open collection
+    open_collections: list[tuple[str | None, int]] = []  # anchor, and number of values before it
     size = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in under_way):
-                raise _Refused(f"the alias *{event.anchor} stands within itself")
+            if any(anchor == event.anchor for anchor, _ in open_collections):
+                raise _RefusedYaml(f"the alias *{event.anchor} stands within itself")
             size += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             size += 1
             sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionStartEvent):
-            under_way.append((event.anchor, size))
+            open_collections.append((event.anchor, size))
             size += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = under_way.pop()
-            sizes[anchor] = size - before
-        if len(under_way) > _DEPTH:
-            raise _Refused(f"nested more than {_DEPTH} deep")
-        if size > _NODES:
-            raise _Refused(f"aliases unfold to more than {_NODES:,} values")
+            anchor, size_before = open_collections.pop()
+            sizes[anchor] = size - size_before
+        if len(open_collections) > _MAX_DEPTH:
+            raise _RefusedYaml(f"nested more than {_MAX_DEPTH} deep")
+        if size > _MAX_VALUES:
+            raise _RefusedYaml(f"aliases unfold to more than {_MAX_VALUES:,} values")

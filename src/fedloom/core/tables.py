@@ -1,7 +1,7 @@
-"""Class tables: one row per class and a mask of the classes for which the row means something.
+"""Class tables: one row per class, and a mask of the classes that somebody holds.
 
-A class that nobody holds is masked. Its row is zero in memory, but no arithmetic here ever reads it as a value,
-and it does not travel. Server-side arithmetic is float64.
+The row of a class that nobody holds is zero, is never read as a value, and does not travel. The server's arithmetic is
+float64.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ClassTable:
-    """`values` [..., C, d] and `held` [..., C] (bool). Leading dimensions, where present, number the clients.
+    """`values` [..., C, d] and `held` [..., C] (bool); leading dimensions are clients.
 
-    Rows with `held` False are zero. `ClassTable` is a value: its tensors are not changed in place.
+    Rows of classes that are not held are zero. Tensors are not changed in place.
     """
 
     values: Tensor
@@ -32,37 +32,37 @@ class ClassTable:
 
     @staticmethod
     def from_sums(sums: Tensor, counts: Tensor) -> ClassTable:
-        """Class means from class sums [..., C, d] and counts [..., C]; classes with count 0 are not held."""
+        """Return class means from class sums [..., C, d] and counts [..., C]; classes with count 0 are not held."""
         held = counts > 0
         values = sums / torch.where(held, counts, torch.ones_like(counts)).unsqueeze(-1)
         return ClassTable(torch.where(held.unsqueeze(-1), values, torch.zeros_like(values)), held)
 
     @staticmethod
     def stack(tables: Sequence[ClassTable]) -> ClassTable:
-        """m tables [C, d] -> one table [m, C, d]."""
+        """Stack m tables [C, d] into one table [m, C, d]."""
         return ClassTable(torch.stack([t.values for t in tables]), torch.stack([t.held for t in tables]))
 
     def to(self, dtype: torch.dtype) -> ClassTable:
-        """The same table in another dtype."""
+        """Return the table with values of another dtype."""
         return ClassTable(self.values.to(dtype), self.held)
 
-    def only(self, classes: Tensor) -> ClassTable:
-        """The same table with the rows of `classes` [..., C] (bool) alone."""
+    def keep_classes(self, classes: Tensor) -> ClassTable:
+        """Return the table without the rows outside the mask `classes` [..., C] (bool)."""
         held = self.held & classes
         return ClassTable(torch.where(held.unsqueeze(-1), self.values, torch.zeros_like(self.values)), held)
 
     def mean_over_clients(self, weights: Tensor | None = None) -> ClassTable:
-        """[m, C, d] -> [C, d]: the mean over the clients that hold the class.
+        """Average a table [m, C, d] over the clients that hold the class -> [C, d].
 
-        weights: [m], or [m, C]; None weighs all alike.
+        weights: [m] or [m, C]; None weighs all clients equally.
         """
         if weights is None:
             return ClassTable.from_sums(self.values.sum(0), self.held.sum(0))
-        each = weights if weights.dim() == 2 else weights.unsqueeze(1)
-        kept = torch.where(self.held, each, 0).to(self.values.dtype)
-        return ClassTable.from_sums((kept.unsqueeze(2) * self.values).sum(0), kept.sum(0))
+        class_weights = weights if weights.dim() == 2 else weights.unsqueeze(1)
+        held_weights = torch.where(self.held, class_weights, 0).to(self.values.dtype)
+        return ClassTable.from_sums((held_weights.unsqueeze(2) * self.values).sum(0), held_weights.sum(0))
 
-    def or_else(self, other: ClassTable) -> ClassTable:
-        """This table's rows where it holds the class, `other`'s elsewhere."""
-        values = torch.where(self.held.unsqueeze(-1), self.values, other.values)
-        return ClassTable(values, self.held | other.held)
+    def fill_missing(self, fallback: ClassTable) -> ClassTable:
+        """Return the table with the rows of `fallback` for classes that are not held."""
+        values = torch.where(self.held.unsqueeze(-1), self.values, fallback.values)
+        return ClassTable(values, self.held | fallback.held)

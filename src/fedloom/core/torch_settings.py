@@ -1,5 +1,4 @@
-"""PyTorch's settings of the process that change numbers without a word: how they are read and written, and the value
-that each has in a run."""
+"""PyTorch's global settings that silently change results, and the value that each has in a run."""
 
 from __future__ import annotations
 
@@ -13,9 +12,10 @@ from torch.utils import deterministic
 
 
 class Setting(NamedTuple):
-    """A setting as a run has it: its name, how to read and to write it, and the value of a fresh process.
+    """A setting of PyTorch.
 
-    by_thread: every thread of the process has its own.
+    read, write: functions that read and set it. value: its value in a run, which is that of a fresh process.
+    by_thread: whether every thread has its own.
     """
 
     name: str
@@ -25,9 +25,8 @@ class Setting(NamedTuple):
     by_thread: bool = False
 
 
-_OVERRIDES: Any = torch.overrides  # without types
-_SDP = ("flash", "mem_efficient", "math", "cudnn")
-_FLOAT32_IN = [  # parents first: who sets them sets their children
+_ATTENTION_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
+_FLOAT32_PRECISIONS = [  # parents first, because setting a parent sets its children
     ("generic", "all", "none"),
     *((backend, "all", "none") for backend in ("mkldnn", "cuda")),
     *(("mkldnn", operator, "none") for operator in ("matmul", "conv", "rnn")),
@@ -58,7 +57,7 @@ def _float32_precision(backend: str, operator: str, value: str) -> Setting:
 
 
 def _matmul_precision() -> str | None:
-    """None where the caller has set what cannot be said in this way, but by `fp32_precision`."""
+    """Return None if the caller chose precisions by `fp32_precision` that this function cannot express."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -70,7 +69,7 @@ def _set_matmul_precision(precision: str | None) -> None:
         torch.set_float32_matmul_precision(precision)
 
 
-def _deterministic() -> tuple[bool, bool]:
+def _deterministic_mode() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
@@ -90,13 +89,13 @@ def _set_fill(fill: bool) -> None:
     deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 
-def _sdp(kind: str) -> Setting:
-    read, write = (getattr(torch.backends.cuda, name) for name in (f"{kind}_sdp_enabled", f"enable_{kind}_sdp"))
-    return Setting(f"torch.backends.cuda.enable_{kind}_sdp", read, write, True)
+def _attention_kernel(name: str) -> Setting:
+    read, write = (getattr(torch.backends.cuda, f) for f in (f"{name}_sdp_enabled", f"enable_{name}_sdp"))
+    return Setting(f"torch.backends.cuda.enable_{name}_sdp", read, write, True)
 
 
 def _flag(name: str, value: Any, read: str, write: str) -> list[Setting]:
-    """A flag by the names of its functions in `torch._C`; none where this version of PyTorch has no such flag."""
+    """Return a flag by the names of its functions in `torch._C`; empty if this version of PyTorch lacks it."""
     if not (hasattr(torch._C, read) and hasattr(torch._C, write)):
         return []
     return [Setting(name, getattr(torch._C, read), getattr(torch._C, write), value)]
@@ -125,22 +124,14 @@ def _opt_einsum() -> list[Setting]:
 
 
 def _all_settings() -> list[Setting]:
-    precisions = _FLOAT32_IN if hasattr(torch._C, "_get_fp32_precision_getter") else []
+    precisions = _FLOAT32_PRECISIONS if hasattr(torch._C, "_get_fp32_precision_getter") else []
     return [
         Setting("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32),
         Setting("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads, 1, True),
         Setting("torch.set_flush_denormal", _flushes_denormals, torch.set_flush_denormal, False, True),
         Setting("torch.set_float32_matmul_precision", _matmul_precision, _set_matmul_precision, "highest"),
         *(_float32_precision(*names) for names in precisions),
-        Setting(
-            "torch.use_deterministic_algorithms",
-            lambda: (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-            ),
-            _set_deterministic,
-            (False, False),
-        ),
+        Setting("torch.use_deterministic_algorithms", _deterministic_mode, _set_deterministic, (False, False)),
         Setting(
             "torch.utils.deterministic.fill_uninitialized_memory",
             lambda: deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
@@ -155,7 +146,7 @@ def _all_settings() -> list[Setting]:
         ),
         _autocast("cpu"),
         _autocast("cuda"),
-        *(_sdp(kind) for kind in _SDP),
+        *map(_attention_kernel, _ATTENTION_KERNELS),
         Setting(
             "torch.backends.mha.set_fastpath_enabled",
             torch.backends.mha.get_fastpath_enabled,

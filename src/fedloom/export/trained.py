@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError
-from fedloom.core.files import expanded
-from fedloom.core.process_settings import own_settings
+from fedloom.core.files import expand_home
+from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import RecordError
 from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
@@ -63,7 +63,7 @@ class Trained:
         tree = self.module.state_dict()
         if self.metadata.architecture.forward == "method":
             self._refuse_what_a_file_lacks(tree)
-        return metadata_file.write(self.metadata, tree, expanded(path))
+        return metadata_file.write(self.metadata, tree, expand_home(path))
 
     def _refuse_what_a_file_lacks(self, tree: Tree) -> None:
         """A method may predict with the server's state, prototypes say; a file holds only what nets hold."""
@@ -134,12 +134,12 @@ def read(
     note: Note = _warn,
 ) -> Trained:
     """As `load`, with the metadata beside the module. note: called if a run is unfinished or a checkpoint damaged."""
-    path = expanded(path)
+    path = expand_home(path)
     if path.suffix == metadata_file.SUFFIX and not path.is_dir():
         if client is not None or at != "last":
             raise ConfigError(f"{path}: a file holds one model; clients and rounds are for run folders")
         metadata, tree = metadata_file.read(path)
-        with own_settings():
+        with reproducible_settings():
             return Trained(module_of_metadata(metadata, tree, model), metadata)
     folder = RunFolder(path)
     resolved = folder.read_config()
@@ -147,7 +147,7 @@ def read(
         raise RunFolderError(f"{path}: no run there (no config.yaml); give a run folder, or a {metadata_file.SUFFIX}")
     memory = Memory(config_of(resolved, model), scenario)
     checkpoint = _in_folder(memory.config, folder, at, note)
-    with own_settings():
+    with reproducible_settings():
         return Trained(*RunAtCheckpoint(memory, checkpoint, folder.read_scenario()).model(client, at))
 
 
@@ -164,7 +164,7 @@ def of_result(result: FinishedRun, client: int | None = None, at: At = "last") -
                 + ("give it evaluation.select=best_val" if at == "best_val" else "give it a folder (out=...)")
             )
         checkpoint = kept_checkpoint
-    with own_settings():
+    with reproducible_settings():
         return Trained(*RunAtCheckpoint(memory, checkpoint, result.scenario).model(client, at))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
-from fedloom.core.files import json_text, private_files, write_atomic
+from fedloom.core.files import json_text, private_umask, write_atomic
 from fedloom.flower.grid import GridLink, from_content, require_flower, to_content
 from fedloom.flower.letters import Failed, Letter, LetterError, read
 from fedloom.flower.logs import to_stdout
@@ -35,7 +35,7 @@ def client_app(config: Path) -> Any:
 
     def answer(message: Any, context: Any) -> Any:
         to_stdout()  # here: Ray sends the app to other processes
-        with private_files():
+        with private_umask():
             letter = _answered(message, context)
         with contextlib.suppress(LetterError):
             print(printable(read(letter, Failed).error), file=sys.stderr, flush=True)
@@ -87,7 +87,7 @@ def server_app(config: Path) -> Any:
         try:
             tests = Path(str(test)) if test else None
             link, folder = GridLink(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
-            with private_files():
+            with private_umask():
                 result = serve(parse(load(config)), link, tests=tests, out=out, keys=folder)
                 write_report([result], out / "report.html")
         except Exception as error:

@@ -7,7 +7,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from fedloom.core.errors import ConfigError, shown
+from fedloom.core.errors import ConfigError, short_repr
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _FILE = re.compile(r"node-(\d{6})\.pub")
@@ -57,5 +57,7 @@ def read_fingerprint(key: str) -> str:
     except (OSError, ValueError):
         fingerprint = ""
     if not fingerprint:
-        raise ConfigError(f"--key {shown(key)}: need SHA256:... as `ssh-keygen -lf` prints it, or a public key's file")
+        raise ConfigError(
+            f"--key {short_repr(key)}: need SHA256:... as `ssh-keygen -lf` prints it, or a public key's file"
+        )
     return fingerprint

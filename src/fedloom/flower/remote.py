@@ -287,7 +287,7 @@ class Remote:
             if not told.raised:
                 raise LetterError(told.error)
             cause = RemoteError(printable(told.error))
-            cause.add_note(printable(told.raised, lines=True))
+            cause.add_note(printable(told.raised, keep_lines=True))
             raise ClientError(client, now, "on its node", cause)
         if (told.run, told.client, told.round) != (self._run.name, client, now):
             raise LetterError(

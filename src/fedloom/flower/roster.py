@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedloom._version import __version__
-from fedloom.core.errors import FedloomError, printable, shown
+from fedloom.core.errors import FedloomError, printable, short_repr
 from fedloom.flower.absences import Absences
 from fedloom.flower.letters import Failed, Joined, Letter, LetterError, Order, read_answer
 from fedloom.flower.links import Link
@@ -253,7 +253,7 @@ class Roster:
 
     def _check(self, told: Joined) -> None:
         if told.run != self._run.name:
-            raise LetterError(f"it joins the run {shown(told.run)}, this is {self._run.name}")
+            raise LetterError(f"it joins the run {short_repr(told.run)}, this is {self._run.name}")
         if told.client >= self._clients:
             raise LetterError(f"it is client {told.client}, the run has clients 0 .. {self._clients - 1}")
         if told.client in self._refused:
@@ -265,8 +265,8 @@ class Roster:
             )
         if told.classes != self._classes:
             raise LetterError(
-                f"client {told.client} has the classes {shown(list(told.classes))}, the server "
-                f"{shown(list(self._classes))}; use the same labels on all nodes"
+                f"client {told.client} has the classes {short_repr(list(told.classes))}, the server "
+                f"{short_repr(list(self._classes))}; use the same labels on all nodes"
             )
         if self._measured:
             told_of = 0 if told.moments is None else min(len(told.moments.mean), len(told.moments.squares))

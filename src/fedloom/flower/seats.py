@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedloom.core.errors import ConfigError, RunFolderError, shown
+from fedloom.core.errors import ConfigError, RunFolderError, short_repr
 from fedloom.core.files import write_atomic
 from fedloom.flower.fingerprints import public_keys, read_fingerprint
 from fedloom.flower.letters import LetterError
@@ -85,7 +85,9 @@ class Seats:
         key: empty where keys are not checked. Raises `LetterError` for another key or disk, and says what admits it.
         """
         if not _TOKEN.fullmatch(token):
-            raise LetterError(f"client {client} joins with the token {shown(token)}; a token is 16 hexadecimal digits")
+            raise LetterError(
+                f"client {client} joins with the token {short_repr(token)}; a token is 16 hexadecimal digits"
+            )
         bound = self._bindings.get(client)
         holder = next((other for other, binding in self._bindings.items() if key and binding.key == key), client)
         if holder != client:

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedloom.config.run_config import RunConfig
 from fedloom.config.sections import CheckpointConfig
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import restrict, write_atomic
+from fedloom.core.files import restrict_to_owner, write_atomic
 from fedloom.data import Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
@@ -73,7 +73,7 @@ def serve(
 
     def engine(federation: Federation, worker: Worker, note: Callable[[str], None]) -> Engine:
         if out is not None:
-            restrict(out)  # its checkpoints and its list of clients are the server's alone
+            restrict_to_owner(out)  # its checkpoints and its list of clients are the server's alone
             write_atomic(out / _NAME, name.name, private=True)
         if out is not None and name.scale is not None:
             keep_scale(out, name.scale)

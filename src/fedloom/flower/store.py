@@ -12,7 +12,7 @@ import secrets
 from pathlib import Path
 
 from fedloom.core.errors import DataError
-from fedloom.core.files import expanded, restrict, write_atomic
+from fedloom.core.files import expand_home, restrict_to_owner, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage.checkpoint import spaced
 
@@ -24,8 +24,8 @@ _TOKEN = 16  # hexadecimal digits
 def state_dir() -> Path:
     """Where nodes keep states unless told otherwise: $FEDLOOM_STATE, else `fedloom` in the platform's state folder."""
     if own := os.environ.get("FEDLOOM_STATE"):
-        return expanded(own)
-    return expanded(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "fedloom"
+        return expand_home(own)
+    return expand_home(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "fedloom"
 
 
 class Store:
@@ -41,7 +41,7 @@ class Store:
         Raises `DataError` if the file holds no token, or a folder is a link.
         """
         self._check_links()
-        restrict(self.path.parent)
+        restrict_to_owner(self.path.parent)
         file = self.path / "token"
         if not file.exists():
             write_atomic(file, secrets.token_hex(8), private=True)

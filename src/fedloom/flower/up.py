@@ -15,7 +15,7 @@ from typing import Any
 
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import FedloomError, printable
-from fedloom.core.files import parse_json, restrict, write_atomic
+from fedloom.core.files import parse_json, restrict_to_owner, write_atomic
 from fedloom.flower import certificates
 from fedloom.flower.apps import FAILED
 from fedloom.flower.export import export
@@ -56,7 +56,7 @@ class Federation:
             require_free(port)
         first, *others = free_ports(self.clients + 1)
         self.port, self._node_ports = port or first, others
-        restrict(self.folder)  # of an earlier version, which let everybody read it
+        restrict_to_owner(self.folder)  # of an earlier version, which let everybody read it
         home = self.folder / "home"
         path = os.pathsep.join(
             [str(Path(executable("flwr")).parent), os.environ.get("PATH", "")]
@@ -193,7 +193,7 @@ def _failure(told: dict[str, Any]) -> FedloomError:
     error.exit_code = int(told["exit_code"])
     if told["traceback"]:
         error.__cause__ = RemoteError("where it happened:")
-        error.__cause__.add_note(printable(str(told["traceback"]), lines=True))
+        error.__cause__.add_note(printable(str(told["traceback"]), keep_lines=True))
     return error
 
 

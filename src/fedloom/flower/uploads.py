@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import FedloomError, shown
+from fedloom.core.errors import FedloomError, short_repr
 from fedloom.core.files import parse_json
-from fedloom.core.records import Record, RecordError, Value, from_bytes, header_of, mapped, wire_size
+from fedloom.core.records import Record, RecordError, Value, from_bytes, json_header, map_tensors, wire_size
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job
@@ -118,7 +118,7 @@ class UploadReader:
         result = self._worker.run(replace(few, state=state))
         names = {*first.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local.batch_size) / max(1, len(indices))
-        return Rehearsal(mapped(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
+        return Rehearsal(map_tensors(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property
     def _few(self) -> Tensor:
@@ -148,14 +148,14 @@ def _check_header(body: bytes, expected: Record, varying: set[str]) -> None:
         if isinstance(value, ClassTable):
             shape = header.get(f"{name}/rows", {}).get("shape")
             if not isinstance(shape, list) or len(shape) != 2 or shape[1] != value.values.shape[1]:
-                raise Refused(f"{name}: rows {shown(shape)}; need [held classes, {value.values.shape[1]}]")
+                raise Refused(f"{name}: rows {short_repr(shape)}; need [held classes, {value.values.shape[1]}]")
             if header.get(f"{name}/held", {}).get("shape") != [*value.held.shape]:
                 raise Refused(f"{name}: the mask needs shape {[*value.held.shape]}")
-    there, wanted = _entries(header), _entries({_RESERVED: {_HEADER: header_of(expected)}})
+    there, wanted = _entries(header), _entries({_RESERVED: {_HEADER: json_header(expected)}})
     _same_keys("", there, wanted)
     for name, (kind, names) in wanted.items():
         if there[name][0] != kind:
-            raise Refused(f"{name}: a {shown(there[name][0])}; need a {kind}")
+            raise Refused(f"{name}: a {short_repr(there[name][0])}; need a {kind}")
         if name not in varying and there[name][1] != names:
             _same_keys(name, dict.fromkeys(there[name][1]), dict.fromkeys(names))
             raise Refused(f"{name}: its tensors come in another order, or twice")
@@ -186,7 +186,7 @@ def _entries(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[str, ...]]
 def _same_keys(place: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     if there.keys() != wanted.keys():
         more, less = sorted(there.keys() - wanted.keys()), sorted(wanted.keys() - there.keys())
-        what = f"lacks {shown(less[0])}" if less else f"has {shown(more[0])}, which nobody asked for"
+        what = f"lacks {short_repr(less[0])}" if less else f"has {short_repr(more[0])}, which nobody asked for"
         raise Refused(f"{place}{': ' if place else 'it '}{what}")
 
 

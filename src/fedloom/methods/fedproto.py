@@ -105,11 +105,11 @@ class FedProto(PrototypePull):
             counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
         fresh: ClassTable = self.mean(uploads, "prototypes", counts)
         shared = super().aggregate(server, uploads, ctx) if self.options.average_model else {}
-        return shared | {"prototypes": fresh.to(torch.float32).or_else(get_table(server, "prototypes"))}
+        return shared | {"prototypes": fresh.to(torch.float32).fill_missing(get_table(server, "prototypes"))}
 
     def tested_with(self, server: Record, state: Record | None) -> ClassTable:
         table = super().tested_with(server, state)
-        return table.only(get_tensor(state, "classes")) if state and "classes" in state else table
+        return table.keep_classes(get_tensor(state, "classes")) if state and "classes" in state else table
 
     def _classes(self, ctx: ClientContext) -> Record:
         return {"classes": ctx.class_counts > 0} if self.options.nearest_among == "own" else {}

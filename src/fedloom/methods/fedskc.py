@@ -147,7 +147,7 @@ class FedSKC(Method):
             weights = aggregation_weights(local, knowledge, _samples(uploads), options.gda)
             model = self.mean(uploads, weights=weights.tolist())
         if last is not None and options.sticky_knowledge:
-            knowledge = knowledge.or_else(last.to(torch.float64))
+            knowledge = knowledge.fill_missing(last.to(torch.float64))
         new: Record = {"model": model, "knowledge": knowledge.to(torch.float32)}
         rho = None if last is None or options.gpr == "off" else variance_ratio(knowledge, last, options.gpr_classes)
         if rho is None:  # round 1, or no class to compare

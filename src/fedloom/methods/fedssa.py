@@ -135,7 +135,7 @@ class FedSSA(Method):
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
         holds = get_tensor(server, "holds")[client]
         header = get_table(server, "header")
-        return {"header": header if self.options.take_over == "all" or not holds.any() else header.only(holds)}
+        return {"header": header if self.options.take_over == "all" or not holds.any() else header.keep_classes(holds)}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         holds = get_tensor(server, "holds").clone()
@@ -150,7 +150,7 @@ class FedSSA(Method):
             fresh = self.mean(uploads, "header", "uniform")  # Eq. 3
         for client, upload in uploads.items():
             holds[client] = get_table(upload, "header").held
-        header = fresh.to(torch.float32).or_else(get_table(server, "header"))
+        header = fresh.to(torch.float32).fill_missing(get_table(server, "header"))
         new: Record = {"header": header, "holds": holds}
         return new | known
 
@@ -172,7 +172,9 @@ class FedSSA(Method):
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         every = torch.ones_like(ctx.class_counts, dtype=torch.bool)
         rows = ClassTable(_rows(work.tree, self.options.share_bias), every)
-        payload: Record = {"header": rows.only(every if self.options.average == "all" else ctx.class_counts > 0)}
+        payload: Record = {
+            "header": rows.keep_classes(every if self.options.average == "all" else ctx.class_counts > 0)
+        }
         if self.options.weights == "count":
             payload["class_counts"] = ctx.class_counts
         return payload, {"model": work.tree}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import DTYPES
+from fedloom.core.records import SAFETENSORS_DTYPES
 from fedloom.core.streams import Streams
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.deep_copy import deep_copy
@@ -35,7 +35,7 @@ def check_entries(module: nn.Module, name: str) -> None:
     Such a model has entries of an unsupported dtype, hooks on its parameters, or cannot be copied.
     """
     for path, entry in [*module.named_parameters(), *module.named_buffers()]:
-        if entry.dtype not in DTYPES:
+        if entry.dtype not in SAFETENSORS_DTYPES:
             kind = str(entry.dtype).removeprefix("torch.")
             raise ConfigError(
                 f"model {name}: {_plain_path(path)} is {kind}, which is neither averaged nor stored; use real numbers "

@@ -6,7 +6,7 @@ import copy
 
 from torch import Tensor, nn
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.nets.net import Net, in_training_context
 
 
@@ -32,7 +32,7 @@ def wrap(module: nn.Module, head: str) -> Net:
         problem = f"'{head}' is a {type(layer).__name__}" if layer else f"there is no layer '{head}'"
         raise ConfigError(
             f"cannot wrap {type(module).__name__}: {problem}, the head must be an nn.Linear: "
-            f"{nearest(head, linear_layers)}"
+            f"{suggest_name(head, linear_layers)}"
         )
     return Wrapped(_with_tap(module, head.split(".")), layer, module)
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.run_config import load
 from fedloom.config.sections import Section
-from fedloom.core.errors import ConfigError, nearest, shown
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import PrintedValue, printed_values
@@ -202,7 +202,7 @@ class Recipe:
             raise ConfigError(f"{self.name}: {self.table.why_not_run}")
         small, overrides = scale == "small", keys or {}
         for key in overrides.keys() & set(OF_STUDIES):
-            raise ConfigError(f"{key} = {shown(overrides[key])}: a table has its own; see --seeds and --only")
+            raise ConfigError(f"{key} = {short_repr(overrides[key])}: a table has its own; see --seeds and --only")
         study = parse_study(
             {
                 **(laid(self.paper.small.keys, self.table.small) if small else {}),
@@ -265,5 +265,5 @@ def find_recipe(name: str) -> Recipe:
     """Return the recipe of this name. Raises `ConfigError` with the nearest name."""
     known_recipes = recipes()
     if name not in known_recipes:
-        raise ConfigError(f"unknown table {shown(name)}: {nearest(name, known_recipes)}")
+        raise ConfigError(f"unknown table {short_repr(name)}: {suggest_name(name, known_recipes)}")
     return known_recipes[name]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError, printable
-from fedloom.core.files import expanded, read_file, refuse_unwritable, write_atomic
+from fedloom.core.files import expand_home, read_file, refuse_unwritable, write_atomic
 from fedloom.results.page_sections import PageSection
 from fedloom.results.table import ResultRow, result_table
 from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text
@@ -49,7 +49,7 @@ def check_picture(path: Path) -> None:
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     """Draw who holds what to a picture file, as `fedloom.report.picture.save_holdings`. Raises `ConfigError` for
     another ending, or if the file cannot be written."""
-    path = expanded(path)
+    path = expand_home(path)
     check_picture(path)
     from fedloom.report import picture  # brings matplotlib
 
@@ -67,11 +67,13 @@ def write_report(
     """
     if not results:
         raise ConfigError("a report needs at least one finished run, got none")
-    path = expanded(path)
+    path = expand_home(path)
     check_place(path)
     from fedloom.report.page import page  # brings matplotlib
 
-    write_atomic(path, printable(page(results, title, parts), lines=True))  # words of data and of nodes stand in it
+    write_atomic(
+        path, printable(page(results, title, parts), keep_lines=True)
+    )  # words of data and of nodes stand in it
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from tabulate import tabulate
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.results.costs import costs
 from fedloom.results.table import ResultRow, figure_names, figure_text, grouped, result_table
 from fedloom.results.targets import reached_mean
@@ -143,7 +143,7 @@ def text_table(cells: list[list[str]], names: Sequence[str], numeric: Sequence[b
         case "html":
             return tabulate(cells, tablefmt="html", **how)
     formats = get_args(Format)
-    raise ConfigError(f"format = '{format}': {nearest(format, formats)}; tables come as {', '.join(formats)}")
+    raise ConfigError(f"format = '{format}': {suggest_name(format, formats)}; tables come as {', '.join(formats)}")
 
 
 def _figure(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedloom._version import __version__
-from fedloom.core.errors import ConfigError, RunFolderError, shown
+from fedloom.core.errors import ConfigError, RunFolderError, short_repr
 from fedloom.results.text import counted, listed
 from fedloom.storage.data_record import KEY, refuse_mixed_data
 from fedloom.storage.run_data import RunData
@@ -22,7 +22,7 @@ def version_of(run: Path) -> str | None:
     versions = (RunFolder(run).read_json("env.json") or {}).get("versions", {})
     if not isinstance(versions, dict):
         raise RunFolderError(
-            f"{run / 'env.json'}: damaged (versions = {shown(versions)}); delete the run folder and run again"
+            f"{run / 'env.json'}: damaged (versions = {short_repr(versions)}); delete the run folder and run again"
         )
     version = versions.get("fedloom")
     return str(version) if version else None

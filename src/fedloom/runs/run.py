@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.process_settings import own_settings
+from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose
@@ -64,12 +64,12 @@ def run(
     if a client fails.
     """
     if out is None:
-        with own_settings():
+        with reproducible_settings():
             return _Run(config, scenario, None, callbacks, elsewhere).go(None)
     folder = RunFolder(out)
     folder.open()
     try:
-        with explained(out), own_settings():
+        with explained(out), reproducible_settings():
             return _in_folder(config, scenario, folder, existing, callbacks, elsewhere)
     finally:
         folder.close()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
-from fedloom.core.errors import shown
+from fedloom.core.errors import short_repr
 
 _LARGEST = 2**63 - 1
 
@@ -161,5 +161,5 @@ def _wrong(model: type[BaseModel], content: Mapping[str, Any]) -> str | None:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        return f"{key} = {shown(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        return f"{key} = {short_repr(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
     return None

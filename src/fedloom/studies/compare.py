@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedloom.config.run_config import RunConfig
-from fedloom.core.errors import ConfigError, RunFolderError, portable
+from fedloom.core.errors import ConfigError, RunFolderError, picklable_error
 from fedloom.data import Scenario
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
@@ -212,7 +212,7 @@ def _work(pipe: Connection, existing: Existing, callbacks: Sequence[Callback]) -
             report(Event(position, config.rounds))  # also where it had been finished before
             answer = None
         except Exception as error:
-            answer = portable(error)
+            answer = picklable_error(error)
         with lock:
             pipe.send(answer)
 

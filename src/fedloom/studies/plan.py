@@ -19,7 +19,7 @@ from fedloom.config.grid import Point, points
 from fedloom.config.ready import find_config
 from fedloom.config.run_config import RunConfig, load
 from fedloom.config.sections import Section
-from fedloom.core.errors import ConfigError, nearest, shown
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.results.table import flat
 from fedloom.studies.compare import folder_name
@@ -71,7 +71,7 @@ class StudyKeys(Section):
         except ValidationError:
             seeds = ()
         if seeds == () or (isinstance(seeds, int) and seeds < 1):
-            raise ConfigError(f"seeds = {shown(value)}: need seeds, or how many")
+            raise ConfigError(f"seeds = {short_repr(value)}: need seeds, or how many")
         if isinstance(seeds, int) and seeds > _MOST_SEEDS:
             raise ConfigError(f"seeds = {seeds}: more than {_MOST_SEEDS:,}; this one seed is written seeds: [{seeds}]")
         return seeds
@@ -85,7 +85,7 @@ class StudyKeys(Section):
     def _tries(self) -> StudyKeys:
         check_tries(self.tune, self.tries)
         if self.trials and not self.tune:
-            raise ConfigError(f"trials = {shown(self.trials)}: nothing is tuned; give tune, or leave trials out")
+            raise ConfigError(f"trials = {short_repr(self.trials)}: nothing is tuned; give tune, or leave trials out")
         fixed = dict(flat(self.trials))
         for key in self.tune:
             if key in _OF_CELLS:
@@ -164,11 +164,11 @@ class Study:
         for pattern in patterns:
             if not any(_fits(cell, pattern) for cell in self.cells):
                 names = {name for cell in self.cells for name in (cell.setting, cell.method, cell.point) if name}
-                hint = nearest(
+                hint = suggest_name(
                     next((pattern_part for pattern_part in pattern.split("/") if pattern_part not in names), ""), names
                 )
-                like = shown(self.cells[0].name)
-                raise ConfigError(f"--only {shown(pattern)} fits no cell of the study (such as {like}): {hint}")
+                like = short_repr(self.cells[0].name)
+                raise ConfigError(f"--only {short_repr(pattern)} fits no cell of the study (such as {like}): {hint}")
         return [
             cell for cell in self.cells if not patterns or any(_fits(cell, pattern_part) for pattern_part in patterns)
         ]
@@ -203,7 +203,7 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
         refuse_many("the settings, methods, listed values and seeds", [len(cells)])
     if not cells:
         why = "no cell is left; need a setting that does not leave out all methods"
-        raise ConfigError(f"settings = {shown(list(settings))}: {why}")
+        raise ConfigError(f"settings = {short_repr(list(settings))}: {why}")
     _refuse_namesakes(cells)
     complete: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
     complete |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
@@ -252,7 +252,7 @@ def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any
     if named is None:
         return laid(shared, setting_keys)
     if not isinstance(named, str):
-        raise ConfigError(f"config = {shown(named)}: need a YAML file, or the name of a ready config")
+        raise ConfigError(f"config = {short_repr(named)}: need a YAML file, or the name of a ready config")
     path = beside / named
     return laid(laid(load(path if path.is_file() else find_config(Path(named))), shared), setting_keys)
 
@@ -262,13 +262,13 @@ def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
     seeds = keys.seeds if keys.seeds is None or isinstance(keys.seeds, int) else list(keys.seeds)
     left_out, labels = block.get("without", []), list(keys.methods)
     if not isinstance(left_out, list) or not all(label in labels for label in left_out):
-        raise ConfigError(f"without = {shown(left_out)}: need a list of methods of the study")
+        raise ConfigError(f"without = {short_repr(left_out)}: need a list of methods of the study")
     plain = {key: value for key, value in block.items() if key != "without"}
     for label, method_keys in (keys.methods or {"": {}}).items():
         if label in left_out:
             continue
         if label and isinstance(method_keys.get("method"), list):
-            listed = shown(method_keys["method"])
+            listed = short_repr(method_keys["method"])
             raise ConfigError(f"methods.{label}.method = {listed}: a label is of one; give each a label of its own")
         values = laid(plain, method_keys)
         method = method_keys.get("method", label) if label else values.get("method", "fedavg")

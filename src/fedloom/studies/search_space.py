@@ -13,7 +13,7 @@ from pydantic import ValidationError, model_validator
 from fedloom.config.bounds import MOST_TRIES, refuse_many
 from fedloom.config.explain import explained
 from fedloom.config.sections import Section
-from fedloom.core.errors import ConfigError, shown
+from fedloom.core.errors import ConfigError, short_repr
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -73,7 +73,7 @@ def _one(key: str, value: Any) -> tuple[Any, ...] | Range:
         except ValidationError as error:
             raise explained(error, key, Range) from None
     if not isinstance(value, list | tuple) or not value:
-        raise ConfigError(f"{key} = {shown(value)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
+        raise ConfigError(f"{key} = {short_repr(value)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
     return tuple(once(key, value))
 
 

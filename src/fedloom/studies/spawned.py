@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.interrupts import no_interrupts
+from fedloom.core.interrupts import block_interrupts
 
 Work: TypeAlias = Callable[..., None]  # called with the process's end of its pipe, and with `arguments`
 _WITHOUT_GUARD = 79  # exit code of a process in which the imported script starts processes again
@@ -33,7 +33,7 @@ def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[M
     watched, held_open = context.Pipe(duplex=False)
     processes: dict[Connection, BaseProcess] = {}
     try:
-        with no_interrupts():
+        with block_interrupts():
             for _ in range(count):
                 pipe, far_end = context.Pipe()
                 process: BaseProcess = context.Process(target=_begin, args=(work, far_end, watched, arguments))

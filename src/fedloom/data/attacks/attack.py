@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, shown
+from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.registry import Registry
 from fedloom.data.scenario import Scenario
 
@@ -39,7 +39,7 @@ class Attack(BaseModel):
     def _a_minority(cls, share: float) -> float:
         if not 0 <= share < 0.5:
             raise ConfigError(
-                f"scenario.attack.share = {shown(share)}: need a number in [0, 0.5); from half of the clients on, "
+                f"scenario.attack.share = {short_repr(share)}: need a number in [0, 0.5); from half of the clients on, "
                 "those that misbehave are the majority, and nobody can tell who is right"
             )
         return share

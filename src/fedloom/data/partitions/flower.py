@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from fedloom.core.errors import ConfigError, nearest
+from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.dealing import deal_alike
 from fedloom.data.partitions.partition import Dealt, Partition, partition
@@ -45,7 +45,9 @@ class Flower(Partition):
         options = {key: value for key, value in usual.items() if key in known} | self.options
         for key in options:
             if key not in known:
-                raise ConfigError(f"partition flower: {self.partitioner} has no option '{key}': {nearest(key, known)}")
+                raise ConfigError(
+                    f"partition flower: {self.partitioner} has no option '{key}': {suggest_name(key, known)}"
+                )
         try:
             made = kind(**options)
             made.dataset = table
@@ -69,7 +71,7 @@ class Flower(Partition):
         names = [name for name in dir(partitioners) if name.endswith("Partitioner") and name != "Partitioner"]
         if self.partitioner not in names:
             raise ConfigError(
-                f"partition flower: no partitioner '{self.partitioner}': {nearest(self.partitioner, names)}"
+                f"partition flower: no partitioner '{self.partitioner}': {suggest_name(self.partitioner, names)}"
             )
         return getattr(partitioners, self.partitioner)
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import in_full
+from fedloom.core.files import expand_if_path
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import TestRows
@@ -46,7 +46,7 @@ class Partition(BaseModel):
     takes_thinned: ClassVar[bool] = True
     """Whether it can deal a set that a skew has thinned before."""
 
-    _home = field_validator("*")(in_full)
+    _home = field_validator("*")(expand_if_path)
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         """Deal the samples of `train` and `test` to `clients`.

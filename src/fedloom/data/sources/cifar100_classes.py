@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.core.errors import DataError, nearest
+from fedloom.core.errors import DataError, suggest_name
 
 SUPERCLASSES: dict[str, tuple[str, ...]] = {
     "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
@@ -46,7 +46,7 @@ def coarse_labels(classes: Sequence[str]) -> list[int]:
         raise DataError(f"superclasses are CIFAR-100's: need its 100 classes, got {len(names)}")
     for name in names:
         if name not in coarse:
-            raise DataError(f"superclasses are CIFAR-100's: it has no class '{name}'; {nearest(name, coarse)}")
+            raise DataError(f"superclasses are CIFAR-100's: it has no class '{name}'; {suggest_name(name, coarse)}")
     if len(set(names)) < len(names):
         raise DataError("superclasses are CIFAR-100's: a class is named twice")
     return [coarse[name] for name in names]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from fedloom.core.errors import DataError, printable
-from fedloom.core.files import cache_dir, expanded
+from fedloom.core.files import cache_dir, expand_home
 from fedloom.data.memory import require_memory
 from fedloom.data.sources.regular_files import read_regular, require_regular
 
@@ -36,7 +36,7 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 def data_dir() -> Path:
     """Where a source looks that is given no `path`: $FEDLOOM_DATA, else `data` in the cache folder."""
     own = os.environ.get("FEDLOOM_DATA")
-    return expanded(own) if own else cache_dir() / "data"
+    return expand_home(own) if own else cache_dir() / "data"
 
 
 class Files:

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from fedloom.core.errors import DataError
-from fedloom.core.files import in_full
+from fedloom.core.files import expand_if_path
 from fedloom.core.registry import Registry
 from fedloom.data.dataset import Dataset
 
@@ -76,7 +76,7 @@ class Source(BaseModel):
         "uses the network.",
     )
 
-    _home = field_validator("*")(in_full)
+    _home = field_validator("*")(expand_if_path)
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

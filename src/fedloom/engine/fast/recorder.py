@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedloom.core.streams import Streams, states_of_generators
+from fedloom.core.streams import Streams, generator_states
 from fedloom.engine.fast.programs import Program, RandomNumbersError, UnrecordableError, compiled
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import leaves_of, rebuilt, shape_of
@@ -223,9 +223,9 @@ def recorded(function: Callable[..., Taken], inputs: Sequence[Tensor]) -> _Recor
 
     Raises `UnrecordableError` where it has not the function's bits, or what tracing raises.
     """
-    wanted, drawn = _copies(inputs), states_of_generators()
+    wanted, drawn = _copies(inputs), generator_states()
     expected = function(*wanted)
-    if states_of_generators() != drawn:
+    if generator_states() != drawn:
         raise RandomNumbersError("the loss or the net draws random numbers")
     recording = _Recording(compiled(lambda *tensors: _flat(function(*tensors)), _copies(inputs)), expected)
     for _ in range(2):

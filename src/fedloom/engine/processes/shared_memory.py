@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.records import Record, Value, mapped
+from fedloom.core.records import Record, Value, map_tensors
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 
@@ -224,4 +224,4 @@ def _unpacked(value: Any, view: Callable[[Place | Sent], Tensor]) -> Value:
 
 def lasting(record: Record, memories: list[SharedMemory]) -> Record:
     """The record with copies of the tensors that lie in one of the memories."""
-    return mapped(record, lambda tensor: tensor.clone() if any(one.holds(tensor) for one in memories) else tensor)
+    return map_tensors(record, lambda tensor: tensor.clone() if any(one.holds(tensor) for one in memories) else tensor)

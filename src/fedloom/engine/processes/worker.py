@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from fedloom.core.errors import ClientError, portable
-from fedloom.core.process_settings import own_settings
+from fedloom.core.errors import ClientError, picklable_error
+from fedloom.core.process_settings import reproducible_settings
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Job, Test, TestDone
 from fedloom.engine.memory import keep_freed
@@ -34,7 +34,7 @@ def serve(
     """Work until the pipe closes."""
     for other in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
         other.close()
-    with own_settings():  # a process that is spawned imports the caller's script, which may change some
+    with reproducible_settings():  # a process that is spawned imports the caller's script, which may change some
         _serve(pipe, worker, tasks, orders, results, stack)
 
 
@@ -64,7 +64,7 @@ def answer(asked: Sequence[Asked], engine: Engine, results: SharedMemory) -> Any
     try:
         finished: list[Done | TestDone] = [*engine.run(jobs), *engine.test(tests)]
     except ClientError as error:
-        return portable(error)
+        return picklable_error(error)
     pack = Packer(results)
     return [answer_of(done, pack) for done in finished], results.used
 

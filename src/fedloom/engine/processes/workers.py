@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from fedloom.core.interrupts import no_interrupts
+from fedloom.core.interrupts import block_interrupts
 from fedloom.engine.client import Worker
 from fedloom.engine.processes.messages import Asked
 from fedloom.engine.processes.shared_memory import SharedMemory
@@ -74,7 +74,7 @@ def start_worker(
         inherited = [parent_end, *siblings] if context.get_start_method() == "fork" else []
         arguments = (child_end, inherited, worker, tasks, orders, memory, stack)
         process = context.Process(target=serve, args=arguments, daemon=True)
-        with no_interrupts():
+        with block_interrupts():
             process.start()
         unfinished.pop_all()
     child_end.close()

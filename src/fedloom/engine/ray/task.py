@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedloom.core.errors import ClientError
-from fedloom.core.process_settings import own_settings
+from fedloom.core.process_settings import reproducible_settings
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.processes.messages import Found, Left, Order, asked_of
 from fedloom.engine.processes.shared_memory import SharedMemory
@@ -23,7 +23,7 @@ def work(run: Sequence[Ref], order: Order, names: Sequence[str], *values: Any) -
     run: one reference to `(worker, tasks)`, in a list, so that it is not fetched for each client. names, values: the
     order's payload.
     """
-    with own_settings():
+    with reproducible_settings():
         engine, tasks = _ready(run[0])
         whole = order._replace(payload=dict(zip(names, values, strict=True)))
         memory = SharedMemory(reserve=False)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from fedloom.core.records import Record, mapped
+from fedloom.core.records import Record, map_tensors
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import Done, Test, TestDone
 from fedloom.engine.serial import Jobs
@@ -39,7 +39,7 @@ class Batched:
 
     def keep(self, record: Record) -> Record:
         """`record` with copies of tensors that lie in a stack: one client's must not keep the others' in memory."""
-        return mapped(record, _own)
+        return map_tensors(record, _own)
 
     def notes(self) -> list[Finding]:
         told, self.stacks.notes = self.stacks.notes, []

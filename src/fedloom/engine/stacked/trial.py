@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedloom.core.streams import Streams, states_of_generators
+from fedloom.core.streams import Streams, generator_states
 from fedloom.core.trees import Tree
 from fedloom.engine.client import Worker
 from fedloom.engine.stacked.members import StackedNet, dims
@@ -38,12 +38,12 @@ def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
     tree = _entries(live)
     net.module.train()
     with Streams(0).isolated("trial", device=worker.device):
-        first = states_of_generators()
+        first = generator_states()
         try:
             alone = _gradients(net, tree, batch)
         except Exception:  # of a net that cannot take a step: its own round says so
             return None
-        if states_of_generators() != first:
+        if generator_states() != first:
             return "it draws random numbers, for one client at a time"
         try:
             together = _stacked_gradients(net, _entries(live), batch)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, UnknownKeyError, nearest, shown
+from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
@@ -110,7 +110,9 @@ class Method(RareHooks):
         Raises `ConfigError` for an unknown preset or option, or a value out of range.
         """
         if preset not in cls.presets:
-            raise ConfigError(f"unknown preset {shown(preset)} of {cls.name()}: {nearest(preset, cls.presets)}")
+            raise ConfigError(
+                f"unknown preset {short_repr(preset)} of {cls.name()}: {suggest_name(preset, cls.presets)}"
+            )
         known = cls.Options.model_fields
         for key in overrides:
             if key not in known:
@@ -120,7 +122,7 @@ class Method(RareHooks):
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{cls.name()}.{key} = {shown(first['input'])}: {first['msg']}") from None
+            raise ConfigError(f"{cls.name()}.{key} = {short_repr(first['input'])}: {first['msg']}") from None
 
     # 0. examine ---------------------------------------------------------------------------------------------
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:

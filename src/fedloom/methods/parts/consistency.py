@@ -43,9 +43,9 @@ def next_soft_labels(fresh: ClassTable, last: ClassTable, absent_row: str, ema: 
     classes, dtype = len(fresh.held), fresh.values.dtype
     last = last.to(dtype)
     if absent_row == "keep":
-        fresh = fresh.or_else(last)
+        fresh = fresh.fill_missing(last)
     elif absent_row != "mask":
-        fresh = fresh.or_else((identity_labels if absent_row == "eye" else uniform_labels)(classes).to(dtype))
+        fresh = fresh.fill_missing((identity_labels if absent_row == "eye" else uniform_labels)(classes).to(dtype))
     both = (fresh.held & last.held).unsqueeze(1)
     return ClassTable(torch.where(both, ema * fresh.values + (1 - ema) * last.values, fresh.values), fresh.held)
 

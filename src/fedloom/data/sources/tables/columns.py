@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedloom.core.errors import DataError, shown
+from fedloom.core.errors import DataError, short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,8 +179,8 @@ def _words(values: Any, name: str, path: Path, cell_format: CellFormat) -> Colum
     odd = next((text for text in texts if _CONTROL.search(text.strip())), None)
     if odd is not None:
         raise DataError(
-            f"{path}: column '{name}' holds line breaks or control characters in {shown(odd)}; is a quote not closed? "
-            f"Mend it, or leave the column out (drop: ['{name}'])"
+            f"{path}: column '{name}' holds line breaks or control characters in {short_repr(odd)}; is a quote "
+            f"not closed? Mend it, or leave the column out (drop: ['{name}'])"
         )
     codes = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)
     words = [text.strip() for text in texts]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fedloom.core.errors import DataError, shown
+from fedloom.core.errors import DataError, short_repr
 from fedloom.data.memory import require_memory
 from fedloom.data.sources.tables.columns import CellFormat
 
@@ -190,7 +190,7 @@ def _refuse_names(names: list[str], path: Path) -> None:
     """Raises `DataError` for names that occur twice, or that go over several lines."""
     odd = next((name for name in names if not name.isprintable()), None)
     if odd is not None:
-        raise DataError(f"{path}: a column is called {shown(odd)}; take line breaks and control characters away")
+        raise DataError(f"{path}: a column is called {short_repr(odd)}; take line breaks and control characters away")
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1 and looks_like_a_row(names):
         raise DataError(f"{path}: {NO_HEADER}")
@@ -204,7 +204,7 @@ def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Pat
     candidate = max(_SEPARATORS, key=header.count)
     if separator not in header and candidate in header:
         raise DataError(
-            f"{path}: its only column is {shown(header)}; cells look separated by {_SEPARATORS[candidate]}: say "
+            f"{path}: its only column is {short_repr(header)}; cells look separated by {_SEPARATORS[candidate]}: say "
             f"`separator: {json.dumps(candidate)}`"
         )
 
@@ -220,8 +220,8 @@ def _refuse_uneven(rows: list[csv.InvalidRow], raw: bytes, complete: int, path: 
     elif not complete and count == expected + 1:
         hint = "name the first column if it holds row names, or take away the separator at the end of the lines"
     raise DataError(
-        f"{path}: cannot be read as csv (Expected {expected} columns, got {count} in line {line}: {shown(first.text)}"
-        f"); rows with another number of cells than the header: {len(rows):,}; {hint}"
+        f"{path}: cannot be read as csv (Expected {expected} columns, got {count} in line {line}: "
+        f"{short_repr(first.text)}); rows with another number of cells than the header: {len(rows):,}; {hint}"
     )
 
 

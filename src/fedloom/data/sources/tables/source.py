@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from fedloom.core.errors import DataError, nearest, printable
+from fedloom.core.errors import DataError, printable, suggest_name
 from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
@@ -181,7 +181,7 @@ class TableSource(Source):
     def column(self, file: TableFile, name: str) -> Column:
         """One column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
         if name not in file.columns:
-            raise DataError(f"{file.path}: has no column '{name}': {nearest(name, file.columns)[:300]}")
+            raise DataError(f"{file.path}: has no column '{name}': {suggest_name(name, file.columns)[:300]}")
         return read_column(file.columns[name], name, file.path, self.cell_format)
 
     def _features(self, file: TableFile) -> list[str]:
@@ -202,7 +202,7 @@ class TableSource(Source):
         for key, names in keys.items():
             unknown = next((name for name in names if name not in columns), None)
             if unknown is not None:
-                hint = NO_HEADER if looks_like_a_row(columns) else nearest(unknown, columns)[:300]
+                hint = NO_HEADER if looks_like_a_row(columns) else suggest_name(unknown, columns)[:300]
                 raise DataError(f"{self.path}: {key} = '{unknown}' is no column: {hint}")
         counts = Counter(chosen)
         wrong = next((name for name in chosen if name in {*apart, *self.drop} or counts[name] > 1), None)
