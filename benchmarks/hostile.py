@@ -28,11 +28,11 @@ from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.flower import remote
-from fedloom.flower.bounds import Ratios
-from fedloom.flower.letters import Joined, Letter, Order, Scored, Trained, read
-from fedloom.flower.links import Here
+from fedloom.flower.bounds import NormBounds
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
+from fedloom.flower.transport import InProcessTransport
+from fedloom.flower.wire import EvalReply, JoinReply, Message, Request, TrainReply, read
 from fedloom.methods import METHODS
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
@@ -58,7 +58,7 @@ COUNT = "count"
 NAMES = (*ATTACKS, COUNT)
 
 
-class HostileLink(Here):
+class HostileTransport(InProcessTransport):
     """Nodes of this process, of which one changes what it answers."""
 
     def __init__(self, nodes: Mapping[int, Node], attack: str, hostile: int = HOSTILE) -> None:
@@ -67,7 +67,7 @@ class HostileLink(Here):
         config = nodes[hostile].config
         self._sends, self._max_ratio = config.build_method().spec.sends, config.flower.max_ratio or 1.0
 
-    def take(self, names: Collection[str]) -> list[tuple[str, Letter | str]]:
+    def take(self, names: Collection[str]) -> list[tuple[str, Message | str]]:
         for name in names:
             if name in self._waiting:
                 node, letter = self._waiting.pop(name)
@@ -75,8 +75,8 @@ class HostileLink(Here):
                 return [(name, self._changed(letter, answer) if node == self._hostile else answer)]
         return []
 
-    def _changed(self, letter: Letter, answer: Letter) -> Letter:
-        do = read(letter, Order).do
+    def _changed(self, letter: Message, answer: Message) -> Message:
+        do = read(letter, Request).do
         if self._attack == COUNT:
             return claims(answer, do)
         if do != "train":
@@ -88,7 +88,7 @@ class HostileLink(Here):
             name: changed(value, sent.get(name), functools.partial(change, limit=limits.get(name, self._max_ratio)))
             for name, value in upload.items()
         }
-        return Letter(answer.facts, to_bytes(forged))
+        return Message(answer.facts, to_bytes(forged))
 
 
 def changed(value: Any, sent: Any, change: Callable[[Tensor, Tensor], Tensor]) -> Any:
@@ -113,20 +113,20 @@ def _tensor(value: Tensor, sent: Tensor | None, change: Callable[[Tensor, Tensor
     return change(value, sent if sent is not None and sent.shape == value.shape else torch.zeros_like(value))
 
 
-def claims(answer: Letter, do: str, samples: int = 10**6) -> Letter:
+def claims(answer: Message, do: str, samples: int = 10**6) -> Message:
     """The answer of a node that claims to have a million samples, wherever it tells of its samples."""
     if do == "join":
-        return read(answer, Joined).model_copy(update={"samples": samples}).letter_with()
+        return read(answer, JoinReply).model_copy(update={"samples": samples}).to_message()
     if do == "test":
-        scored = read(answer, Scored)
+        scored = read(answer, EvalReply)
         results = {
             name: result.model_copy(update={"correct": samples, "total": samples})
             for name, result in scored.results.items()
         }
-        return scored.model_copy(update={"results": results}).letter_with()
-    trained, upload = read(answer, Trained), from_bytes(answer.body)
+        return scored.model_copy(update={"results": results}).to_message()
+    trained, upload = read(answer, TrainReply), from_bytes(answer.body)
     record: Record = {name: samples if name == "samples" else value for name, value in upload.items()}
-    return trained.model_copy(update={"samples": samples}).letter_with(to_bytes(record))
+    return trained.model_copy(update={"samples": samples}).to_message(to_bytes(record))
 
 
 class Notes(Callback):
@@ -177,7 +177,7 @@ def federate(config: RunConfig, attack: str | None) -> tuple[Result, list[str]]:
         nodes = {0: first} | {
             k: Node(config, k, Path(folder), scenario, None, first) for k in range(1, scenario.clients)
         }
-        link = Here(nodes) if attack is None else HostileLink(nodes, attack)
+        link = InProcessTransport(nodes) if attack is None else HostileTransport(nodes, attack)
         return serve(config, link, scenario=scenario, callbacks=[notes]), notes.refused
 
 
@@ -211,7 +211,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }
 
 
-class Measured(Ratios):
+class Measured(NormBounds):
     """The bounds of a federation, which also keep how near the largest honest upload came to them."""
 
     nearest = 0.0  # the largest ratio to the reference, over spread and relative number of samples
@@ -219,14 +219,14 @@ class Measured(Ratios):
     def judge(self, items: Any, samples: Any, sends: Any) -> dict[int, Any]:
         excesses = super().judge(items, samples, sends)
         tiny = 1e-9
-        for excess in Ratios(tiny, dict(self.references)).judge(items, samples, sends).values():
+        for excess in NormBounds(tiny, dict(self.references)).judge(items, samples, sends).values():
             Measured.nearest = max(Measured.nearest, tiny * excess.ratio / excess.limit)
         return excesses
 
 
 def honest(method: str, name: str, rounds: int) -> dict[str, Any]:
     """One honest run with default bounds: what was refused, and how large the largest upload was."""
-    remote.Ratios = Measured  # type: ignore[misc]
+    remote.NormBounds = Measured  # type: ignore[misc]
     Measured.nearest = 0.0
     plain = config_of(method, rounds, 1)
     scenario = {"source": "digits", "clients": 10, "val": 0.0, **SCENARIOS[name]}

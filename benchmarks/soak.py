@@ -22,7 +22,7 @@ from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import RunFolderError
 from fedloom.flower.processes import family
 from fedloom.flower.status import Status, read_status
-from fedloom.flower.up import Federation
+from fedloom.flower.up import LocalFederation
 from fedloom.storage.log import Log
 
 ALIVE, DEAD = (60.0, 300.0), (1.0, 20.0)  # seconds, at least and at most, between a start and a kill, and the other way
@@ -54,7 +54,7 @@ def kilobytes(pid: int) -> int:
     return 0
 
 
-def memory(federation: Federation) -> dict[str, float]:
+def memory(federation: LocalFederation) -> dict[str, float]:
     """Megabytes of SuperLink, of the server's app (the largest of its children), and of all SuperNodes themselves."""
     superlink = federation.processes.pid_of("superlink")
     nodes = [federation.processes.pid_of(f"node-{client:06d}") for client in range(federation.clients)]
@@ -63,14 +63,14 @@ def memory(federation: Federation) -> dict[str, float]:
     return {name: value / 1000 for name, value in held.items()}
 
 
-def kill(federation: Federation, client: int) -> None:
+def kill(federation: LocalFederation, client: int) -> None:
     """End a node and all that it started, at once."""
     for pid in family(federation.processes.pid_of(f"node-{client:06d}")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def soak(federation: Federation, out: Path, seconds: float, rng: random.Random) -> dict[str, Any]:
+def soak(federation: LocalFederation, out: Path, seconds: float, rng: random.Random) -> dict[str, Any]:
     """Run for so long; what happened."""
     process, began = federation.run(out), time.monotonic()
     due = {
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/soak"))
     arguments = parser.parse_args()
     folder = arguments.out.with_name(arguments.out.name + ".flower")
-    with Federation(config_of(arguments.nodes), folder, insecure=False, port=None, say=print) as federation:
+    with LocalFederation(config_of(arguments.nodes), folder, insecure=False, port=None, say=print) as federation:
         print(json.dumps(soak(federation, arguments.out, 60.0 * arguments.minutes, random.Random(arguments.seed))))
 
 

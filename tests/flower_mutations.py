@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from fedloom.flower.letters import Letter
+from fedloom.flower.wire import Message
 
 WORDS = [
     b"",
@@ -23,7 +23,7 @@ WORDS = [
 VALUES = [None, True, -1, 2**63, 2**70, 1.5, float("nan"), "", "x" * 300, [], {}, [[]] * 9, {"a": {"b": {}}}]
 
 
-def mutated(letter: Letter, rng: random.Random) -> Letter:
+def mutated(letter: Message, rng: random.Random) -> Message:
     """One to three changes of a letter's facts or bytes."""
     facts, body = letter.facts, letter.body
     for _ in range(rng.randint(1, 3)):
@@ -36,7 +36,7 @@ def mutated(letter: Letter, rng: random.Random) -> Letter:
             body = _other_header(body, rng)
         else:
             body = _other_bytes(body, rng)
-    return Letter(facts, body)
+    return Message(facts, body)
 
 
 def _other_facts(facts: str, rng: random.Random) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 import pytest
 
 from fedloom.config.run_config import parse
-from fedloom.flower.letters import Letter, Order, read
-from fedloom.flower.links import Here
 from fedloom.flower.node import Node
+from fedloom.flower.transport import InProcessTransport
+from fedloom.flower.wire import Message, Request, read
 from fedloom.methods import METHODS
 from fedloom.runs.callbacks import Callback
 
@@ -67,7 +67,7 @@ class Notes(Callback):
         self._after(round_)
 
 
-class Faulty(Here):
+class Faulty(InProcessTransport):
     """A link on which some answers change or do not come: `fault(order, answer)` gives what comes, None for nothing."""
 
     local = False  # as over a network: anybody with a key may join
@@ -76,16 +76,16 @@ class Faulty(Here):
         super().__init__(nodes)
         self._fault = fault
         self.gone: set[int] = set()
-        self.orders: list[Order] = []
+        self.orders: list[Request] = []
 
     def nodes(self) -> set[int]:
         return super().nodes() - self.gone
 
-    def take(self, names: Collection[str]) -> list[tuple[str, Letter | str]]:
+    def take(self, names: Collection[str]) -> list[tuple[str, Message | str]]:
         for name in names:
             if name in self._waiting:
                 node, letter = self._waiting.pop(name)
-                order = read(letter, Order)
+                order = read(letter, Request)
                 self.orders.append(order)
                 answer = self._fault(order, self._nodes[node].answer(letter))
                 if answer is not None:

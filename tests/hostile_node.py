@@ -27,20 +27,20 @@ class Changed(importlib.abc.MetaPathFinder):
 def change(module):
     import math, torch
     from fedloom.core.records import from_bytes, to_bytes
-    from fedloom.flower.letters import Joined, Letter, Order, read
+    from fedloom.flower.wire import JoinReply, Message, Request, read
 
     kind, honest = os.environ["HOSTILE"], module.Node.answer
 
     def answer(self, letter):
-        order, said = read(letter, Order), honest(self, letter)
+        order, said = read(letter, Request), honest(self, letter)
         if kind == "thief" and order.do == "join":
-            return read(said, Joined).model_copy(update={"client": 0}).letter_with()
+            return read(said, JoinReply).model_copy(update={"client": 0}).to_message()
         if kind == "upload" and order.do == "train" and order.round == 1:
             record = from_bytes(said.body)
             record["model"] = {name: torch.full_like(value, math.nan) for name, value in record["model"].items()}
-            return Letter(said.facts, to_bytes(record))
+            return Message(said.facts, to_bytes(record))
         if kind == "upload" and order.do == "train" and order.round == 2:
-            return Letter(said.facts, os.urandom(100_000_000))
+            return Message(said.facts, os.urandom(100_000_000))
         return said
 
     module.Node.answer = answer

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from fedloom.config.run_config import parse
-from fedloom.flower.own_data import own_client
+from fedloom.flower.node_data import node_scenario
 from flower_world import DEALT, config_of, settings_of
 
 
-def of_nodes(config, **agreed):
-    """The same run, whose nodes have agreed on `agreed` and on nothing else."""
+def of_nodes(config, **node_source):
+    """The same run, whose nodes have agreed on `node_source` and on nothing else."""
     said = config.scenario
-    scenario = {"source": "nodes", "clients": said.clients, "val": said.val, **agreed}
+    scenario = {"source": "nodes", "clients": said.clients, "val": said.val, **node_source}
     return parse({**config.resolved(), "scenario": scenario})
 
 
@@ -103,7 +103,7 @@ def joined(config, folder: Path):
 
     from fedloom.data import Views
 
-    alone = [own_client(config, folder / f"node-{k:06d}.yaml", k) for k in range(config.scenario.clients)]
+    alone = [node_scenario(config, folder / f"node-{k:06d}.yaml", k) for k in range(config.scenario.clients)]
     sets = {}
     for name in ("train_set", "test_set"):
         parts = [getattr(one, name) for one in alone]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from command_line import call
-from fedloom.flower.logs import Said
-from fedloom.flower.status import Board, Seat
+from fedloom.flower.logs import LogRecord
+from fedloom.flower.status import NodeStatus, StatusWriter
 from flower_world import config_of
 
 CONFIG = """
@@ -23,13 +23,20 @@ rounds: 1
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> Board:
+def board(tmp_path: Path) -> StatusWriter:
     """Of a run that waits since an hour, and whose server was last heard of then."""
     then = datetime.now(UTC).timestamp() - 3600.0
-    made = Board(config_of(), tmp_path / "run", clock=lambda: then)
+    made = StatusWriter(config_of(), tmp_path / "run", clock=lambda: then)
     made.begin("ab12", 1)
-    made.seats([Seat(client=0, node="7", there=True, samples=30), Seat(client=1, node="8", there=False, samples=40)])
-    made.on_note(config_of(), Said("round 2: the upload of client 1 is refused: NaN", "refused", round=2, client=1))
+    made.seats(
+        [
+            NodeStatus(client=0, node="7", there=True, samples=30),
+            NodeStatus(client=1, node="8", there=False, samples=40),
+        ]
+    )
+    made.on_note(
+        config_of(), LogRecord("round 2: the upload of client 1 is refused: NaN", "refused", round=2, client=1)
+    )
     made.waits("uploads of round 2", [1], 600.0)
     return made
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.flower.bounds import Item, Ratios, items_of
+from fedloom.flower.bounds import NormBounds, UploadNorm, upload_norms
 from fedloom.methods.contract.spec import Sent
 from fedloom.nets.roles import Role
 
@@ -17,7 +17,7 @@ ROLES = {"w": Role.BODY, "head.w": Role.HEAD}
 
 
 def norms(upload, sent=None):
-    return {item.label: item.norm for item in items_of(upload, sent or {}, SENDS, ROLES)}
+    return {item.label: item.norm for item in upload_norms(upload, sent or {}, SENDS, ROLES)}
 
 
 def test_a_tree_is_measured_by_its_change_body_and_head_apart():
@@ -39,8 +39,8 @@ def test_held_rows_tensors_and_numbers_are_measured_one_by_one():
 
 def test_an_upload_is_refused_by_its_ratio_to_the_median():
     """Lengths 1, 2, 3, 4 and 16: the median is 3, five times that 15."""
-    items = {client: [Item("model", "model", norm)] for client, norm in enumerate([1.0, 2.0, 3.0, 4.0, 16.0])}
-    excesses = Ratios(5.0, {}).judge(items, dict.fromkeys(items, 10), SENDS)
+    items = {client: [UploadNorm("model", "model", norm)] for client, norm in enumerate([1.0, 2.0, 3.0, 4.0, 16.0])}
+    excesses = NormBounds(5.0, {}).judge(items, dict.fromkeys(items, 10), SENDS)
     assert list(excesses) == [4]
     assert str(excesses[4]) == (
         "model is 5.33 times as large as the median client's, and at most 5 times is allowed (flower.max_ratio)"
@@ -49,40 +49,40 @@ def test_an_upload_is_refused_by_its_ratio_to_the_median():
 
 @pytest.mark.parametrize(("samples", "refused"), [(10, True), (20, False)])
 def test_a_client_with_more_samples_may_be_larger_in_proportion(samples, refused):
-    items = {client: [Item("model", "model", norm)] for client, norm in enumerate([1.0, 2.0, 3.0, 4.0, 16.0])}
+    items = {client: [UploadNorm("model", "model", norm)] for client, norm in enumerate([1.0, 2.0, 3.0, 4.0, 16.0])}
     counts = dict.fromkeys(items, 10) | {4: samples}
-    assert bool(Ratios(5.0, {}).judge(items, counts, SENDS)) == refused
+    assert bool(NormBounds(5.0, {}).judge(items, counts, SENDS)) == refused
 
 
 def test_the_reference_is_the_largest_median_so_far():
-    ratios, samples = Ratios(5.0, {}), dict.fromkeys(range(4), 10)
-    assert not ratios.judge({k: [Item("model", "model", 10.0)] for k in range(4)}, samples, SENDS)
-    late = {k: [Item("model", "model", 0.1)] for k in range(3)} | {3: [Item("model", "model", 40.0)]}
+    ratios, samples = NormBounds(5.0, {}), dict.fromkeys(range(4), 10)
+    assert not ratios.judge({k: [UploadNorm("model", "model", 10.0)] for k in range(4)}, samples, SENDS)
+    late = {k: [UploadNorm("model", "model", 0.1)] for k in range(3)} | {3: [UploadNorm("model", "model", 40.0)]}
     assert not ratios.judge(late, samples, SENDS)  # 400 times the others, 4 times what was usual
     assert ratios.references == {"model": 10.0}
-    assert ratios.judge({0: [Item("model", "model", 51.0)]}, samples, SENDS)  # alone, against what was usual
+    assert ratios.judge({0: [UploadNorm("model", "model", 51.0)]}, samples, SENDS)  # alone, against what was usual
 
 
 def test_three_uploads_bound_nobody():
-    items = {client: [Item("model", "model", norm)] for client, norm in enumerate([1.0, 1.0, 1e9])}
-    assert not Ratios(5.0, {}).judge(items, dict.fromkeys(items, 10), SENDS)
+    items = {client: [UploadNorm("model", "model", norm)] for client, norm in enumerate([1.0, 1.0, 1e9])}
+    assert not NormBounds(5.0, {}).judge(items, dict.fromkeys(items, 10), SENDS)
 
 
 def test_a_method_may_say_that_honest_uploads_lie_further_apart():
-    items = {client: [Item("wide", "wide", norm)] for client, norm in enumerate([1.0, 1.0, 1.0, 1.0, 14.0])}
+    items = {client: [UploadNorm("wide", "wide", norm)] for client, norm in enumerate([1.0, 1.0, 1.0, 1.0, 14.0])}
     samples = dict.fromkeys(items, 10)
-    assert not Ratios(5.0, {}).judge(items, samples, SENDS)
-    assert Ratios(4.0, {}).judge(items, samples, SENDS)
+    assert not NormBounds(5.0, {}).judge(items, samples, SENDS)
+    assert NormBounds(4.0, {}).judge(items, samples, SENDS)
 
 
 def test_a_client_that_claims_all_rows_does_not_move_the_median():
     """Rows are compared with the median over clients of each client's own median, not over rows."""
-    honest = {k: [Item("prototypes/rows", f"row {k} of prototypes", 1.0)] for k in range(4)}
-    hostile = [Item("prototypes/rows", f"row {k} of prototypes", 100.0) for k in range(10)]
-    excesses = Ratios(5.0, {}).judge(honest | {4: hostile}, dict.fromkeys(range(5), 10), SENDS)
+    honest = {k: [UploadNorm("prototypes/rows", f"row {k} of prototypes", 1.0)] for k in range(4)}
+    hostile = [UploadNorm("prototypes/rows", f"row {k} of prototypes", 100.0) for k in range(10)]
+    excesses = NormBounds(5.0, {}).judge(honest | {4: hostile}, dict.fromkeys(range(5), 10), SENDS)
     assert list(excesses) == [4]
 
 
 def test_values_that_are_not_finite_are_too_large():
-    items = {k: [Item("model", "model", 1.0)] for k in range(4)} | {4: [Item("model", "model", math.inf)]}
-    assert list(Ratios(5.0, {}).judge(items, dict.fromkeys(items, 1), SENDS)) == [4]
+    items = {k: [UploadNorm("model", "model", 1.0)] for k in range(4)} | {4: [UploadNorm("model", "model", math.inf)]}
+    assert list(NormBounds(5.0, {}).judge(items, dict.fromkeys(items, 1), SENDS)) == [4]

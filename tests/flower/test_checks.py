@@ -7,13 +7,15 @@ import math
 import pytest
 
 from fedloom.flower.checks import check_scored, check_trained, shares_too_large
-from fedloom.flower.letters import LetterError, Note, Result, Scored, Trained, read
+from fedloom.flower.wire import EvalReply, MessageError, Note, PredictorResult, TrainReply, read
 
-TRAINED = Trained(
+TRAINED = TrainReply(
     run="ab", client=1, round=2, steps=10, samples=100, seconds=0.5, terms={"ce": 1.0, "near": 0.1},
     norms={"ce": 1.0, "near": 0.2}, notes=[], kept=False,
 )  # fmt: skip
-SCORED = Scored(run="ab", client=1, round=2, results={"personal": Result(correct=5, loss_sum=3.0, total=10)}, samples=0)
+SCORED = EvalReply(
+    run="ab", client=1, round=2, results={"personal": PredictorResult(correct=5, loss_sum=3.0, total=10)}, samples=0
+)
 
 
 def trained(**facts):
@@ -44,12 +46,12 @@ def test_an_honest_answer_passes():
     ],
 )
 def test_what_a_job_cannot_have_given_is_refused(facts, says):
-    with pytest.raises(LetterError, match=says):
+    with pytest.raises(MessageError, match=says):
         check(trained(**facts))
 
 
 def test_norms_that_nobody_asked_for_are_refused():
-    with pytest.raises(LetterError, match="nobody asked for"):
+    with pytest.raises(MessageError, match="nobody asked for"):
         check(TRAINED, measured=False)
 
 
@@ -62,25 +64,27 @@ def test_norms_that_nobody_asked_for_are_refused():
     ],
 )
 def test_results_that_were_not_asked_for_are_refused(results, says):
-    made = {name: Result(correct=correct, loss_sum=1.0, total=total) for name, (correct, total) in results.items()}
-    with pytest.raises(LetterError, match=says):
+    made = {
+        name: PredictorResult(correct=correct, loss_sum=1.0, total=total) for name, (correct, total) in results.items()
+    }
+    with pytest.raises(MessageError, match=says):
         check_scored(SCORED.model_copy(update={"results": made}), ["personal"], 10, 100)
 
 
 def test_more_correct_predictions_than_samples_cannot_be_read():
-    text = SCORED.letter_with().facts.replace('"correct":5', '"correct":11')
-    with pytest.raises(LetterError, match="11 of 10 samples cannot be correct"):
-        read(type(SCORED.letter_with())(text), Scored)
+    text = SCORED.to_message().facts.replace('"correct":5', '"correct":11')
+    with pytest.raises(MessageError, match="11 of 10 samples cannot be correct"):
+        read(type(SCORED.to_message())(text), EvalReply)
 
 
 def test_losses_that_are_not_finite_travel():
     """An honest node whose training diverges must be able to say so."""
     terms = {"ce": math.nan, "near": math.inf}
-    back = read(trained(terms=terms).letter_with(), Trained)
+    back = read(trained(terms=terms).to_message(), TrainReply)
     assert math.isnan(back.terms["ce"])
     assert back.terms["near"] == math.inf
-    result = Result(correct=0, loss_sum=math.nan, total=10)
-    back = read(SCORED.model_copy(update={"results": {"personal": result}}).letter_with(), Scored)
+    result = PredictorResult(correct=0, loss_sum=math.nan, total=10)
+    back = read(SCORED.model_copy(update={"results": {"personal": result}}).to_message(), EvalReply)
     assert math.isnan(back.results["personal"].loss_sum)
 
 

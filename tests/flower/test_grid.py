@@ -6,9 +6,9 @@ import json
 import pytest
 
 from fedloom.flower.export import PACKAGE, export
-from fedloom.flower.letters import Letter, LetterError
-from fedloom.flower.own_data import node_file, server_file
+from fedloom.flower.node_data import node_file, server_file
 from fedloom.flower.server import serve
+from fedloom.flower.wire import Message, MessageError
 from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import Notes, config_of, settings_of
@@ -37,11 +37,11 @@ def app_of(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS.names())
 def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of):
-    from fedloom.flower.grid import GridLink, local_grid
+    from fedloom.flower.grid import GridTransport, local_grid
 
     config = config_of(method, **settings_of(method))
     here = run(config)
-    there = serve(config, GridLink(local_grid(app_of(config), range(4)), pause=0.0))
+    there = serve(config, GridTransport(local_grid(app_of(config), range(4)), pause=0.0))
     assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
     assert here.numbers["accuracy"] == there.numbers["accuracy"]
 
@@ -51,7 +51,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
     from flwr.app import Context, RecordDict
 
     from fedloom.flower.apps import _node
-    from fedloom.flower.grid import GridLink, local_grid
+    from fedloom.flower.grid import GridTransport, local_grid
 
     wait = {"join_timeout": 0.1}
     config, own = digits_of_nodes("fedavg", tmp_path / "data", participation=1.0, flower=wait)
@@ -63,7 +63,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
         return app(message, Context(1, client + 1, told, RecordDict(), {}))
 
     def served(notes):
-        link = GridLink(local_grid(answer, range(4)), pause=0.0)
+        link = GridTransport(local_grid(answer, range(4)), pause=0.0)
         return serve(own, link, tests=server_file(tmp_path / "data"), callbacks=[notes])
 
     assert same_bits(run(config).memory.weights[3].server, served(Notes()).memory.weights[3].server)
@@ -79,7 +79,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
 def test_a_letter_comes_out_of_a_message_as_it_went_in():
     from fedloom.flower.grid import from_content, to_content
 
-    for letter in (Letter("{}"), Letter("facts", bytes(range(256)) * 100)):
+    for letter in (Message("{}"), Message("facts", bytes(range(256)) * 100)):
         assert from_content(to_content(letter)) == letter
 
 
@@ -88,7 +88,7 @@ def test_other_records_are_no_letter():
 
     from fedloom.flower.grid import from_content, to_content
 
-    whole = to_content(Letter("{}", b"1"))
+    whole = to_content(Message("{}", b"1"))
     numpy = Array(dtype="uint8", shape=(1,), stype="numpy.ndarray", data=b"1")
     for bad in (
         RecordDict(),
@@ -99,18 +99,18 @@ def test_other_records_are_no_letter():
         RecordDict({**whole, "record": ArrayRecord({"record": numpy})}),
         RecordDict({"facts": whole["record"], "record": whole["facts"]}),
     ):
-        with pytest.raises(LetterError):
+        with pytest.raises(MessageError):
             from_content(bad)
 
 
 def test_a_node_without_a_client_id_says_so(app_of):
     from flwr.app import Context, RecordDict
 
-    from fedloom.flower.grid import GridLink, local_grid
+    from fedloom.flower.grid import GridTransport, local_grid
 
     app = app_of(config_of())
     bare = Context(1, 1, {}, RecordDict(), {})
-    link = GridLink(local_grid(lambda message, context: app(message, bare), [0]), pause=0.0)
+    link = GridTransport(local_grid(lambda message, context: app(message, bare), [0]), pause=0.0)
     name = link.send(1, order_letter(), 1.0)
     ((_, answer),) = link.take([name])
     assert "this node has no partition-id" in answer.facts
@@ -144,6 +144,6 @@ def test_the_server_app_leaves_a_report_or_what_ended_it(app_of, tmp_path, monke
 
 
 def order_letter():
-    from fedloom.flower.letters import Order
+    from fedloom.flower.wire import Request
 
-    return Order(do="join", run="ab", fingerprint="f", version="v").letter_with()
+    return Request(do="join", run="ab", fingerprint="f", version="v").to_message()

@@ -7,7 +7,7 @@ import torch
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.tables import ClassTable
-from fedloom.flower.bounds import Item
+from fedloom.flower.bounds import UploadNorm
 from fedloom.flower.guard import FILE, References, StateGuard
 
 
@@ -47,7 +47,7 @@ def test_a_state_that_moves_far_further_than_before_is_refused():
 
 def test_the_largest_upload_is_measured_by_what_is_usual():
     guard = StateGuard(References(items={"model": 10.0, "rows": 0.1}))
-    assert guard.size([Item("model", "model", 20.0), Item("rows", "row 1", 0.5)]) == 5.0
+    assert guard.size([UploadNorm("model", "model", 20.0), UploadNorm("rows", "row 1", 0.5)]) == 5.0
     assert guard.size([]) == 0.0
 
 

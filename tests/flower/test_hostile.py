@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from fedloom.core.records import from_bytes, to_bytes
-from fedloom.flower.letters import Letter, Order, Trained, read
-from fedloom.flower.roster import FederationError
+from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
+from fedloom.flower.wire import Message, Request, TrainReply, read
 from fedloom.runs.run import run
 from fedloom.storage.rewind import rewind
 from flower_world import Faulty, Notes, config_of, nodes_of  # noqa: F401
@@ -65,10 +65,10 @@ def test_an_honest_federation_refuses_nobody_and_has_the_bits_of_the_simulation(
 def forging(change, client=3, rounds=range(1, 99)):
     """A fault: one client's uploads of some rounds changed by `change(record)`."""
 
-    def fault(order: Order, answer: Letter) -> Letter:
+    def fault(order: Request, answer: Message) -> Message:
         if (order.do, order.client) != ("train", client) or order.round not in rounds:
             return answer
-        return Letter(answer.facts, to_bytes(change(from_bytes(answer.body))))
+        return Message(answer.facts, to_bytes(change(from_bytes(answer.body))))
 
     return fault
 
@@ -115,8 +115,8 @@ def test_a_loss_that_is_not_finite_is_reported_as_in_the_simulation(nodes_of):  
     def diverged(order, answer):
         if (order.do, order.client, order.round) != ("train", 2, 2):
             return answer
-        trained = read(answer, Trained)
-        return trained.model_copy(update={"terms": dict.fromkeys(trained.terms, math.nan)}).letter_with(answer.body)
+        trained = read(answer, TrainReply)
+        return trained.model_copy(update={"terms": dict.fromkeys(trained.terms, math.nan)}).to_message(answer.body)
 
     result = serve(config_of(), Faulty(nodes_of(config_of()), diverged))
     assert any("diverged: in round 2 the losses of 1 of 4" in text for text in result.numbers["degenerate"])
@@ -129,9 +129,9 @@ def test_a_count_that_the_server_knows_is_checked_and_not_capped(nodes_of, claim
         return hostile.claims(answer, "join", claimed) if is_hostile else answer
 
     def read_client(answer):
-        from fedloom.flower.letters import Joined
+        from fedloom.flower.wire import JoinReply
 
-        return read(answer, Joined).client
+        return read(answer, JoinReply).client
 
     notes = Notes()
     quick = config_of(flower={"join_timeout": 0.2})

@@ -9,10 +9,10 @@ from command_line import call
 from fedloom.core.errors import ClientError
 from fedloom.core.records import to_bytes
 from fedloom.flower.in_process import run_in_process
-from fedloom.flower.letters import MOST_FACTS, Failed, Joined, Letter, Trained, read
-from fedloom.flower.roster import FederationError, Roster, RunName
+from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity
 from fedloom.flower.server import serve
-from fedloom.flower.status import Board, read_status
+from fedloom.flower.status import StatusWriter, read_status
+from fedloom.flower.wire import MAX_FACTS, ErrorReply, JoinReply, Message, TrainReply, read
 from fedloom.report import write_report
 from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
@@ -27,7 +27,7 @@ def forged(do, client, change, rounds=(1, 2, 3)):
     def fault(order, answer):
         if order.do != do or (do != "join" and order.round not in rounds):
             return answer
-        asked = read(answer, Joined).client if do == "join" else order.client
+        asked = read(answer, JoinReply).client if do == "join" else order.client
         return change(order, answer) if asked == client else answer
 
     return fault
@@ -35,7 +35,7 @@ def forged(do, client, change, rounds=(1, 2, 3)):
 
 def facts(**changes):
     """Facts of an answer, changed, whatever the types allow."""
-    return lambda order, answer: Letter(json.dumps(json.loads(answer.facts) | changes), answer.body)
+    return lambda order, answer: Message(json.dumps(json.loads(answer.facts) | changes), answer.body)
 
 
 JOINS = {
@@ -46,13 +46,13 @@ JOINS = {
     "no token": (facts(token=""), "a token is 16 hexadecimal digits"),
     "a token of control characters": (facts(token=CLEAR), r"with the token '\x1b[2J"),
     "an upload in place of it": (facts(kind="trained"), "no letter of version 1"),
-    "an empty message": (lambda order, answer: Letter(""), "no letter of version 1"),
-    "an empty object": (lambda order, answer: Letter("{}"), "no letter of version 1"),
-    "facts without end": (lambda order, answer: Letter(" " * (MOST_FACTS + 1)), "characters; 1048576 at most"),
+    "an empty message": (lambda order, answer: Message(""), "no letter of version 1"),
+    "an empty object": (lambda order, answer: Message("{}"), "no letter of version 1"),
+    "facts without end": (lambda order, answer: Message(" " * (MAX_FACTS + 1)), "characters; 1048576 at most"),
     "a key of control characters": (facts(**{CLEAR: 1}), r"\x1b[2J"),
     "a word of Flower": (lambda order, answer: CLEAR, r"left out: \x1b[2J"),
     "an exception": (
-        lambda order, answer: Failed(run=order.run, client=1, error=CLEAR, raised="T" * 60_000).letter_with(),
+        lambda order, answer: ErrorReply(run=order.run, client=1, error=CLEAR, raised="T" * 60_000).to_message(),
         r"left out: client 1: \x1b[2J",
     ),
     "nothing": (lambda order, answer: None, "it did not answer within 0.2 s when it was asked to join"),
@@ -61,7 +61,7 @@ JOINS = {
 
 @pytest.mark.parametrize("case", JOINS)
 def test_a_node_that_joins_with_nonsense_is_named_and_the_run_goes_on(case, nodes_of, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedloom.flower.roster._JOIN", 0.2)
+    monkeypatch.setattr("fedloom.flower.node_registry._JOIN", 0.2)
     change, reason = JOINS[case]
     config = config_of(rounds=1, evaluation={"every": 1}, flower={"join_timeout": 0.6})
     notes, link = Notes(), Faulty(nodes_of(config), forged("join", 1, change))
@@ -82,12 +82,12 @@ UPLOADS = {
     "of another run": (facts(run="dead"), "in run dead"),
     "of another client": (facts(client=2), "it is of round 2 of client 2"),
     "of another kind": (facts(kind="scored"), "no letter of version 1"),
-    "an empty message": (lambda order, answer: Letter(""), "no letter of version 1"),
-    "an empty body": (lambda order, answer: Letter(answer.facts), "header"),
-    "another record": (lambda order, answer: Letter(answer.facts, to_bytes({"x": 1})), "it lacks"),
-    "its own order": (lambda order, answer: order.letter_with(), "no letter of version 1"),
+    "an empty message": (lambda order, answer: Message(""), "no letter of version 1"),
+    "an empty body": (lambda order, answer: Message(answer.facts), "header"),
+    "another record": (lambda order, answer: Message(answer.facts, to_bytes({"x": 1})), "it lacks"),
+    "its own order": (lambda order, answer: order.to_message(), "no letter of version 1"),
     "an excuse with control characters": (
-        lambda order, answer: Failed(run=order.run, client=1, round=2, error=CLEAR).letter_with(),
+        lambda order, answer: ErrorReply(run=order.run, client=1, round=2, error=CLEAR).to_message(),
         r"\x1b[2J",
     ),
 }
@@ -114,7 +114,7 @@ def test_an_answer_that_comes_twice_counts_once(nodes_of):
 
     def twice(names):
         answers = take(names)
-        return answers * 2 + [("nobody's", Letter("{}"))] if answers else []
+        return answers * 2 + [("nobody's", Message("{}"))] if answers else []
 
     link.take = twice
     result = serve(config, link)
@@ -138,7 +138,7 @@ def test_a_traceback_of_a_node_is_bounded_and_cannot_act(nodes_of, capsys):
     told = f"Traceback{CLEAR}" + "x" * 60_000
 
     def fails(order, answer):
-        return Failed(run=order.run, client=1, round=order.round, error=CLEAR, raised=told).letter_with()
+        return ErrorReply(run=order.run, client=1, round=order.round, error=CLEAR, raised=told).to_message()
 
     link, notes = Faulty(nodes_of(config), forged("train", 1, fails)), Notes()
     with pytest.raises(ClientError):
@@ -149,7 +149,7 @@ def test_a_traceback_of_a_node_is_bounded_and_cannot_act(nodes_of, capsys):
 def test_a_traceback_without_end_is_no_letter(nodes_of):
     def fails(order, answer):
         facts = {"kind": "failed", "run": order.run, "client": 1, "round": order.round, "error": "e" * 10**6}
-        return Letter(json.dumps(facts | {"raised": "x" * 10**6}))
+        return Message(json.dumps(facts | {"raised": "x" * 10**6}))
 
     config, notes = config_of(), Notes()
     serve(config, Faulty(nodes_of(config), forged("train", 1, fails)), callbacks=[notes])
@@ -192,10 +192,10 @@ class Crowd:
 def test_thousands_of_strangers_are_asked_in_parts_and_seldom_again(nodes_of, tmp_path, monkeypatch):
     config, notes = config_of(), []
     link = Crowd(nodes_of(config), 5000)
-    board = Board(config, tmp_path)
+    board = StatusWriter(config, tmp_path)
     board.begin("ab", 0)
     classes = [str(digit) for digit in range(10)]
-    roster = Roster(link, RunName("ab", config.fingerprint()), 4, classes, board, notes.append)
+    roster = NodeRegistry(link, RunIdentity("ab", config.fingerprint()), 4, classes, board, notes.append)
     began, looks = time.monotonic(), 0
     while len(link.asked) < 5004:
         roster.look()
@@ -213,9 +213,9 @@ def test_thousands_of_strangers_are_asked_in_parts_and_seldom_again(nodes_of, tm
 
 def test_a_node_that_is_left_out_is_asked_again_after_growing_pauses(nodes_of, tmp_path, monkeypatch):
     config, clock = config_of(), [0.0]
-    monkeypatch.setattr("fedloom.flower.roster.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedloom.flower.node_registry.time.monotonic", lambda: clock[0])
     link = Crowd({}, 1)
-    roster = Roster(link, RunName("ab", "f"), 4, ["a"], Board(config, None), lambda text: None)
+    roster = NodeRegistry(link, RunIdentity("ab", "f"), 4, ["a"], StatusWriter(config, None), lambda text: None)
     times = []
     for second in range(3600):
         clock[0] = float(second)
@@ -249,7 +249,7 @@ def test_no_page_terminal_or_status_obeys_a_nodes_text(nodes_of, tmp_path, capsy
         if order.do == "train" and order.client == 1:
             return facts(notes=[note])(order, answer)
         if order.do == "train" and order.client == 2:
-            return Failed(run=order.run, client=2, round=order.round, error=CLEAR).letter_with()
+            return ErrorReply(run=order.run, client=2, round=order.round, error=CLEAR).to_message()
         return answer
 
     result = serve(config, Faulty(nodes_of(config), fault), out=out)
@@ -278,4 +278,4 @@ def test_the_readers_of_uploads_still_read_honest_ones(nodes_of):
     serve(config, Faulty(nodes_of(config), lambda order, answer: seen.append(answer) or answer))
     kinds = {json.loads(answer.facts)["kind"] for answer in seen}
     assert kinds >= {"joined", "trained"}
-    assert all(isinstance(read(answer, Trained), Trained) for answer in seen if '"trained"' in answer.facts)
+    assert all(isinstance(read(answer, TrainReply), TrainReply) for answer in seen if '"trained"' in answer.facts)

@@ -11,9 +11,9 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.evaluation import metrics
 from fedloom.flower.in_process import run_in_process
-from fedloom.flower.letters import Failed, Letter, Result, Trained, read
-from fedloom.flower.roster import FederationError
+from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
+from fedloom.flower.wire import ErrorReply, Message, PredictorResult, TrainReply, read
 from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of, settings_of
@@ -54,7 +54,7 @@ def test_the_success_of_an_attack_is_that_of_the_simulation():
 
 
 def test_a_result_has_all_that_a_test_gives():
-    assert [*Result.model_fields] == [field.name for field in dataclasses.fields(metrics.Tested)]
+    assert [*PredictorResult.model_fields] == [field.name for field in dataclasses.fields(metrics.Tested)]
 
 
 def test_personal_models_stay_on_their_nodes():
@@ -176,7 +176,9 @@ def test_as_many_clients_may_fail_as_max_failures_says(nodes_of, keys, ends):
     def fails(order, answer):
         if (order.do, order.client) != ("train", 3):
             return answer
-        return Failed(run=order.run, client=3, round=order.round, error="no memory", raised="Traceback").letter_with()
+        return ErrorReply(
+            run=order.run, client=3, round=order.round, error="no memory", raised="Traceback"
+        ).to_message()
 
     link = Faulty(nodes_of(config), fails)
     if ends:
@@ -230,7 +232,7 @@ def test_a_node_with_another_config_is_left_out_and_told_why(nodes_of):
 def test_a_node_with_another_version_is_left_out(nodes_of, monkeypatch):
     config = config_of(flower={"join_timeout": 0.1})
     nodes = nodes_of(config)
-    monkeypatch.setattr("fedloom.flower.roster.__version__", "0.0.1")
+    monkeypatch.setattr("fedloom.flower.node_registry.__version__", "0.0.1")
     with pytest.raises(FederationError, match="0 of 4 clients are there"):
         serve(config, Faulty(nodes, lambda order, answer: answer))
 
@@ -248,7 +250,7 @@ def test_a_node_of_other_classes_is_left_out(nodes_of):
     config = config_of(flower={"join_timeout": 0.1})
 
     def other(order, answer):
-        return Letter(answer.facts.replace('"9"', '"nine"')) if order.do == "join" else answer
+        return Message(answer.facts.replace('"9"', '"nine"')) if order.do == "join" else answer
 
     with pytest.raises(FederationError, match="0 of 4 clients"):
         serve(config, Faulty(nodes_of(config), other))
@@ -258,7 +260,7 @@ def test_a_node_of_other_classes_is_left_out(nodes_of):
 def changed(answer, change):
     """An answer whose record is changed."""
     record = from_bytes(answer.body)
-    return Letter(answer.facts, to_bytes(change(record)))
+    return Message(answer.facts, to_bytes(change(record)))
 
 
 def with_nan(record):
@@ -271,8 +273,8 @@ def huge(record):
 
 
 def old(answer):
-    told = read(answer, Trained)
-    return told.model_copy(update={"round": told.round - 1}).letter_with(answer.body)
+    told = read(answer, TrainReply)
+    return told.model_copy(update={"round": told.round - 1}).to_message(answer.body)
 
 
 BAD = {
@@ -280,11 +282,11 @@ BAD = {
     "huge": ("bytes; [0-9,]+ at most", lambda answer: changed(answer, huge)),
     "other run": (
         "in run dead",
-        lambda answer: read(answer, Trained).model_copy(update={"run": "dead"}).letter_with(answer.body),
+        lambda answer: read(answer, TrainReply).model_copy(update={"run": "dead"}).to_message(answer.body),
     ),
     "old round": ("it is of round 1 of client 1", old),
-    "no record": ("header", lambda answer: Letter(answer.facts, b"hello")),
-    "no letter": ("no letter of version 1", lambda answer: Letter("{}", answer.body)),
+    "no record": ("header", lambda answer: Message(answer.facts, b"hello")),
+    "no letter": ("no letter of version 1", lambda answer: Message("{}", answer.body)),
     "a word": ("the node is gone", lambda answer: "the node is gone"),
 }
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from fedloom.flower import logs
-from fedloom.flower.letters import Letter
 from fedloom.flower.server import serve
+from fedloom.flower.wire import Message
 from flower_world import Faulty, config_of
 
 
@@ -28,7 +28,7 @@ def lines(monkeypatch):
 
 def test_a_run_is_told_line_by_line(nodes_of, lines, tmp_path):
     def lies(order, answer):
-        return Letter(answer.facts, b"") if (order.do, order.client) == ("train", 2) else answer
+        return Message(answer.facts, b"") if (order.do, order.client) == ("train", 2) else answer
 
     config = config_of(rounds=2)
     result = serve(config, Faulty(nodes_of(config), lies), out=tmp_path / "run")

@@ -6,13 +6,13 @@ import torch
 
 from fedloom.core.errors import RunFolderError
 from fedloom.data import Dataset
-from fedloom.flower.moments import Moments, Scale, Told, keep_scale, moments_of, outliers, pooled, read_scale
+from fedloom.flower.moments import ClientMoments, Moments, Scale, keep_scale, moments_of, outliers, pooled, read_scale
 
 
 def told_of(values):
     """What the node tells that has these rows [n, d]."""
     data = Dataset(torch.tensor(values, dtype=torch.float32), torch.zeros(len(values), dtype=torch.int64), ("a",))
-    return Told(len(values), moments_of(data, np.arange(len(values)), range(data.x.shape[1])))
+    return ClientMoments(len(values), moments_of(data, np.arange(len(values)), range(data.x.shape[1])))
 
 
 def test_pooled_is_what_one_machine_finds_in_all_rows():
@@ -53,7 +53,7 @@ def test_a_scale_is_read_as_it_was_kept(tmp_path):
 
 
 def moments_with(mean, deviation, samples=100):
-    return Told(samples, Moments(mean=(mean,), squares=(deviation**2 * samples,)))
+    return ClientMoments(samples, Moments(mean=(mean,), squares=(deviation**2 * samples,)))
 
 
 def test_moments_far_from_those_of_others_are_left_out():

@@ -2,9 +2,9 @@
 
 import time
 
-from fedloom.flower.letters import Letter
 from fedloom.flower.pauses import Pauses
 from fedloom.flower.server import serve
+from fedloom.flower.wire import Message
 from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 from support import same_bits
@@ -98,7 +98,7 @@ def test_an_order_that_is_lost_and_then_not_answered_is_late_and_not_gone(nodes_
 
 def test_a_client_that_answers_nonsense_is_no_sleeper(nodes_of):
     config = config_of()
-    link = Faulty(nodes_of(config), lambda order, a: Letter("{}") if (order.do, order.client) == ("train", 2) else a)
+    link = Faulty(nodes_of(config), lambda order, a: Message("{}") if (order.do, order.client) == ("train", 2) else a)
     serve(config, link)
     assert asked_of(link, 2) == [1, 2, 3]
 

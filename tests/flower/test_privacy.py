@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from fedloom.config.run_config import parse
-from fedloom.flower.letters import Joined, Scored, Trained
-from fedloom.flower.own_data import agreed
-from fedloom.flower.privacy import BODY, INDIRECTLY, TOLD, privacy_of, table, told_table
+from fedloom.flower.node_data import node_source
+from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of, reported_facts_table, table
+from fedloom.flower.wire import EvalReply, JoinReply, TrainReply
 from fedloom.methods import METHODS
 from fedloom.runs.run import _Run
 from flower_world import DEALT, config_of
@@ -23,8 +23,8 @@ def test_the_page_shows_the_table():
 
 
 def test_the_page_shows_what_letters_tell():
-    assert told_table() in PAGE.read_text(encoding="utf-8")
-    for facts, letter in zip(TOLD.values(), (Joined, Trained, Scored), strict=True):
+    assert reported_facts_table() in PAGE.read_text(encoding="utf-8")
+    for facts, letter in zip(REPORTED_FACTS.values(), (JoinReply, TrainReply, EvalReply), strict=True):
         assert facts.keys() == letter.model_fields.keys() - {"letter", "run", "kind", "client", "round"}
 
 
@@ -32,7 +32,7 @@ def test_the_pages_federation_of_three_machines_is_one():
     """The config of the page, and the file of its first node."""
     config, node = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[:2]
     parsed = parse(yaml.safe_load(config))
-    assert agreed(parsed).numeric_features == (0, 1)
+    assert node_source(parsed).numeric_features == (0, 1)
     assert {"source", "path", "label"} == yaml.safe_load(node).keys()
 
 

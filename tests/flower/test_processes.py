@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower.processes import Processes, family, free_ports, require_free, without_proxy
+from fedloom.flower.processes import ChildProcesses, family, free_ports, require_free, without_proxy
 
 PARENT = """
 import subprocess, sys
@@ -18,7 +18,7 @@ subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"], start_new_
 
 
 def test_children_in_sessions_of_their_own_end_too(tmp_path):
-    processes = Processes(tmp_path, {})
+    processes = ChildProcesses(tmp_path, {})
     parent = processes.start("parent", [sys.executable, "-c", PARENT])
     ends = time.monotonic() + 20
     while len(family(parent.pid)) < 2 and time.monotonic() < ends:
@@ -39,7 +39,7 @@ def _runs(pid):
 
 
 def test_last_words_are_one_line(tmp_path):
-    processes = Processes(tmp_path, {"WORD": "spoken"})
+    processes = ChildProcesses(tmp_path, {"WORD": "spoken"})
     processes.start("one", [sys.executable, "-c", "import os; print(1); print(os.environ['WORD'])"]).wait()
     assert processes.tail("one") == "1 | spoken"
     assert processes.tail("nobody") == ""
@@ -78,7 +78,7 @@ def test_the_loopback_is_asked_without_a_proxy(proxy, bypass):
 
 def test_started_processes_ask_the_loopback_without_a_proxy(tmp_path, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    processes = Processes(tmp_path / "logs", {})
+    processes = ChildProcesses(tmp_path / "logs", {})
     words = "import urllib.request; print(bool(urllib.request.proxy_bypass('127.0.0.1:8000')))"
     processes.start("one", [sys.executable, "-c", words]).wait()
     assert processes.tail("one") == "True"
@@ -86,7 +86,7 @@ def test_started_processes_ask_the_loopback_without_a_proxy(tmp_path, monkeypatc
 
 
 def test_nobody_else_reads_what_started_processes_write(tmp_path):
-    processes = Processes(tmp_path / "logs", {})
+    processes = ChildProcesses(tmp_path / "logs", {})
     file = tmp_path / "state"
     processes.start("one", [sys.executable, "-c", f"open({str(file)!r}, 'w').write('x')"]).wait()
     processes.close()
@@ -99,7 +99,7 @@ def test_nobody_else_reads_what_started_processes_write(tmp_path):
 
 def test_a_log_that_is_a_link_is_not_written(tmp_path):
     (tmp_path / "victim").write_text("mine")
-    processes = Processes(tmp_path / "logs", {})
+    processes = ChildProcesses(tmp_path / "logs", {})
     processes.log("one").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic"):
         processes.start("one", [sys.executable, "-c", "print(1)"])
@@ -108,7 +108,7 @@ def test_a_log_that_is_a_link_is_not_written(tmp_path):
 
 
 def test_last_words_cannot_act_on_a_terminal(tmp_path):
-    processes = Processes(tmp_path / "logs", {})
+    processes = ChildProcesses(tmp_path / "logs", {})
     processes.start("one", [sys.executable, "-c", "print('\\x1b[2J')"]).wait()
     assert processes.tail("one") == r"\x1b[2J"
     processes.close()

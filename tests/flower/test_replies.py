@@ -6,11 +6,11 @@ import tracemalloc
 
 import pytest
 
-from fedloom.flower.letters import MOST_FACTS, Failed, Letter, read
+from fedloom.flower.wire import MAX_FACTS, ErrorReply, Message, read
 
 flwr = pytest.importorskip("flwr", reason="needs the extra flower")
 pytestmark = pytest.mark.filterwarnings("default")
-LIMIT = 8 * MOST_FACTS
+LIMIT = 8 * MAX_FACTS
 
 
 class Superlink:
@@ -51,12 +51,12 @@ class Superlink:
 
     def add(self, name, content, change=lambda objects: objects, reason=""):
         """A node's reply with a content (a `RecordDict`); `change` what the node uploads."""
-        from flwr.app import Message
+        from flwr.app import Message as FlowerMessage
         from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
         from flwr.supercore.task_identity import TaskIdentity
 
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-        message = Message(content, 2, "train")
+        message = FlowerMessage(content, 2, "train")
         message.metadata.__dict__["_message_id"] = ""
         tree = get_object_tree(message)
         objects = {key: item.deflate() for key, item in get_all_nested_objects(message).items()}
@@ -74,14 +74,14 @@ def link(superlink):
     import httpx
     from flwr.superlink.grid import HttpGrid
 
-    from fedloom.flower.grid import GridLink
+    from fedloom.flower.grid import GridTransport
 
     grid = HttpGrid("127.0.0.1:1", insecure=True, token="t")
     grid._connect()
     grid._client._client = httpx.Client(transport=httpx.MockTransport(superlink))
     grid._run = type("Run", (), {"run_id": 1})()
     type(grid).run = property(lambda self: self._run)
-    return GridLink(grid)
+    return GridTransport(grid)
 
 
 def content_of(letter):
@@ -95,11 +95,11 @@ def taken(link, *names):
 
 
 def error_of(letter):
-    return read(letter, Failed).error
+    return read(letter, ErrorReply).error
 
 
 def test_an_honest_reply_is_read_as_it_is(link, superlink):
-    letter = Letter('{"a": 1}', os.urandom(7_000_000))
+    letter = Message('{"a": 1}', os.urandom(7_000_000))
     name = superlink.add("order", content_of(letter))
     assert taken(link, "other", "order") == {"order": letter}
     assert superlink.confirmed == [name]
@@ -108,20 +108,20 @@ def test_an_honest_reply_is_read_as_it_is(link, superlink):
 def test_a_reply_of_many_equal_chunks_is_read_as_it_is(link, superlink):
     """Weights that are all zero: one chunk on the wire, named often."""
     link.limit = 40_000_000
-    letter = Letter("{}", bytes(30_000_000))
+    letter = Message("{}", bytes(30_000_000))
     superlink.add("order", content_of(letter))
     assert taken(link, "order") == {"order": letter}
 
 
 def test_a_reply_that_is_too_long_is_not_read_and_is_deleted(link, superlink):
-    name = superlink.add("order", content_of(Letter("{}", os.urandom(100_000_000))))
-    superlink.add("good", content_of(Letter("{}")))
+    name = superlink.add("order", content_of(Message("{}", os.urandom(100_000_000))))
+    superlink.add("good", content_of(Message("{}")))
     tracemalloc.start()
     answers = taken(link, "order", "good")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert error_of(answers["order"]).endswith(f"more than {LIMIT:,} bytes, or in too many parts; it was not read")
-    assert answers["good"] == Letter("{}")
+    assert answers["good"] == Message("{}")
     assert name in superlink.confirmed
     assert peak < 60_000_000  # two objects at a time, in this test's SuperLink and in the grid
 
@@ -139,23 +139,23 @@ def test_one_chunk_that_is_named_a_million_times_is_not_joined(link, superlink):
                 objects[key] = head + b"\0" + body
         return objects
 
-    name = superlink.add("order", content_of(Letter("{}", os.urandom(5_000_000))), bomb)
+    name = superlink.add("order", content_of(Message("{}", os.urandom(5_000_000))), bomb)
     error = error_of(taken(link, "order")["order"])
     assert error.endswith(f"its arrays have 5,000,000,000,000 bytes; {LIMIT:,} at most")
     assert name in superlink.confirmed
 
 
 def test_a_short_body_with_endless_facts_is_not_read(link, superlink):
-    superlink.add("order", content_of(Letter("x" * (LIMIT + 1))))
+    superlink.add("order", content_of(Message("x" * (LIMIT + 1))))
     assert "it was not read" in error_of(taken(link, "order")["order"])
 
 
 def test_an_endless_excuse_is_not_read(link, superlink):
-    superlink.add("order", content_of(Letter("{}")), reason="x" * (LIMIT + 1))
-    superlink.add("good", content_of(Letter("{}")))
+    superlink.add("order", content_of(Message("{}")), reason="x" * (LIMIT + 1))
+    superlink.add("good", content_of(Message("{}")))
     answers = taken(link, "order", "good")
     assert "it was not read" in error_of(answers["order"])
-    assert answers["good"] == Letter("{}")
+    assert answers["good"] == Message("{}")
 
 
 BROKEN = {
@@ -178,11 +178,11 @@ BROKEN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_reply_spoils_no_other(case, link, superlink, monkeypatch):
     monkeypatch.setattr("flwr.supercore.inflatable.inflatable_utils.PULL_MAX_TIME", 0.1)
-    superlink.add("first", content_of(Letter("{}")))
-    superlink.add("order", content_of(Letter("{}", b"xyz")), BROKEN[case])
-    superlink.add("last", content_of(Letter("{}")))
+    superlink.add("first", content_of(Message("{}")))
+    superlink.add("order", content_of(Message("{}", b"xyz")), BROKEN[case])
+    superlink.add("last", content_of(Message("{}")))
     answers = taken(link, "first", "order", "last")
-    assert answers["first"] == answers["last"] == Letter("{}")
+    assert answers["first"] == answers["last"] == Message("{}")
     answer = answers["order"]
     assert answer.startswith("Flower: ") if isinstance(answer, str) else "cannot be used" in error_of(answer)
     assert (answer if isinstance(answer, str) else error_of(answer)).isprintable()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedloom.flower.replies import Bound, TooLarge
+from fedloom.flower.reply_bound import ReplyBound, ReplyTooLarge
 
 PULL = "http://127.0.0.1/v1/runtime/pull-object"
 
@@ -25,7 +25,7 @@ def response(length, url=PULL):
 @pytest.fixture
 def check():
     grid = SimpleNamespace(_runtime_client=Client())
-    bound = Bound(grid)
+    bound = ReplyBound(grid)
     (hook,) = grid._runtime_client._client.event_hooks["response"]
     assert grid._runtime_client._interceptors == ("first", bound)
     bound.begin(1000)
@@ -45,7 +45,7 @@ def test_what_is_longer_is_not(check, lengths):
     _, hook = check
     for length in lengths[:-1]:
         hook(response(length))
-    with pytest.raises(TooLarge, match="more than 1,000 bytes, or in too many parts; it was not read"):
+    with pytest.raises(ReplyTooLarge, match="more than 1,000 bytes, or in too many parts; it was not read"):
         hook(response(lengths[-1]))
 
 
@@ -53,7 +53,7 @@ def test_a_reply_in_endless_small_parts_is_not_read(check):
     _, hook = check
     for _ in range(64):
         hook(response(0))
-    with pytest.raises(TooLarge):
+    with pytest.raises(ReplyTooLarge):
         hook(response(0))
 
 
@@ -64,4 +64,4 @@ def test_other_responses_do_not_count(check):
 
 
 def test_a_grid_without_a_connection_has_no_bound():
-    Bound(SimpleNamespace()).begin(10)
+    ReplyBound(SimpleNamespace()).begin(10)

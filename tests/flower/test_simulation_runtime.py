@@ -8,7 +8,7 @@ import pytest
 
 from fedloom.core.files import write_atomic
 from fedloom.flower.export import export
-from fedloom.flower.processes import Processes, executable, free_ports
+from fedloom.flower.processes import ChildProcesses, executable, free_ports
 from fedloom.flower.up import _listens
 from fedloom.runs.run import run
 from flower_world import DEALT, config_of
@@ -30,7 +30,7 @@ def test_ten_clients_on_ray_have_the_bits_of_the_serial_engine(tmp_path):
     export(config, tmp_path / "app")
     told = {"FLWR_HOME": str(tmp_path / "home"), "FEDLOOM_STATE": str(tmp_path / "states")}
     path = os.pathsep.join([str(Path(executable("flwr")).parent), os.environ["PATH"]])
-    processes = Processes(tmp_path / "logs", {**told, "PATH": path})
+    processes = ChildProcesses(tmp_path / "logs", {**told, "PATH": path})
     try:
         link = [executable("flower-superlink"), "--simulation", "--insecure"]
         link += ["--host", "127.0.0.1", "--port", str(port)]

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from fedloom.core.errors import RunFolderError
-from fedloom.flower.letters import Letter
-from fedloom.flower.logs import Said
-from fedloom.flower.roster import FederationError
+from fedloom.flower.logs import LogRecord
+from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.status import FILE, Board, Seat, read_status
+from fedloom.flower.status import FILE, NodeStatus, StatusWriter, read_status
+from fedloom.flower.wire import Message
 from flower_world import Faulty, Notes, config_of
 
 
@@ -46,7 +46,7 @@ def test_for_whom_the_server_waits_and_since_when(nodes_of, tmp_path):
 
 def test_refused_uploads_and_the_last_error_are_named(nodes_of, tmp_path):
     def lies(order, answer):
-        return Letter(answer.facts, b"nonsense") if (order.do, order.client) == ("train", 2) else answer
+        return Message(answer.facts, b"nonsense") if (order.do, order.client) == ("train", 2) else answer
 
     config = config_of()
     serve(config, Faulty(nodes_of(config), lies), out=tmp_path / "run")
@@ -96,7 +96,7 @@ def test_who_cannot_begin_leaves_the_status_of_the_other(nodes_of, tmp_path):
 
 def test_a_server_that_waits_gives_signs_of_life_but_not_at_every_look(tmp_path):
     times = iter(range(1000))
-    board = Board(config_of(), tmp_path, clock=lambda: float(next(times)))
+    board = StatusWriter(config_of(), tmp_path, clock=lambda: float(next(times)))
     board.begin("ab", 0)
     began, written = read_status(tmp_path).written, set()
     for _ in range(20):
@@ -107,13 +107,13 @@ def test_a_server_that_waits_gives_signs_of_life_but_not_at_every_look(tmp_path)
 
 
 def test_words_on_waiting_are_no_error(tmp_path):
-    board = Board(config_of(), tmp_path)
+    board = StatusWriter(config_of(), tmp_path)
     board.begin("ab", 0)
-    board.seats([Seat(client=0, node="7", there=True, samples=3)])
-    board.on_note(config_of(), Said("waiting for clients 1", "waiting", round=1))
+    board.seats([NodeStatus(client=0, node="7", there=True, samples=3)])
+    board.on_note(config_of(), LogRecord("waiting for clients 1", "waiting", round=1))
     board.on_note(config_of(), "the method does nothing")
     assert read_status(tmp_path).last_error is None
-    board.on_note(config_of(), Said("round 1: no memory", "failed", round=1, client=0))
+    board.on_note(config_of(), LogRecord("round 1: no memory", "failed", round=1, client=0))
     now = read_status(tmp_path)
     assert (now.failures, now.last_error.client) == (1, 0)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import DataError
-from fedloom.flower.store import Store, state_dir
+from fedloom.flower.store import StateStore, state_dir
 from support import same_bits
 
 
@@ -19,26 +19,27 @@ def record(value):
 
 
 def test_a_state_comes_back_as_it_was(tmp_path):
-    Store(tmp_path, "ab", 3).save(5, record(5))
-    assert same_bits(Store(tmp_path, "ab", 3).load(5), record(5))
+    StateStore(tmp_path, "ab", 3).save(5, record(5))
+    assert same_bits(StateStore(tmp_path, "ab", 3).load(5), record(5))
 
 
 def test_states_of_other_rounds_clients_and_runs_are_others(tmp_path):
-    Store(tmp_path, "ab", 3).save(5, record(5))
+    StateStore(tmp_path, "ab", 3).save(5, record(5))
     assert [
-        Store(tmp_path, run, client).load(round_) for run, client, round_ in (("ab", 3, 4), ("ab", 2, 5), ("cd", 3, 5))
+        StateStore(tmp_path, run, client).load(round_)
+        for run, client, round_ in (("ab", 3, 4), ("ab", 2, 5), ("cd", 3, 5))
     ] == [None] * 3
 
 
 def test_the_newest_states_stay_and_the_one_that_the_server_counts_on(tmp_path):
-    store = Store(tmp_path, "ab", 0)
+    store = StateStore(tmp_path, "ab", 0)
     for round_ in range(1, 8):
         store.save(round_, record(round_), spare=2)
     assert [round_ for round_ in range(1, 8) if store.load(round_)] == [2, 4, 5, 6, 7]  # 4: see `spaced`
 
 
 def test_a_damaged_state_is_as_one_that_is_lost(tmp_path):
-    store = Store(tmp_path, "ab", 0)
+    store = StateStore(tmp_path, "ab", 0)
     store.save(1, record(1))
     file = store.path / "round-000001.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
@@ -46,7 +47,7 @@ def test_a_damaged_state_is_as_one_that_is_lost(tmp_path):
 
 
 def test_a_disk_keeps_its_token(tmp_path):
-    tokens = [Store(tmp_path / place, "ab", 0).token() for place in ("a", "a", "b")]
+    tokens = [StateStore(tmp_path / place, "ab", 0).token() for place in ("a", "a", "b")]
     assert tokens[0] == tokens[1] != tokens[2]
 
 
@@ -62,8 +63,8 @@ def test_a_process_killed_while_it_writes_leaves_whole_states(tmp_path):
     code = """
         import sys, torch
         from pathlib import Path
-        from fedloom.flower.store import Store
-        store = Store(Path(sys.argv[1]), "ab", 0)
+        from fedloom.flower.store import StateStore
+        store = StateStore(Path(sys.argv[1]), "ab", 0)
         for round_ in range(1, 100_000):
             store.save(round_, {"w": torch.full((20_000,), float(round_))})
             print(round_, flush=True)
@@ -74,7 +75,7 @@ def test_a_process_killed_while_it_writes_leaves_whole_states(tmp_path):
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    state = Store(tmp_path, "ab", 0).load(last)
+    state = StateStore(tmp_path, "ab", 0).load(last)
     assert float(state["w"].min()) == float(state["w"].max()) == last
 
 
@@ -85,7 +86,7 @@ def modes(folder):
 def test_nobody_else_reads_states_and_tokens(tmp_path):
     before = os.umask(0)
     try:
-        store = Store(tmp_path / "states", "ab", 3)
+        store = StateStore(tmp_path / "states", "ab", 3)
         store.token()
         store.save(5, record(5))
     finally:
@@ -95,14 +96,14 @@ def test_nobody_else_reads_states_and_tokens(tmp_path):
 
 
 def test_what_an_earlier_version_left_open_is_closed_at_the_next_join(tmp_path):
-    store = Store(tmp_path, "ab", 3)
+    store = StateStore(tmp_path, "ab", 3)
     store.save(5, record(5))
     token = store.token()
     for path in (store.path.parent, store.path):
         path.chmod(0o755)
     for path in store.path.iterdir():
         path.chmod(0o644)
-    assert Store(tmp_path, "ab", 3).token() == token
+    assert StateStore(tmp_path, "ab", 3).token() == token
     assert set(modes(tmp_path).values()) == {"0o700", "0o600"}
 
 
@@ -114,7 +115,7 @@ def test_a_link_in_place_of_a_folder_is_not_written_through(tmp_path, link):
     place = tmp_path / "states" / link
     place.parent.mkdir(parents=True)
     place.symlink_to(outside)
-    store = Store(tmp_path / "states", "ab", 3)
+    store = StateStore(tmp_path / "states", "ab", 3)
     for write in (store.token, lambda: store.save(5, record(5))):
         with pytest.raises(DataError, match="it is a link"):
             write()
@@ -125,7 +126,7 @@ def test_a_link_in_place_of_a_folder_is_not_written_through(tmp_path, link):
     "content", [b"", b"0" * 15, b"0" * 17, b"g" * 16, b"\xff" * 16, b"0" * 16 + b"\n", b"x" * 10**6]
 )
 def test_a_damaged_token_is_named(tmp_path, content):
-    store = Store(tmp_path, "ab", 3)
+    store = StateStore(tmp_path, "ab", 3)
     store.token()
     (store.path / "token").write_bytes(content)
     with pytest.raises(DataError, match="damaged, for a token is 16 hexadecimal digits"):

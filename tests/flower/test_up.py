@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fedloom.flower.certificates import _make_node_key
-from fedloom.flower.letters import Letter
 from fedloom.flower.node import Node
+from fedloom.flower.node_registry import FederationError
 from fedloom.flower.processes import family
-from fedloom.flower.roster import FederationError
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
-from fedloom.flower.up import Federation, collected, up
+from fedloom.flower.up import LocalFederation, collected, up
+from fedloom.flower.wire import Message
 from fedloom.runs.run import run
 from flower_world import Faulty, config_of
 from hostile_node import hostile
@@ -60,7 +60,7 @@ def test_a_killed_node_rejoins_a_wrong_key_is_refused_and_a_killed_server_goes_o
     waits = {"min_clients": 3, "round_timeout": 300.0, "join_timeout": 200.0}
     config = config_of("scaffold", scenario=DEALT, rounds=4, evaluation={"every": 4}, flower=waits)
     out = tmp_path / "real"
-    with Federation(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
+    with LocalFederation(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
         _make_node_key(tmp_path / "stranger")
         stranger = there.start_node(0, key=tmp_path / "stranger", name="stranger")
         assert stranger.wait(60) != 0
@@ -94,7 +94,7 @@ def started_until_it_stays(there, client):
     raise AssertionError("the node never came in")
 
 
-class Counted(Federation):
+class Counted(LocalFederation):
     """Its nodes reach the SuperLink through a relay."""
 
     def _start_superlink(self):
@@ -119,7 +119,7 @@ def test_bytes_on_the_sockets_are_those_reported_and_the_overhead_that_the_page_
     assert least <= down <= 1.05 * least + more
 
 
-class WithHostileNodes(Federation):
+class WithHostileNodes(LocalFederation):
     """Client 1 sends NaN, then 100 MB; client 2 joins as client 0. peak: memory of the server's app, in kB."""
 
     hostile: Path
@@ -171,7 +171,7 @@ def test_hostile_nodes_cost_themselves_their_rounds_and_not_the_run(tmp_path, mo
 
     config_ = config.model_copy(update={"flower": config.flower.model_copy(update={"join_timeout": 0.1})})
     nodes = {client: Node(config, client, tmp_path / "states", config.scenario.build(config.seed)) for client in (0, 1)}
-    refused = Faulty(nodes, lambda order, a: Letter(a.facts) if (order.do, order.client) == ("train", 1) else a)
+    refused = Faulty(nodes, lambda order, a: Message(a.facts) if (order.do, order.client) == ("train", 1) else a)
     serve(config_, refused, out=tmp_path / "expected")
     assert final(out, 2) == final(tmp_path / "expected", 2)
 

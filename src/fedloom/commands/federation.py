@@ -55,7 +55,7 @@ def metrics(
     host: Annotated[str, typer.Option(help="The address to listen on: the loopback unless given.")] = "127.0.0.1",
 ) -> None:
     """The same for Prometheus, on a local port, until Ctrl-C."""
-    from fedloom.flower.metrics import serve_metrics
+    from fedloom.flower.prometheus import serve_metrics
 
     end = serve_metrics(run, port, host)
     say(f"http://{host}:{port}/metrics; Ctrl-C ends it")
@@ -75,7 +75,7 @@ def admit(
     ] = None,
 ) -> None:
     """Let another key or another disk take a client's seat, also while the run goes on."""
-    from fedloom.flower.seats import admit as admit_client
+    from fedloom.flower.bindings import admit as admit_client
 
     admit_client(run, client, key)
     whom = f"the node with the key {key}" if key else "the next node that joins as this client"
@@ -83,7 +83,7 @@ def admit(
 
 
 def _page(console: Console, now: Status, certificates: list[str]) -> None:
-    from fedloom.flower.roster import listed
+    from fedloom.flower.node_registry import listed
     from fedloom.report import bytes_text
     from fedloom.terminal import grid
 

@@ -12,12 +12,12 @@ from typing import Any
 from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
 from fedloom.core.files import json_text, private_umask, write_atomic
-from fedloom.flower.grid import GridLink, from_content, require_flower, to_content
-from fedloom.flower.letters import Failed, Letter, LetterError, read
+from fedloom.flower.grid import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.logs import to_stdout
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
 from fedloom.flower.store import state_dir
+from fedloom.flower.wire import ErrorReply, Message, MessageError, read
 from fedloom.report import write_report
 
 FAILED = "flower-failed.json"
@@ -30,18 +30,18 @@ def client_app(config: Path) -> Any:
     the file that names its own data, `data`.
     """
     require_flower()
-    from flwr.app import Message
+    from flwr.app import Message as FlowerMessage
     from flwr.clientapp import ClientApp
 
     def answer(message: Any, context: Any) -> Any:
         to_stdout()  # here: Ray sends the app to other processes
         with private_umask():
             letter = _answered(message, context)
-        with contextlib.suppress(LetterError):
-            print(printable(read(letter, Failed).error), file=sys.stderr, flush=True)
-        return Message(to_content(letter), reply_to=message)
+        with contextlib.suppress(MessageError):
+            print(printable(read(letter, ErrorReply).error), file=sys.stderr, flush=True)
+        return FlowerMessage(to_content(letter), reply_to=message)
 
-    def _answered(message: Any, context: Any) -> Letter:
+    def _answered(message: Any, context: Any) -> Message:
         client = -1
         try:
             client, state, data = (context.node_config.get(key) for key in ("partition-id", "state", "data"))
@@ -50,9 +50,9 @@ def client_app(config: Path) -> Any:
             folder = Path(str(state)) if state else state_dir()
             there = _node(config, client, folder, Path(str(data)) if data else None)
             return there.answer(from_content(message.content))
-        except (FedloomError, LetterError) as error:
+        except (FedloomError, MessageError) as error:
             named = client if isinstance(client, int) else -1
-            return Failed(run="", client=named, error=str(error)).letter_with()
+            return ErrorReply(run="", client=named, error=str(error)).to_message()
 
     app = ClientApp()
     for kind in (app.query, app.train, app.evaluate):
@@ -86,7 +86,7 @@ def server_app(config: Path) -> Any:
         (out / FAILED).unlink(missing_ok=True)
         try:
             tests = Path(str(test)) if test else None
-            link, folder = GridLink(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
+            link, folder = GridTransport(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
             with private_umask():
                 result = serve(parse(load(config)), link, tests=tests, out=out, keys=folder)
                 write_report([result], out / "report.html")

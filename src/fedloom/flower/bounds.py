@@ -27,7 +27,7 @@ FEWEST = 4  # uploads without which a median says nothing: with three, one hosti
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class UploadNorm:
     """One part of an upload. `label` says in words which one, `key` under what it is compared, `norm` is its length."""
 
     key: str
@@ -39,7 +39,7 @@ class Item:
 class Excess:
     """An item that is too large: `ratio` to the reference, where `limit` was allowed."""
 
-    item: Item
+    item: UploadNorm
     ratio: float
     limit: float
 
@@ -50,7 +50,9 @@ class Excess:
         )
 
 
-def items_of(upload: Record, sent: Record, sends: Mapping[str, Sent], roles: Mapping[str, Role]) -> Iterator[Item]:
+def upload_norms(
+    upload: Record, sent: Record, sends: Mapping[str, Sent], roles: Mapping[str, Role]
+) -> Iterator[UploadNorm]:
     """The items of an upload. sent: the payload that the client trained from; sends: how the method declares what
     clients send; roles: of the entries of trees."""
     for name, value in upload.items():
@@ -59,15 +61,15 @@ def items_of(upload: Record, sent: Record, sends: Mapping[str, Sent], roles: Map
             yield from _tree_items(name, value, sent.get(name) if whole else None, roles)
         elif isinstance(value, ClassTable):
             for label in value.held.nonzero().tolist():
-                yield Item(f"{name}/rows", f"row {label[-1]} of {name}", _norm(value.values[tuple(label)]))
+                yield UploadNorm(f"{name}/rows", f"row {label[-1]} of {name}", _norm(value.values[tuple(label)]))
         elif isinstance(value, Tensor):
             if value.is_floating_point():
-                yield Item(name, name, _norm(value))
+                yield UploadNorm(name, name, _norm(value))
         elif isinstance(value, float):
-            yield Item(name, name, abs(value))
+            yield UploadNorm(name, name, abs(value))
 
 
-def _tree_items(name: str, tree: Tree, sent: object, roles: Mapping[str, Role]) -> Iterator[Item]:
+def _tree_items(name: str, tree: Tree, sent: object, roles: Mapping[str, Role]) -> Iterator[UploadNorm]:
     before: Tree = sent if isinstance(sent, dict) else {}
     squares: dict[tuple[str, bool], float] = {}
     for entry, tensor in tree.items():
@@ -80,21 +82,21 @@ def _tree_items(name: str, tree: Tree, sent: object, roles: Mapping[str, Role]) 
     for (part, compared), square in squares.items():
         words = f"the {part} of {name}" if part else name
         label = f"the change of {words}" if compared else words
-        yield Item(f"{name}/{part}/{'change' if compared else 'size'}", label, math.sqrt(square))
+        yield UploadNorm(f"{name}/{part}/{'change' if compared else 'size'}", label, math.sqrt(square))
 
 
 def _norm(tensor: Tensor) -> float:
     return float(tensor.double().norm())
 
 
-class Ratios:
+class NormBounds:
     """Judges the uploads of a round by `max_ratio`. references: the largest median of each item so far, which grows."""
 
     def __init__(self, max_ratio: float, references: dict[str, float]) -> None:
         self._max_ratio, self.references = max_ratio, references
 
     def judge(
-        self, items: Mapping[int, list[Item]], samples: Mapping[int, int], sends: Mapping[str, Sent]
+        self, items: Mapping[int, list[UploadNorm]], samples: Mapping[int, int], sends: Mapping[str, Sent]
     ) -> dict[int, Excess]:
         """The uploads that are too large, by client, each with its worst item.
 

@@ -9,15 +9,15 @@ from typing import Literal
 
 from fedloom.engine.term_balance import CE
 from fedloom.flower.bounds import FEWEST
-from fedloom.flower.letters import LetterError, Scored, Trained
+from fedloom.flower.wire import EvalReply, MessageError, TrainReply
 
 _PASSES = 20  # times the samples of a rehearsal's round, and of a test's training samples, that a node may report
 _LARGEST_SHARE = 0.95  # of all samples, however few clients there are
 _NOTES = ("engine.", "flower.")  # what a node may report of itself: its engine, and its disk
 
 
-def check_trained(trained: Trained, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
-    """Check what a node reports beside an upload. Raises `LetterError` for what its job cannot have given.
+def check_trained(trained: TrainReply, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
+    """Check what a node reports beside an upload. Raises `MessageError` for what its job cannot have given.
 
     measured: whether the job asked for gradient norms. samples: the client's training samples. terms: names of the loss
     terms that the method has in this round. passes: samples that a rehearsal of the job processed, over its training
@@ -26,42 +26,42 @@ def check_trained(trained: Trained, measured: bool, samples: int, terms: Collect
     for kind, values in (("term", trained.terms), ("norm", trained.norms)):
         unknown = next((name for name in values if name not in terms and name != CE), None)
         if unknown is not None:
-            raise LetterError(
+            raise MessageError(
                 f"it reports the {kind} {unknown[:80]!r}, and the method's are {', '.join(sorted(terms))}"
             )
     if trained.norms and not measured:
-        raise LetterError("it reports gradient norms in a round in which nobody asked for them")
+        raise MessageError("it reports gradient norms in a round in which nobody asked for them")
     if trained.norms and (CE not in trained.norms or any(norm < 0 for norm in trained.norms.values())):
-        raise LetterError(f"it reports gradient norms without '{CE}', or below 0")
+        raise MessageError(f"it reports gradient norms without '{CE}', or below 0")
     most = math.ceil(_PASSES * passes * max(1, samples))
     for name, count in (("samples", trained.samples), ("steps", trained.steps)):
         if count > most:
-            raise LetterError(f"it reports {count:,} {name}; {most:,} at most with {samples:,} samples")
+            raise MessageError(f"it reports {count:,} {name}; {most:,} at most with {samples:,} samples")
     wrong = next((note.code for note in trained.notes if not note.code.startswith(_NOTES)), None)
     if wrong is not None:
-        raise LetterError(f"it reports a finding called {wrong[:80]!r}; nodes report on their engine and disk alone")
+        raise MessageError(f"it reports a finding called {wrong[:80]!r}; nodes report on their engine and disk alone")
 
 
-def check_scored(scored: Scored, predictors: Collection[str], total: int | None, samples: int) -> None:
-    """Check the results of a test. Raises `LetterError` for results that are missing, or that cannot be.
+def check_scored(scored: EvalReply, predictors: Collection[str], total: int | None, samples: int) -> None:
+    """Check the results of a test. Raises `MessageError` for results that are missing, or that cannot be.
 
     predictors: names of the predictors that were to be tested. total: the client's test samples, where the server knows
     them. samples: the client's training samples.
     """
     if scored.results.keys() != set(predictors):
-        raise LetterError(
+        raise MessageError(
             f"it has results of {', '.join(sorted(scored.results))[:200] or 'nothing'}; asked for "
             f"{', '.join(sorted(predictors))}"
         )
     for name, result in scored.results.items():
         if total is not None and result.total != total:
-            raise LetterError(f"{name}: tested on {result.total:,} samples; the client has {total:,} test samples")
+            raise MessageError(f"{name}: tested on {result.total:,} samples; the client has {total:,} test samples")
     totals = {result.total for result in scored.results.values()}
     if len(totals) > 1:
-        raise LetterError(f"its predictors were tested on {sorted(totals)} samples; need the same ones for all")
+        raise MessageError(f"its predictors were tested on {sorted(totals)} samples; need the same ones for all")
     most = 1000 * (samples + 1) * len(predictors)
     if scored.samples > most:
-        raise LetterError(f"it reports {scored.samples:,} samples to adapt to; {most:,} at most")
+        raise MessageError(f"it reports {scored.samples:,} samples to adapt to; {most:,} at most")
 
 
 def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto"]) -> dict[int, str]:

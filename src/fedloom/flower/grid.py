@@ -13,9 +13,9 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, printable
 from fedloom.flower.fingerprints import fingerprint_of
-from fedloom.flower.letters import Failed, Letter, LetterError, Order, read
-from fedloom.flower.links import SHORT
-from fedloom.flower.replies import Bound, TooLarge
+from fedloom.flower.reply_bound import ReplyBound, ReplyTooLarge
+from fedloom.flower.transport import SMALL_REPLY_BYTES
+from fedloom.flower.wire import ErrorReply, Message, MessageError, Request, read
 
 _STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"
 _TYPES = {"join": "query", "train": "train", "test": "evaluate"}
@@ -35,7 +35,7 @@ def require_flower() -> str:
     return found
 
 
-def to_content(letter: Letter) -> Any:
+def to_content(letter: Message) -> Any:
     """A letter as a `RecordDict`."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -43,24 +43,24 @@ def to_content(letter: Letter) -> Any:
     return RecordDict({_FACTS: ConfigRecord({_FACTS: letter.facts}), _BODY: ArrayRecord({_BODY: body})})
 
 
-def from_content(content: Any) -> Letter:
-    """The letter in a `RecordDict`. Raises `LetterError` for anything else."""
+def from_content(content: Any) -> Message:
+    """The letter in a `RecordDict`. Raises `MessageError` for anything else."""
     from flwr.app import ArrayRecord, ConfigRecord
 
     try:
         facts, body = content[_FACTS], content[_BODY]
         whole = {*content} == {_FACTS, _BODY} and {*facts} == {_FACTS} and {*body} == {_BODY}
         if not (whole and isinstance(facts, ConfigRecord) and isinstance(body, ArrayRecord)):
-            raise LetterError("a message with other records than a letter's")
+            raise MessageError("a message with other records than a letter's")
         text, array = facts[_FACTS], body[_BODY]
     except (KeyError, TypeError, ValueError) as error:
-        raise LetterError(f"no letter: {type(error).__name__}: {printable(str(error)[:200])}") from None
+        raise MessageError(f"no letter: {type(error).__name__}: {printable(str(error)[:200])}") from None
     if not isinstance(text, str) or array.stype != _STYPE or not isinstance(array.data, bytes):
-        raise LetterError("a letter whose parts have other types")
-    return Letter(text, array.data)
+        raise MessageError("a letter whose parts have other types")
+    return Message(text, array.data)
 
 
-class GridLink:
+class GridTransport:
     """Letters over a Flower `Grid`.
 
     pause: seconds between two looks for answers. keys: whether the SuperLink checks the keys of nodes; without, nodes
@@ -71,8 +71,8 @@ class GridLink:
 
     def __init__(self, grid: Any, pause: float = 0.2, keys: bool = True) -> None:
         self._grid, self.pause, self._keys = grid, pause, keys
-        self.limit = SHORT
-        self._bound = Bound(grid)
+        self.limit = SMALL_REPLY_BYTES
+        self._bound = ReplyBound(grid)
         self._key_of: dict[int, str] = {}
 
     def nodes(self) -> set[int]:
@@ -86,14 +86,14 @@ class GridLink:
     def key_of(self, node: int) -> str:
         return self._key_of.get(node, "")
 
-    def send(self, node: int, letter: Letter, seconds: float) -> str:
-        from flwr.app import Message
+    def send(self, node: int, letter: Message, seconds: float) -> str:
+        from flwr.app import Message as FlowerMessage
 
-        do = read(letter, Order).do
-        (name,) = self._grid.push_messages([Message(to_content(letter), node, _TYPES[do], ttl=seconds)])
+        do = read(letter, Request).do
+        (name,) = self._grid.push_messages([FlowerMessage(to_content(letter), node, _TYPES[do], ttl=seconds)])
         return str(name)
 
-    def take(self, names: Collection[str]) -> Iterator[tuple[str, Letter | str]]:
+    def take(self, names: Collection[str]) -> Iterator[tuple[str, Message | str]]:
         """One reply at a time: a node's message cannot say whose it is, and a bad one spoils no other."""
         for name in list(names):
             answer = self._read(name)
@@ -101,7 +101,7 @@ class GridLink:
                 yield name, answer
             del answer  # large
 
-    def _read(self, name: str) -> Letter | str | None:
+    def _read(self, name: str) -> Message | str | None:
         from httpx import HTTPError
 
         self._bound.begin(self.limit)
@@ -110,24 +110,24 @@ class GridLink:
             return _letter_of(replies[0], self.limit) if replies else None
         except HTTPError:  # of the connection to the SuperLink, not of the reply
             raise
-        except TooLarge as error:
+        except ReplyTooLarge as error:
             self._bound.drop()
             return _unreadable(str(error))
         except Exception as error:  # Flower reads what the node wrote, and says of it what it likes
             return _unreadable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
 
 
-def _unreadable(why: str) -> Letter:
-    return Failed(run="", error=f"an answer that cannot be used: {why}").letter_with()
+def _unreadable(why: str) -> Message:
+    return ErrorReply(run="", error=f"an answer that cannot be used: {why}").to_message()
 
 
-def _letter_of(reply: Any, limit: int) -> Letter | str:
+def _letter_of(reply: Any, limit: int) -> Message | str:
     if reply.has_error():
         return f"Flower: {printable(' '.join(str(reply.error.reason)[:1000].split()))[:300]}"
     try:
         letter = from_content(reply.content)
-    except LetterError as error:
-        return Failed(run="", error=str(error)).letter_with()
+    except MessageError as error:
+        return ErrorReply(run="", error=str(error)).to_message()
     length = len(letter.facts) + len(letter.body)
     return _unreadable(f"{length:,} bytes; {limit:,} at most") if length > limit else letter
 
@@ -137,7 +137,8 @@ def local_grid(answer: Callable[[Any, Any], Any], nodes: Iterable[int]) -> Any:
 
     answer: the app. nodes: the partition ids; node ids are these plus one.
     """
-    from flwr.app import Context, Message, RecordDict
+    from flwr.app import Context, RecordDict
+    from flwr.app import Message as FlowerMessage
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity  # not public: messages made here need to know their run
 
@@ -160,7 +161,7 @@ def local_grid(answer: Callable[[Any, Any], Any], nodes: Iterable[int]) -> Any:
         def create_message(
             self, content: Any, message_type: str, dst_node_id: int, group_id: str, ttl: Any = None
         ) -> Any:
-            return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+            return FlowerMessage(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
         def get_node_ids(self) -> Iterable[int]:
             return list(contexts)

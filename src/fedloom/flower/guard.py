@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import write_atomic
 from fedloom.core.records import Record
-from fedloom.flower.bounds import Item, floats_of
+from fedloom.flower.bounds import UploadNorm, floats_of
 
 FILE = "flower-references.json"
 LARGEST = 1e9  # of any value of the server's state: beyond it, clients' losses overflow
@@ -66,7 +66,7 @@ class StateGuard:
                 self._references.steps[name] = max(self._references.steps.get(name, 0.0), step)
         return fault
 
-    def size(self, items: Iterable[Item]) -> float:
+    def size(self, items: Iterable[UploadNorm]) -> float:
         """The largest of an upload's items, each beside what is usual for it."""
         usual = self._references.items
         return max((item.norm / (usual.get(item.key) or 1.0) for item in items), default=0.0)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedloom.config.run_config import RunConfig
 from fedloom.data import Scenario
-from fedloom.flower.links import Here
 from fedloom.flower.node import Node
-from fedloom.flower.own_data import node_file, server_file
+from fedloom.flower.node_data import node_file, server_file
 from fedloom.flower.server import serve
+from fedloom.flower.transport import InProcessTransport
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
 
@@ -28,7 +28,7 @@ def run_in_process(
     """Run `config` with one node for each client, without a network and without Flower; the bits are the simulation's.
 
     states: where nodes keep private states; None takes a temporary folder. data: a folder with the file of each node's
-    own data (`own_data.py`), for `source: nodes`. Raises what `serve` raises, and before it begins `ConfigError` and
+    own data (`node_data.py`), for `source: nodes`. Raises what `serve` raises, and before it begins `ConfigError` and
     `DataError` of a node whose data cannot be used: nobody can mend them while this process waits.
     """
     if data is None:
@@ -45,5 +45,5 @@ def run_in_process(
         if data is not None:
             for node in (first, *others.values()):
                 node.require_data()
-        tests, here = server_file(data), Here({0: first, **others})
+        tests, here = server_file(data), InProcessTransport({0: first, **others})
         return serve(config, here, scenario=scenario, tests=tests, out=out, callbacks=callbacks)

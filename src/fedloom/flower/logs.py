@@ -23,7 +23,7 @@ LOGGER.addHandler(logging.NullHandler())  # silent, unless somebody listens
 _TOLD = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # measures of a round that its line has
 
 
-class Said(str):
+class LogRecord(str):
     """A sentence for a person, with what it is about for machines. Signs that would act on a terminal are escaped.
 
     event: one word, e.g. "refused". round, client: None where it is about none.
@@ -33,13 +33,13 @@ class Said(str):
     round: int | None
     client: int | None
 
-    def __new__(cls, text: str, event: str, *, round: int | None = None, client: int | None = None) -> Said:
+    def __new__(cls, text: str, event: str, *, round: int | None = None, client: int | None = None) -> LogRecord:
         made = super().__new__(cls, printable(text))
         made.event, made.round, made.client = event, round, client
         return made
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A record as one line of JSON: time (seconds since 1970), level, the facts, and the text where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -58,15 +58,15 @@ def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = loggi
 
 def to_stdout() -> None:
     """Print the log as lines of JSON, once for each process."""
-    if not any(isinstance(handler.formatter, JsonLines) for handler in LOGGER.handlers):
+    if not any(isinstance(handler.formatter, JsonFormatter) for handler in LOGGER.handlers):
         handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(JsonLines())
+        handler.setFormatter(JsonFormatter())
         LOGGER.addHandler(handler)
         LOGGER.setLevel(logging.INFO)
         LOGGER.propagate = False
 
 
-class Logged(Callback):
+class LogCallback(Callback):
     """Logs what happens in a run. name: what it is called among nodes, as soon as it is."""
 
     def __init__(self, name: Callable[[], str]) -> None:
@@ -76,7 +76,7 @@ class Logged(Callback):
         log("start", {"run": self._name(), "round": first_round - 1, "rounds": config.rounds})
 
     def on_note(self, config: RunConfig, note: str) -> None:
-        if isinstance(note, Said):
+        if isinstance(note, LogRecord):
             facts = {"run": self._name(), "round": note.round, "client": note.client}
             log(note.event, facts, note, logging.WARNING)
         else:

@@ -54,7 +54,7 @@ class Scale(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClientMoments:
     """One node's moments of `samples` training samples."""
 
     samples: int
@@ -72,7 +72,7 @@ def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> Mo
     return Moments(mean=tuple(mean), squares=tuple(squares))
 
 
-def outliers(parts: Mapping[int, Told], features: Sequence[str]) -> dict[int, str]:
+def outliers(parts: Mapping[int, ClientMoments], features: Sequence[str]) -> dict[int, str]:
     """Clients whose moments lie far from the others', and why; nobody where there are fewer than four clients.
 
     A client is compared with the median over clients of the mean and of the root mean square distance from it. Whoever
@@ -98,7 +98,7 @@ def outliers(parts: Mapping[int, Told], features: Sequence[str]) -> dict[int, st
     return refused
 
 
-def pooled(parts: Collection[Told]) -> Scale:
+def pooled(parts: Collection[ClientMoments]) -> Scale:
     """Mean and deviation of all samples together, summed in this order in float64; a constant feature gets 1."""
     samples = np.array([part.samples for part in parts], np.float64)[:, None]
     means, squares = (np.array([getattr(part.moments, key) for part in parts]) for key in ("mean", "squares"))

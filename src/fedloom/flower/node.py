@@ -15,28 +15,28 @@ from fedloom._version import __version__
 from fedloom.config.run_config import RunConfig
 from fedloom.config.setup import Setup
 from fedloom.core.errors import ClientError, ConfigError, DataError, FedloomError, short_repr
-from fedloom.core.process_settings import reproducible_settings
+from fedloom.core.process_settings import own_settings
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
 from fedloom.engine.jobs import Job, Test
-from fedloom.flower.letters import (
-    Answer,
-    Failed,
-    Joined,
-    Letter,
-    LetterError,
-    Note,
-    Order,
-    Result,
-    Scored,
-    Trained,
-    read,
-)
 from fedloom.flower.logs import log
 from fedloom.flower.moments import Scale, moments_of
-from fedloom.flower.own_data import agreed, own_client
-from fedloom.flower.store import Store
+from fedloom.flower.node_data import node_scenario, node_source
+from fedloom.flower.store import StateStore
+from fedloom.flower.wire import (
+    ErrorReply,
+    EvalReply,
+    JoinReply,
+    Message,
+    MessageError,
+    Note,
+    PredictorResult,
+    Reply,
+    Request,
+    TrainReply,
+    read,
+)
 from fedloom.methods.contract.contexts import ClientContext, Task
 from fedloom.nets.groups import group_of
 
@@ -48,7 +48,7 @@ class Node:
     """One client of a run: its share of the scenario that the config describes, or data of its own.
 
     folder: where it keeps private states. scenario: used instead of the one that the config describes. data: the file
-    that names its own data (`own_data.py`), where the config leaves them to the nodes. like: a node of the same
+    that names its own data (`node_data.py`), where the config leaves them to the nodes. like: a node of the same
     scenario in this process, whose nets it uses in turn. Raises `ConfigError` for a client that the config does not
     have, and for data that are missing, or that nobody asked for.
     """
@@ -80,11 +80,11 @@ class Node:
     @functools.cached_property
     def scenario(self) -> Scenario:
         """Where the client's samples are. Raises `ConfigError` and `DataError` for what cannot be used."""
-        config, own = self.config, agreed(self.config) is not None
+        config, own = self.config, node_source(self.config) is not None
         if own and self._data is None:
             raise ConfigError("its node has data of its own, and names no file; start it with --node-config 'data=...'")
         if self._data is not None:
-            return own_client(config, self._data, self.client)
+            return node_scenario(config, self._data, self.client)
         return self._given or config.scenario.build(config.seed)
 
     @functools.cached_property
@@ -95,74 +95,77 @@ class Node:
         return Setup.of(self.config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
 
     def _made(self, scale: Scale | None) -> Worker:
-        """What trains and tests, with measured columns as nodes have agreed. Raises `LetterError` before they have."""
+        """What trains and tests, with measured columns as nodes have agreed. Raises `MessageError` before they have."""
         if self._like is not None:
             return self._like._worker(scale)
-        nodes, scenario = agreed(self.config), self.scenario
+        nodes, scenario = node_source(self.config), self.scenario
         if nodes is not None and nodes.numeric_features:
             if scale is None:
-                raise LetterError("an order to work before the nodes' columns are standardised")
+                raise MessageError("an order to work before the nodes' columns are standardised")
             scenario = scale.on_all(scenario, nodes)
         worker = self._setup.worker(self.config, scenario.train_set)
         self._setup.evaluator(self.config, worker, scenario)
         return worker
 
-    def answer(self, letter: Letter) -> Letter:
+    def answer(self, letter: Message) -> Message:
         """The answer to a letter from the server. Exceptions become answers, with their traceback."""
         run = ""
         try:
-            order = read(letter, Order)
+            order = read(letter, Request)
             run = order.run
             self._check(order)
-            asked: dict[str, Callable[[Order, bytes], tuple[Answer, bytes]]] = {
+            asked: dict[str, Callable[[Request, bytes], tuple[Reply, bytes]]] = {
                 "join": self._join,
                 "train": self._train,
                 "test": self._test,
             }
-            with reproducible_settings():
+            with own_settings():
                 answer, body = asked[order.do](order, letter.body)
         except ClientError as error:
             told = "".join(traceback.format_exception(error.__cause__))[-(1 << 15) :]
-            answer, body = Failed(run=run, client=self.client, round=error.round, error=str(error), raised=told), b""
+            answer, body = (
+                ErrorReply(run=run, client=self.client, round=error.round, error=str(error), raised=told),
+                b"",
+            )
         except FedloomError as error:
-            answer, body = Failed(run=run, client=self.client, error=str(error)), b""
+            answer, body = ErrorReply(run=run, client=self.client, error=str(error)), b""
         except Exception as error:
             told = traceback.format_exc()[-(1 << 15) :]
             said = f"client {self.client}: {type(error).__name__}: {error}"
-            answer, body = Failed(run=run, client=self.client, error=said[:1000], raised=told), b""
+            answer, body = ErrorReply(run=run, client=self.client, error=said[:1000], raised=told), b""
         about = {"run": run, "round": getattr(answer, "round", None), "client": self.client, "bytes": len(body)}
         log(answer.kind, about, getattr(answer, "error", ""))
-        return answer.letter_with(body)
+        return answer.to_message(body)
 
-    def _check(self, order: Order) -> None:
+    def _check(self, order: Request) -> None:
         if not _RUN.fullmatch(order.run):
-            raise LetterError(f"run {short_repr(order.run)}: a run is called by hexadecimal digits")
+            raise MessageError(f"run {short_repr(order.run)}: a run is called by hexadecimal digits")
         if order.version != __version__:
-            raise LetterError(
+            raise MessageError(
                 f"the server has fedloom {order.version}, client {self.client} has {__version__}; install the same "
                 "version everywhere"
             )
         if order.fingerprint != self.fingerprint:
-            raise LetterError(
+            raise MessageError(
                 f"the server's config is {order.fingerprint}, that of client {self.client} is {self.fingerprint}; give "
                 "both the same"
             )
         if order.do != "join" and order.client != self.client:
-            raise LetterError(f"a letter for client {order.client} came to client {self.client}")
+            raise MessageError(f"a letter for client {order.client} came to client {self.client}")
 
-    def _join(self, order: Order, body: bytes) -> tuple[Answer, bytes]:
+    def _join(self, order: Request, body: bytes) -> tuple[Reply, bytes]:
         scenario = self.scenario
         samples, names = len(scenario.train[self.client]), scenario.class_names
-        token = Store(self._folder, order.run, self.client).token()
-        told = Joined(run=order.run, client=self.client, token=token, samples=samples, classes=names)
-        nodes = agreed(self.config)
+        token = StateStore(self._folder, order.run, self.client).token()
+        told = JoinReply(run=order.run, client=self.client, token=token, samples=samples, classes=names)
+        nodes = node_source(self.config)
         if nodes is None or not nodes.numeric_features or order.scale is not None:
             return told, b""
         moments = moments_of(scenario.train_set, scenario.train[self.client], nodes.numeric_features)
         return told.model_copy(update={"moments": moments}), b""
 
-    def _train(self, order: Order, body: bytes) -> tuple[Answer, bytes]:
-        ctx, store, notes = self._context(order.round), Store(self._folder, order.run, self.client), list[Note]()
+    def _train(self, order: Request, body: bytes) -> tuple[Reply, bytes]:
+        ctx, store, notes = self._context(order.round), StateStore(self._folder, order.run, self.client), list[Note]()
         state = self._state(store, order.kept, ctx, notes)
         job = Job(ctx, from_bytes(body), state, self._indices, order.measured, order.closing)
         done = self._worker(order.scale).run(job)
@@ -170,7 +173,7 @@ class Node:
         if done.state:
             store.save(order.round, done.state, spare=order.kept)  # before the server knows of it
         notes += [Note(code=note.code, message=note.message, figure=note.figure) for note in done.notes]
-        told = Trained(
+        told = TrainReply(
             run=order.run,
             client=self.client,
             round=order.round,
@@ -184,14 +187,14 @@ class Node:
         )
         return told, to_bytes(done.payload)
 
-    def _test(self, order: Order, body: bytes) -> tuple[Answer, bytes]:
-        ctx, store = self._context(order.round), Store(self._folder, order.run, self.client)
+    def _test(self, order: Request, body: bytes) -> tuple[Reply, bytes]:
+        ctx, store = self._context(order.round), StateStore(self._folder, order.run, self.client)
         state = self._state(store, order.kept, ctx, [])
         if self.config.evaluation.protocol.startswith("global/"):  # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
         done = self._worker(order.scale).test(Test(ctx, from_bytes(body), state, self._indices, order.split))
-        results = {name: Result(**asdict(tested)) for name, tested in done.tested.items()}
-        told = Scored(run=order.run, client=self.client, round=order.round, results=results, samples=done.samples)
+        results = {name: PredictorResult(**asdict(tested)) for name, tested in done.tested.items()}
+        told = EvalReply(run=order.run, client=self.client, round=order.round, results=results, samples=done.samples)
         return told, b""
 
     # -- what it has ---------------------------------------------------------------------------------------------
@@ -205,7 +208,7 @@ class Node:
         counts = torch.bincount(self.scenario.train_set.y[self._indices], minlength=task.num_classes)
         return ClientContext(task, round_, self.client, len(self._indices), counts)
 
-    def _state(self, store: Store, kept: int, ctx: ClientContext, notes: list[Note]) -> Record:
+    def _state(self, store: StateStore, kept: int, ctx: ClientContext, notes: list[Note]) -> Record:
         """The private state after the round `kept`; one that is lost starts again from the first."""
         state = store.load(kept) if kept else None
         if state is None and kept:

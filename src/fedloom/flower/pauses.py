@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedloom.flower.roster import listed
+from fedloom.flower.node_registry import listed
 
 _LONGEST = 64  # rounds
 _NAMED = 20  # clients in a sentence

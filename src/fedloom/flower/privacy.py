@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fedloom.methods import METHODS
 
-# What the facts of a node's letters tell beside the method's own upload, by the key of the letter (`letters.py`).
-TOLD = {
+# What the facts of a node's letters tell beside the method's own upload, by the key of the letter (`wire.py`).
+REPORTED_FACTS = {
     "when it joins": {
         "token": "a random word by which its disk is known",
         "samples": "how many training samples it has",
@@ -72,10 +72,10 @@ def privacy_of(method: str) -> Privacy:
     )
 
 
-def told_table() -> str:
+def reported_facts_table() -> str:
     """The table of what nodes tell beside uploads in Markdown, for the same page."""
     rows = ["| a node tells | key | what it is |", "|" + "---|" * 3]
-    rows += [f"| {when} | {key} | {what} |" for when, facts in TOLD.items() for key, what in facts.items()]
+    rows += [f"| {when} | {key} | {what} |" for when, facts in REPORTED_FACTS.items() for key, what in facts.items()]
     return "\n".join(rows) + "\n"
 
 

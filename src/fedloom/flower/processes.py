@@ -58,7 +58,7 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     return changed
 
 
-class Processes:
+class ChildProcesses:
     """Started processes by name; each writes into a log file of its own. What they write, nobody else can read."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:

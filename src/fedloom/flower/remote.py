@@ -23,29 +23,29 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Done, Job, Test, TestDone, away, away_since
 from fedloom.engine.serial import Jobs
 from fedloom.evaluation.metrics import Tested
-from fedloom.flower.bounds import FEWEST, Item, Ratios, items_of
+from fedloom.flower.bindings import NodeBindings
+from fedloom.flower.bounds import FEWEST, NormBounds, UploadNorm, upload_norms
 from fedloom.flower.checks import check_scored, shares_too_large
 from fedloom.flower.guard import References, StateGuard
-from fedloom.flower.letters import Failed, Letter, LetterError, Scored, Trained, read_answer
-from fedloom.flower.links import SHORT, Link
-from fedloom.flower.logs import Said
-from fedloom.flower.own_data import stand_in_views
+from fedloom.flower.logs import LogRecord
+from fedloom.flower.node_data import stand_in_views
+from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity, listed
 from fedloom.flower.pauses import Pauses
 from fedloom.flower.payloads import Payloads
-from fedloom.flower.roster import FederationError, Roster, RunName, listed
-from fedloom.flower.seats import Seats
-from fedloom.flower.status import Board
-from fedloom.flower.uploads import Refused, UploadReader
+from fedloom.flower.status import StatusWriter
+from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
+from fedloom.flower.upload_checks import UploadError, UploadReader
+from fedloom.flower.wire import ErrorReply, EvalReply, Message, MessageError, TrainReply, read_reply
 from fedloom.methods.contract.contexts import Finding
 from fedloom.methods.contract.method import Uploads
 
 _EVERY = 10.0  # seconds between two words on whom a round waits for
 _GRACE = 30.0  # seconds that an order outlives its round
 
-A = TypeVar("A", Trained, Scored)
+A = TypeVar("A", TrainReply, EvalReply)
 
 
-class Lost(LetterError):
+class LostReplyError(MessageError):
     """An answer that does not come."""
 
 
@@ -53,7 +53,7 @@ class RemoteError(Exception):
     """What happened on a node; its traceback is in the notes."""
 
 
-class Remote:
+class RemoteEngine:
     """Runs clients on the nodes of a link.
 
     worker: the server's own, which rehearses what clients send. board: keeps the status. note: is told who is missing,
@@ -68,30 +68,30 @@ class Remote:
 
     def __init__(
         self,
-        link: Link,
-        run: RunName,
+        link: Transport,
+        run: RunIdentity,
         federation: Federation,
         worker: Worker,
         config: FlowerConfig,
-        board: Board,
+        board: StatusWriter,
         note: Callable[[str], None],
-        roster: Roster | None = None,
+        roster: NodeRegistry | None = None,
         out: Path | None = None,
-        seats: Seats | None = None,
+        seats: NodeBindings | None = None,
     ) -> None:
         self._link, self._run, self._config, self._board, self._note = link, run, config, board, note
         self._pauses, self._is_last = Pauses(), False
         self._uploads = UploadReader(federation, worker, config.max_norm)
         self._worker, self._out, self._references = worker, out, References.read(out)
         self._guard = StateGuard(self._references)
-        self._ratios = None if config.max_ratio is None else Ratios(config.max_ratio, self._references.items)
-        self._items: dict[int, list[Item]] = {}  # of the round's uploads
+        self._ratios = None if config.max_ratio is None else NormBounds(config.max_ratio, self._references.items)
+        self._items: dict[int, list[UploadNorm]] = {}  # of the round's uploads
         self._totals: dict[tuple[int, str], int] = {}  # test samples of clients, by client and split
         self._failures, self._said_few = 0, False
         self._refusals: list[str] = []  # of the present round, in words
         scenario = federation.scenario
         sizes = None if scenario.remote else scenario.train.sizes.tolist()
-        self._roster = roster or Roster(
+        self._roster = roster or NodeRegistry(
             link, run, scenario.clients, scenario.class_names, board, note, sizes=sizes, seats=seats
         )
         self._payloads = Payloads()
@@ -126,7 +126,7 @@ class Remote:
     def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
         """Yields one `TestDone` for each client that answers in time. Raises as `run` does."""
         requested = {test.ctx.client: test for test in tests}
-        scored: dict[int, Scored] = {}
+        scored: dict[int, EvalReply] = {}
         self._failures, self._refusals = 0, []
         for client, answer in self._answers(requested):
             with self._refusing("the test", requested[client]):
@@ -134,7 +134,7 @@ class Remote:
         if self._federation.scenario.remote:
             totals = {client: next(iter(score.results.values())).total for client, score in scored.items()}
             for client, why in shares_too_large(totals, self._config.max_share).items():
-                self._refuse(requested[client], "the test", LetterError(why))
+                self._refuse(requested[client], "the test", MessageError(why))
                 del scored[client]
         self._enough(requested, len(scored))
         for client, score in scored.items():
@@ -162,7 +162,7 @@ class Remote:
             client = max(accepted, key=lambda candidate: self._guard.size(self._items[candidate]))
             del accepted[client]
             what = f"the upload of client {client} is refused: with it {fault}, and it is the largest of the round"
-            self._note(Said(what, "refused", client=client))
+            self._note(LogRecord(what, "refused", client=client))
 
     def keep(self, record: Record) -> Record:
         return record
@@ -179,7 +179,7 @@ class Remote:
         pass
 
     # -- letters out and in --------------------------------------------------------------------------------------
-    def _answers(self, each: Mapping[int, Job | Test]) -> Iterator[tuple[int, Letter | str]]:
+    def _answers(self, each: Mapping[int, Job | Test]) -> Iterator[tuple[int, Message | str]]:
         """Answers by client as they come, until all are there that can be, or the time is over.
 
         Clients that lately did not answer in time are not asked, unless too few would be left without them.
@@ -190,9 +190,11 @@ class Remote:
         first = next(iter(each.values()))
         now = first.ctx.round
         what = f"{'uploads' if isinstance(first, Job) else 'tests'} of round {now}"
-        about = functools.partial(Said, round=now)
+        about = functools.partial(LogRecord, round=now)
         self._is_last = now >= first.ctx.task.rounds
-        self._link.limit = SHORT + max(self._uploads.limit(job) if isinstance(job, Job) else 0 for job in each.values())
+        self._link.limit = SMALL_REPLY_BYTES + max(
+            self._uploads.limit(job) if isinstance(job, Job) else 0 for job in each.values()
+        )
         unasked, out, again = dict(each), dict[str, int](), set[int]()
         paused = self._pauses.paused(each, now, spare=len(each) - least)
         for client in paused:
@@ -222,7 +224,7 @@ class Remote:
                     said = f"what client {client} was asked is lost, and it is asked once more: {printable(answer)}"
                     self._note(about(said, "lost", client=client))
                 else:
-                    if isinstance(answer, Letter):
+                    if isinstance(answer, Message):
                         self._pauses.answered(client)
                     answered += 1
                     yield client, answer
@@ -275,22 +277,22 @@ class Remote:
         node = self._roster.node_of(client)
         assert node is not None, "only clients that are there are asked"
         # worth a little longer than the round: an order that ends just before it would look lost, and be sent again
-        return self._link.send(node, order.letter_with(body), seconds + _GRACE)
+        return self._link.send(node, order.to_message(body), seconds + _GRACE)
 
-    def _read(self, answer: Letter | str, asked: Job | Test, kind: type[A]) -> A:
-        """An answer that belongs to what was asked. Raises `LetterError`, and `ClientError` for an exception there."""
+    def _read(self, answer: Message | str, asked: Job | Test, kind: type[A]) -> A:
+        """An answer that belongs to what was asked. Raises `MessageError`, and `ClientError` for an exception there."""
         if isinstance(answer, str):
-            raise Lost(answer)
-        told = read_answer(answer, kind)
+            raise LostReplyError(answer)
+        told = read_reply(answer, kind)
         client, now = asked.ctx.client, asked.ctx.round
-        if isinstance(told, Failed):
+        if isinstance(told, ErrorReply):
             if not told.raised:
-                raise LetterError(told.error)
+                raise MessageError(told.error)
             cause = RemoteError(printable(told.error))
             cause.add_note(printable(told.raised, keep_lines=True))
             raise ClientError(client, now, "on its node", cause)
         if (told.run, told.client, told.round) != (self._run.name, client, now):
-            raise LetterError(
+            raise MessageError(
                 f"it is of round {told.round} of client {told.client} in run {told.run[:80]}; this is round {now} of "
                 f"client {client} in run {self._run.name}"
             )
@@ -302,18 +304,18 @@ class Remote:
         client, now = requested.ctx.client, requested.ctx.round
         try:
             yield
-        except (LetterError, Refused) as error:
+        except (MessageError, UploadError) as error:
             self._refuse(requested, what, error)
         except ClientError as error:
-            self._note(Said(f"round {now}: {error}", "failed", round=now, client=client))
+            self._note(LogRecord(f"round {now}: {error}", "failed", round=now, client=client))
             self._failures += 1
             if self._failures > self._max_failures:
                 raise
 
-    def _result(self, job: Job, answer: Letter | str) -> Done:
+    def _result(self, job: Job, answer: Message | str) -> Done:
         """The result of a client's round, checked."""
-        trained = self._read(answer, job, Trained)
-        assert isinstance(answer, Letter), "a word is no answer"
+        trained = self._read(answer, job, TrainReply)
+        assert isinstance(answer, Message), "a word is no answer"
         samples = self._roster.samples(job.ctx.client)
         self._uploads.check(trained, job, samples)
         payload = self._uploads.read(answer.body, job, samples)
@@ -322,9 +324,9 @@ class Remote:
         counts = trained.terms, trained.steps, trained.samples, trained.seconds, trained.norms, notes
         return Done(job.ctx.client, payload, state, *counts)
 
-    def _score(self, test: Test, answer: Letter | str) -> Scored:
+    def _score(self, test: Test, answer: Message | str) -> EvalReply:
         """The results of a client's test, checked; a client's number of test samples may not change."""
-        scored = self._read(answer, test, Scored)
+        scored = self._read(answer, test, EvalReply)
         evaluator = self._worker.evaluator
         assert evaluator is not None, "a worker whose clients are tested has an evaluator"
         client, key = test.ctx.client, (test.ctx.client, test.split)
@@ -340,7 +342,7 @@ class Remote:
         counts = {client: self._roster.samples(client) for client in requested if self._roster.has(client)}
         refused = shares_too_large(counts, self._config.max_share)
         for client, why in refused.items():
-            self._refuse(requested[client], "the upload", LetterError(why))
+            self._refuse(requested[client], "the upload", MessageError(why))
         return {client: job for client, job in requested.items() if client not in refused}
 
     def _measure(self, requested: Mapping[int, Job], results: dict[int, Done]) -> None:
@@ -349,14 +351,14 @@ class Remote:
         for client, result in results.items():
             job = requested[client]
             sends, roles = self._uploads.method_of(job).spec.sends, job.ctx.task.roles
-            self._items[client] = list(items_of(result.payload, job.payload, sends, roles))
+            self._items[client] = list(upload_norms(result.payload, job.payload, sends, roles))
         if self._ratios is None or not results:
             return
         (first, *_) = requested.values()
         samples = {client: self._roster.samples(client) for client in results}
         sends = self._uploads.method_of(first).spec.sends
         for client, excess in self._ratios.judge(self._items, samples, sends).items():
-            self._refuse(requested[client], "the upload", Refused(str(excess)))
+            self._refuse(requested[client], "the upload", UploadError(str(excess)))
             del results[client]
         if len(results) < FEWEST and not self._said_few:
             self._said_few = True
@@ -364,14 +366,20 @@ class Remote:
                 f"round {first.ctx.round} has {len(results)} uploads: with fewer than {FEWEST}, no upload is bounded "
                 "by the others (flower.max_ratio, flower.max_share)"
             )
-            self._note(Said(what, "unbounded", round=first.ctx.round))
+            self._note(LogRecord(what, "unbounded", round=first.ctx.round))
 
     def _refuse(self, requested: Job | Test, what: str, error: Exception) -> None:
         """Name an answer that does not count."""
-        client, event, now = requested.ctx.client, "lost" if isinstance(error, Lost) else "refused", requested.ctx.round
+        client, event, now = (
+            requested.ctx.client,
+            "lost" if isinstance(error, LostReplyError) else "refused",
+            requested.ctx.round,
+        )
         if event == "refused":
             self._refusals.append(f"client {client}: {error}")
-        self._note(Said(f"round {now}: {what} of client {client} is {event}: {error}", event, round=now, client=client))
+        self._note(
+            LogRecord(f"round {now}: {what} of client {client} is {event}: {error}", event, round=now, client=client)
+        )
 
     @property
     def _max_failures(self) -> int:

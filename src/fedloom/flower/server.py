@@ -14,16 +14,16 @@ from fedloom.core.files import restrict_to_owner, write_atomic
 from fedloom.data import Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
+from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.checks import shares_too_large
-from fedloom.flower.links import Link
-from fedloom.flower.logs import Logged
+from fedloom.flower.logs import LogCallback
 from fedloom.flower.moments import Scale, keep_scale, outliers, pooled, read_scale
-from fedloom.flower.own_data import agreed, server_data, without_samples
-from fedloom.flower.remote import Remote
-from fedloom.flower.roster import Roster, RunName
-from fedloom.flower.seats import Seats
-from fedloom.flower.status import Board
+from fedloom.flower.node_data import node_source, server_data, server_scenario
+from fedloom.flower.node_registry import NodeRegistry, RunIdentity
+from fedloom.flower.remote import RemoteEngine
+from fedloom.flower.status import StatusWriter
+from fedloom.flower.transport import Transport
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import run
@@ -33,7 +33,7 @@ _NAME = "flower-run"
 
 def serve(
     config: RunConfig,
-    link: Link,
+    link: Transport,
     *,
     scenario: Scenario | None = None,
     tests: Path | None = None,
@@ -44,16 +44,16 @@ def serve(
     """Run `config` over the nodes of a link; a run that was begun in `out` goes on after its last whole round.
 
     tests: the file that names the server's own test data, where nodes have data of their own. keys: a folder with the
-    public keys of clients (`seats.py`); without it each client is bound to the key that it first joins with. What
+    public keys of clients (`bindings.py`); without it each client is bound to the key that it first joins with. What
     happens is logged (`logs.py`), and how it is now stands in the run's folder (`status.py`). Raises what
     `fedloom.runs.run.run` raises, and `FederationError` if too few clients are there.
     """
     kept = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))  # each round is kept
     config = config.model_copy(update={"checkpoint": kept})
-    name, nodes, seats = RunName(_name(out), config.fingerprint()), agreed(config), Seats(out, keys)
+    name, nodes, seats = RunIdentity(_name(out), config.fingerprint()), node_source(config), NodeBindings(out, keys)
 
-    board = Board(config, out)
-    watching = [Logged(lambda: board.status.run), board, *callbacks]
+    board = StatusWriter(config, out)
+    watching = [LogCallback(lambda: board.status.run), board, *callbacks]
 
     def say(text: str) -> None:
         for callback in watching:
@@ -61,11 +61,11 @@ def serve(
 
     roster = None
     if nodes is not None:
-        scenario = without_samples(config, None if tests is None else server_data(config, tests))
+        scenario = server_scenario(config, None if tests is None else server_data(config, tests))
         name = replace(name, scale=read_scale(out))
         if nodes.numeric_features and name.scale is None:
             measured = len(nodes.numeric_features)
-            roster = Roster(link, name, scenario.clients, nodes.classes, board, say, measured, seats=seats)
+            roster = NodeRegistry(link, name, scenario.clients, nodes.classes, board, say, measured, seats=seats)
             name = replace(name, scale=_pooled(roster, config, nodes, say))
         scenario = scenario if name.scale is None else name.scale.on_all(scenario, nodes)
     elif tests is not None:
@@ -79,7 +79,7 @@ def serve(
             keep_scale(out, name.scale)
         board.begin(name.name, federation.round)
         seats.begin()
-        remote = Remote(link, name, federation, worker, config.flower, board, note, roster, out, seats)
+        remote = RemoteEngine(link, name, federation, worker, config.flower, board, note, roster, out, seats)
         federation.guard = remote.guard
         return remote
 
@@ -90,7 +90,7 @@ def serve(
         raise
 
 
-def _pooled(roster: Roster, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
+def _pooled(roster: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
     """How measured features are standardised, by the training samples of all clients that are there.
 
     Clients whose moments, or number of samples, are far from those of the others are left out of the run.

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import write_atomic
-from fedloom.flower.logs import Said
+from fedloom.flower.logs import LogRecord
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
 from fedloom.storage.curves import total
@@ -27,11 +27,11 @@ SILENT = 30.0  # seconds without a word after which a server may be dead
 _BEAT = 5.0  # seconds between two words of a server that waits
 
 
-class _Facts(BaseModel):
+class _StatusFacts(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Seat(_Facts):
+class NodeStatus(_StatusFacts):
     """A client and its node. node: Flower's number, as text. round: the last one that the client left something in."""
 
     client: int
@@ -41,7 +41,7 @@ class Seat(_Facts):
     round: int = 0
 
 
-class Absence(_Facts):
+class Absence(_StatusFacts):
     """A node that does not take part, and why. client: which one it is, if that is known."""
 
     node: str
@@ -49,7 +49,7 @@ class Absence(_Facts):
     reason: str
 
 
-class Wait(_Facts):
+class Wait(_StatusFacts):
     """For whom the server waits. since, until: seconds since 1970."""
 
     what: str
@@ -58,7 +58,7 @@ class Wait(_Facts):
     until: float
 
 
-class Trouble(_Facts):
+class Trouble(_StatusFacts):
     """The last thing that went wrong."""
 
     time: float
@@ -68,7 +68,7 @@ class Trouble(_Facts):
     client: int | None = None
 
 
-class Status(_Facts):
+class Status(_StatusFacts):
     """What the file holds. started, written: seconds since 1970. round: the last whole one. bytes_up, bytes_down: of
     payloads, over all whole rounds. absent: nodes that are left out, the first fifty. refused: uploads and tests.
     failures: exceptions of clients."""
@@ -81,7 +81,7 @@ class Status(_Facts):
     written: float
     round: int = 0
     rounds: int
-    nodes: list[Seat] = []
+    nodes: list[NodeStatus] = []
     absent: list[Absence] = []
     wait: Wait | None = None
     bytes_up: int = 0
@@ -104,7 +104,7 @@ def read_status(run: Path) -> Status:
         raise RunFolderError(f"{file}: damaged, or of another version of fedloom; the run writes it anew") from None
 
 
-class Board(Callback):
+class StatusWriter(Callback):
     """Keeps the status of one run, and writes it to the run's folder. out: that folder; None writes nothing.
 
     It is silent until `begin`: whoever cannot begin leaves the folder's status as it was.
@@ -120,7 +120,7 @@ class Board(Callback):
         self._begun, self.status.run, self.status.round = True, name, round_
         self._write()
 
-    def seats(self, seats: Sequence[Seat], absent: Sequence[Absence] = ()) -> None:
+    def seats(self, seats: Sequence[NodeStatus], absent: Sequence[Absence] = ()) -> None:
         """Who is there now, and which nodes do not take part."""
         rounds = {seat.client: seat.round for seat in self.status.nodes}
         now = [seat.model_copy(update={"round": rounds.get(seat.client, 0)}) for seat in seats]
@@ -165,7 +165,7 @@ class Board(Callback):
         self._write()
 
     def on_note(self, config: RunConfig, note: str) -> None:
-        if isinstance(note, Said) and note.event not in ("waiting", "paused"):
+        if isinstance(note, LogRecord) and note.event not in ("waiting", "paused"):
             self.status.refused += note.event == "refused"
             self.status.failures += note.event == "failed"
             self._error(note.event, str(note), note.round, note.client)

@@ -28,7 +28,7 @@ def state_dir() -> Path:
     return expand_home(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "fedloom"
 
 
-class Store:
+class StateStore:
     """The states of one client in one run. `run` and the folder's other parts are made by fedloom, never by letters of
     other clients."""
 

@@ -20,10 +20,10 @@ from fedloom.flower import certificates
 from fedloom.flower.apps import FAILED
 from fedloom.flower.export import export
 from fedloom.flower.grid import require_flower
-from fedloom.flower.own_data import node_file, server_file
-from fedloom.flower.processes import Processes, executable, free_ports, require_free
+from fedloom.flower.node_data import node_file, server_file
+from fedloom.flower.node_registry import FederationError
+from fedloom.flower.processes import ChildProcesses, executable, free_ports, require_free
 from fedloom.flower.remote import RemoteError
-from fedloom.flower.roster import FederationError
 from fedloom.results.result import Result
 
 HOST, NAME = "127.0.0.1", "fedloom"
@@ -31,11 +31,11 @@ _START = 120.0  # seconds for a process to listen
 _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
 
-class Federation:
+class LocalFederation:
     """SuperLink and SuperNodes of this machine, between `__enter__` and `__exit__`.
 
     folder: holds the app, keys, logs and, for each node, its private states; kept, so that the same command goes on.
-    data: a folder with the file of each node's own data, and the server's (`own_data.py`).
+    data: a folder with the file of each node's own data, and the server's (`node_data.py`).
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Federation:
             [str(Path(executable("flwr")).parent), os.environ.get("PATH", "")]
         )  # for its own children
         environment = {**_ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path}
-        self.processes = Processes(self.folder / "logs", environment)
+        self.processes = ChildProcesses(self.folder / "logs", environment)
         self._keys = self.folder / "keys"
         address = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{HOST}:{self.port}"\n'
         if insecure:
@@ -74,7 +74,7 @@ class Federation:
         write_atomic(home / "config.toml", address, private=True)
         export(config, self.folder / "app")
 
-    def __enter__(self) -> Federation:
+    def __enter__(self) -> LocalFederation:
         try:
             self._start_superlink()
             for client in range(self.clients):
@@ -153,12 +153,12 @@ def up(
 ) -> Result:
     """Run `config` on processes of this machine, and end them all, whatever happens; a run in `out` goes on.
 
-    data: as in `Federation`.
+    data: as in `LocalFederation`.
     Raises `ConfigError` before anything starts, and `FederationError` or the run's own error if it ends without result.
     """
     with (
         _ended_politely(),
-        Federation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as there,
+        LocalFederation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as there,
     ):
         process, read = there.run(out), _Lines(there.processes.log("run"))
         while process.poll() is None:
@@ -175,7 +175,7 @@ def folder_of(out: Path) -> Path:
     return out.with_name(out.name + ".flower")
 
 
-def collected(out: Path, processes: Processes) -> Result:
+def collected(out: Path, processes: ChildProcesses) -> Result:
     """The result of a run that has ended. Raises what ended it."""
     with contextlib.suppress(FileNotFoundError):
         told: dict[str, Any] = parse_json((out / FAILED).read_text(encoding="utf-8"))

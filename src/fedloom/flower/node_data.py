@@ -27,7 +27,7 @@ from fedloom.flower.logs import log
 _SPLITS = ("val", "split")
 
 
-def agreed(config: RunConfig) -> Nodes | None:
+def node_source(config: RunConfig) -> Nodes | None:
     """What the federation's nodes have agreed on, where each has data of its own; None where the config describes the
     data."""
     source, _ = config.scenario.parts()
@@ -44,7 +44,7 @@ def server_file(folder: Path | None) -> Path | None:
     return folder / "server.yaml" if folder is not None and (folder / "server.yaml").is_file() else None
 
 
-def own_client(config: RunConfig, file: Path, client: int) -> Scenario:
+def node_scenario(config: RunConfig, file: Path, client: int) -> Scenario:
     """The scenario in which `client` holds what its file names, and nobody else holds anything.
 
     Samples are in the file's order; `val` or `split`, there or else in the config, say which of them train. Raises
@@ -58,18 +58,18 @@ def own_client(config: RunConfig, file: Path, client: int) -> Scenario:
 
 
 def server_data(config: RunConfig, file: Path) -> Dataset:
-    """All samples that a file of the server's names: the global test set. Raises as `own_client`."""
+    """All samples that a file of the server's names: the global test set. Raises as `node_scenario`."""
     _, splits = _read(config, file)
     parts = splits.train, splits.test
     return replace(parts[0], x=torch.cat([one.x for one in parts]), y=torch.cat([one.y for one in parts]))
 
 
-def without_samples(config: RunConfig, tests: Dataset | None) -> Scenario:
+def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
     """What the server knows of a federation whose nodes have data of their own: `tests` are all the samples it has.
 
     Raises `ConfigError` if what the config asks for cannot be tested so.
     """
-    nodes, protocol = agreed(config), config.evaluation.protocol
+    nodes, protocol = node_source(config), config.evaluation.protocol
     assert nodes is not None, "a config of nodes"
     if protocol == "global/global" and tests is None:
         raise ConfigError(
@@ -112,7 +112,7 @@ def stand_in_views(sizes: np.ndarray) -> Views:
 
 def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
     """What a file says, and the samples that it names, as the federation has agreed."""
-    nodes, theirs = agreed(config), config.scenario
+    nodes, theirs = node_source(config), config.scenario
     if nodes is None:
         raise ConfigError(f"{file}: this federation's config describes the data itself (source: {theirs.source})")
     told = read_yaml(file)

@@ -15,7 +15,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.flower.moments import Moments, Scale
 
 VERSION = 1
-MOST_FACTS = 1 << 20  # characters of a letter's facts
+MAX_FACTS = 1 << 20  # characters of a letter's facts
 _Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 _Name: TypeAlias = Annotated[str, Field(max_length=200)]
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
@@ -25,30 +25,30 @@ _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan=
 _NOTES, _TERMS = 16, 64  # at most, in one answer
 
 
-class LetterError(FedloomError):
+class MessageError(FedloomError):
     """A letter that cannot be read, or does not belong here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Message:
     """As it travels. `body`: a record's bytes (`core/records.py`), or nothing."""
 
     facts: str
     body: bytes = b""
 
 
-class _Facts(BaseModel):
+class _MessageFacts(BaseModel):
     model_config = _STRICT
 
     letter: Literal[1] = 1
     run: _Name
 
-    def letter_with(self, body: bytes = b"") -> Letter:
+    def to_message(self, body: bytes = b"") -> Message:
         """These facts with a record's bytes."""
-        return Letter(self.model_dump_json(), body)
+        return Message(self.model_dump_json(), body)
 
 
-class Order(_Facts):
+class Request(_MessageFacts):
     """From the server to a node.
 
     do: join (say who you are), train or test. fingerprint, version: of the config and of fedloom. kept: the round that
@@ -78,7 +78,7 @@ class Note(BaseModel):
     figure: float
 
 
-class Joined(_Facts):
+class JoinReply(_MessageFacts):
     """Who a node is: its client, a token of its disk, its samples and class names; moments where nodes pool them."""
 
     kind: Literal["joined"] = "joined"
@@ -89,7 +89,7 @@ class Joined(_Facts):
     moments: Moments | None = None
 
 
-class Trained(_Facts):
+class TrainReply(_MessageFacts):
     """What a `Done` tells beside its payload. kept: whether the node keeps a private state of this round."""
 
     kind: Literal["trained"] = "trained"
@@ -104,7 +104,7 @@ class Trained(_Facts):
     kept: bool
 
 
-class Result(BaseModel):
+class PredictorResult(BaseModel):
     """Correct predictions, summed loss, and number of samples of one predictor; fooled, aimed: as in `Tested`."""
 
     model_config = _STRICT
@@ -116,7 +116,7 @@ class Result(BaseModel):
     aimed: _Samples = 0
 
     @model_validator(mode="after")
-    def _agrees(self) -> Result:
+    def _agrees(self) -> PredictorResult:
         if self.correct > self.total:
             raise ValueError(f"{self.correct} of {self.total} samples cannot be correct")
         if not self.fooled <= self.aimed <= self.total:
@@ -124,17 +124,17 @@ class Result(BaseModel):
         return self
 
 
-class Scored(_Facts):
+class EvalReply(_MessageFacts):
     """What a `TestDone` tells."""
 
     kind: Literal["scored"] = "scored"
     client: _Count
     round: _Count
-    results: Annotated[Mapping[_Name, Result], Field(max_length=_TERMS)]
+    results: Annotated[Mapping[_Name, PredictorResult], Field(max_length=_TERMS)]
     samples: _Samples
 
 
-class Failed(_Facts):
+class ErrorReply(_MessageFacts):
     """A node that cannot do what it was asked. raised: an exception inside the client's work, with its traceback."""
 
     kind: Literal["failed"] = "failed"
@@ -144,26 +144,26 @@ class Failed(_Facts):
     raised: _Text = ""
 
 
-Answer: TypeAlias = Joined | Trained | Scored | Failed
-F = TypeVar("F", bound=_Facts)
+Reply: TypeAlias = JoinReply | TrainReply | EvalReply | ErrorReply
+F = TypeVar("F", bound=_MessageFacts)
 
 
-def read(letter: Letter, kind: type[F]) -> F:
-    """The facts of a letter that is a `kind`. Raises `LetterError` for anything else."""
-    if len(letter.facts) > MOST_FACTS:
-        raise LetterError(f"a letter of {len(letter.facts)} characters; {MOST_FACTS} at most")
+def read(letter: Message, kind: type[F]) -> F:
+    """The facts of a letter that is a `kind`. Raises `MessageError` for anything else."""
+    if len(letter.facts) > MAX_FACTS:
+        raise MessageError(f"a letter of {len(letter.facts)} characters; {MAX_FACTS} at most")
     try:
         return kind.model_validate_json(letter.facts)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:80] or "facts"
         why = " ".join(f"{place}: {first['msg']}".split())[:200]
-        raise LetterError(f"no letter of version {VERSION} ({why})") from None
+        raise MessageError(f"no letter of version {VERSION} ({why})") from None
 
 
-def read_answer(letter: Letter, kind: type[F]) -> F | Failed:
+def read_reply(letter: Message, kind: type[F]) -> F | ErrorReply:
     """The same, or why there is none."""
     try:
-        return read(letter, Failed)
-    except LetterError:
+        return read(letter, ErrorReply)
+    except MessageError:
         return read(letter, kind)

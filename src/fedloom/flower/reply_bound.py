@@ -17,11 +17,11 @@ _SMALL_OBJECTS = 64  # objects of a reply beside those of its body
 _LEAST_CHUNK = 1 << 16  # bytes of a body's objects, all but the last
 
 
-class TooLarge(Exception):
+class ReplyTooLarge(Exception):
     """A reply that is longer than the bound."""
 
 
-class Bound:
+class ReplyBound:
     """Counts what is fetched of one reply at a time, and ends the fetch at the bound.
 
     grid: Flower's; one that has no HTTP client, as in a simulation, is not bounded here. The replies of such a grid are
@@ -55,7 +55,7 @@ class Bound:
             self._client.ConfirmMessageReceived(request)
 
     def intercept(self, context: Any, call_next: Any) -> Any:
-        """Flower calls this around every request of the client. Raises `TooLarge`."""
+        """Flower calls this around every request of the client. Raises `ReplyTooLarge`."""
         from flwr.proto.message_pb2 import PullObjectResponse
         from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
@@ -68,7 +68,7 @@ class Bound:
         elif context.rpc_method.endswith("/ConfirmMessageReceived"):  # all is fetched, and nothing joined
             length = sum(self._lengths.get(part, 0) for part in self._parts)
             if length > self._limit:
-                raise TooLarge(f"its arrays have {length:,} bytes; {self._limit:,} at most")
+                raise ReplyTooLarge(f"its arrays have {length:,} bytes; {self._limit:,} at most")
         return response
 
     def _measure(self, name: str, content: bytes) -> None:
@@ -86,11 +86,11 @@ class Bound:
                 self._parts += parts
 
     def _check(self, response: Any) -> None:
-        """Before a response's body is read. Raises `TooLarge`."""
+        """Before a response's body is read. Raises `ReplyTooLarge`."""
         if not response.request.url.path.endswith(_FETCHES):
             return
         with self._lock:
             self._bytes += int(response.headers.get("content-length", self._limit + 1))
             self._objects += 1
             if self._bytes > self._limit or self._objects > _SMALL_OBJECTS + self._limit // _LEAST_CHUNK:
-                raise TooLarge(f"more than {self._limit:,} bytes, or in too many parts; it was not read")
+                raise ReplyTooLarge(f"more than {self._limit:,} bytes, or in too many parts; it was not read")

@@ -7,15 +7,15 @@ import urllib.request
 import pytest
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.flower.metrics import serve_metrics
 from fedloom.flower.processes import free_ports
-from fedloom.flower.status import Board, Seat
+from fedloom.flower.prometheus import serve_metrics
+from fedloom.flower.status import NodeStatus, StatusWriter
 from flower_world import config_of
 
 
 @pytest.fixture
 def board(tmp_path):
-    made = Board(config_of(), tmp_path)
+    made = StatusWriter(config_of(), tmp_path)
     made.begin("ab12", 1)
     return made
 
@@ -25,7 +25,12 @@ def test_a_scrape_tells_how_the_run_is_now(board, tmp_path):
     (port,) = free_ports(1)
     end = serve_metrics(tmp_path, port)
     try:
-        board.seats([Seat(client=0, node="7", there=True, samples=3), Seat(client=1, node="8", there=False, samples=3)])
+        board.seats(
+            [
+                NodeStatus(client=0, node="7", there=True, samples=3),
+                NodeStatus(client=1, node="8", there=False, samples=3),
+            ]
+        )
         board.waits("uploads of round 2", [1], 60.0)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
             text = reply.read().decode()

@@ -23,7 +23,7 @@ def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[],
     read_status(run)
     require_free(port, host)
     registry: Any = CollectorRegistry()
-    registry.register(_Run(run))
+    registry.register(_StatusCollector(run))
     server, thread = start_http_server(port, host, registry)
 
     def end() -> None:
@@ -34,7 +34,7 @@ def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[],
     return end
 
 
-class _Run:
+class _StatusCollector:
     def __init__(self, run: Path) -> None:
         self._run = run
 

@@ -11,8 +11,8 @@ import torch
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.engine.jobs import Done
-from fedloom.flower.letters import Failed, Letter, LetterError, Trained, read_answer
-from fedloom.flower.uploads import Refused, UploadReader
+from fedloom.flower.upload_checks import UploadError, UploadReader
+from fedloom.flower.wire import ErrorReply, Message, MessageError, TrainReply, read_reply
 from fedloom.runs.run import _Run
 from flower_mutations import mutated
 from flower_world import config_of
@@ -36,11 +36,11 @@ class Desk:
 
     def letter(self):
         done = self.done
-        told = Trained(
+        told = TrainReply(
             run="ab", client=0, round=1, steps=done.steps, samples=done.samples, seconds=0.5, terms=dict(done.terms),
             norms=dict(done.norms), notes=[], kept=False,
         )  # fmt: skip
-        return told.letter_with(to_bytes(done.payload))
+        return told.to_message(to_bytes(done.payload))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wrong_with_an_upload_is_said(desk, case):
     pattern, change = CASES[case]
-    with pytest.raises(Refused, match=pattern) as caught:
+    with pytest.raises(UploadError, match=pattern) as caught:
         desk.read(change(desk.done.payload))
     assert "\n" not in str(caught.value)
 
@@ -122,7 +122,7 @@ def test_a_small_upload_cannot_claim_a_huge_table(desk):
     empty = ClassTable(torch.zeros(10, 1), torch.zeros(10, dtype=torch.bool))
     body = to_bytes({**desk.done.payload, "prototypes": empty}).replace(b'"shape":[0,1]', b'"shape":[0,9999999999]')
     length = int.from_bytes(body[:8], "little") + len("9999999999") - 1
-    with pytest.raises(Refused):
+    with pytest.raises(UploadError):
         desk.uploads.read(length.to_bytes(8, "little") + body[8:], desk.job, desk.samples)
 
 
@@ -130,7 +130,7 @@ def test_a_mask_of_other_bytes_than_0_and_1_is_refused(desk):
     body = to_bytes(desk.done.payload)
     place = body.rindex(to_bytes({"m": desk.done.payload["prototypes"].held})[-10:])
     bad = body[:place] + bytes([3]) + body[place + 1 :]
-    with pytest.raises(Refused):
+    with pytest.raises(UploadError):
         desk.uploads.read(bad, desk.job, desk.samples)
 
 
@@ -139,17 +139,17 @@ def test_what_varies_is_refused_where_the_server_cannot_use_it():
     assert desk.read(desk.done.payload)
     tree = dict(desk.done.payload["model"])
     name = next(name for name in tree if name.endswith(":u"))
-    with pytest.raises(Refused, match="the server cannot use it"):
+    with pytest.raises(UploadError, match="the server cannot use it"):
         desk.read({**desk.done.payload, "model": {**tree, name: tree[name][:, :-1]}})
 
 
 def outcome(desk, letter):
     """Whether a letter is accepted; anything but a refusal in one line is raised."""
     try:
-        if isinstance(read_answer(letter, Trained), Failed):
+        if isinstance(read_reply(letter, TrainReply), ErrorReply):
             return False
         record = desk.uploads.read(letter.body, desk.job, desk.samples)
-    except (LetterError, Refused):
+    except (MessageError, UploadError):
         return False
     # what is accepted is what an honest client could have sent: the same names, dtypes and shapes, finite
     honest = desk.done.payload
@@ -181,8 +181,8 @@ def test_many_mutated_uploads(desk):
     ["", "{}", "null", "[" * 100_000, '{"letter": 2}', "x" * (2 << 20), '{"letter":1,"run":"a","kind":"trained"}'],
 )
 def test_facts_that_are_no_letter_are_refused_in_one_line(facts):
-    with pytest.raises(LetterError) as caught:
-        read_answer(Letter(facts), Trained)
+    with pytest.raises(MessageError) as caught:
+        read_reply(Message(facts), TrainReply)
     assert len(str(caught.value)) < 300
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fedloom.core.errors import FedloomError, short_repr
 from fedloom.core.files import parse_json
-from fedloom.core.records import Record, RecordError, Value, from_bytes, json_header, map_tensors, wire_size
+from fedloom.core.records import Record, RecordError, Value, from_bytes, header_of, mapped, wire_size
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job
 from fedloom.engine.term_balance import CE
 from fedloom.flower.checks import check_trained
-from fedloom.flower.letters import Trained
+from fedloom.flower.wire import TrainReply
 from fedloom.methods import Method
 
 _EACH = 2  # samples of each class in a rehearsal
@@ -30,7 +30,7 @@ _SPARE = 1 << 16  # bytes above twice the expected ones, for names and masks
 _RESERVED, _HEADER = "__metadata__", "fedloom"
 
 
-class Refused(FedloomError):
+class UploadError(FedloomError):
     """An upload that must not touch the model."""
 
 
@@ -59,17 +59,17 @@ class UploadReader:
         self._rehearsals: dict[tuple[int, bool], Rehearsal] = {}
 
     def read(self, body: bytes, job: Job, samples: int) -> Record:
-        """The record that a client with `samples` training samples sends after `job`. Raises `Refused`."""
+        """The record that a client with `samples` training samples sends after `job`. Raises `UploadError`."""
         expected, most = self._rehearsed(job).payload, self.limit(job)
         if len(body) > most:
-            raise Refused(f"{len(body):,} bytes; {most:,} at most")
+            raise UploadError(f"{len(body):,} bytes; {most:,} at most")
         sends = self.method_of(job).spec.sends
         varying = {name for name, sent in sends.items() if sent.form == "own"}
         _check_header(body, expected, varying)
         try:
             record = from_bytes(body)
         except (RecordError, MemoryError) as error:
-            raise Refused(str(error)[:300]) from None
+            raise UploadError(str(error)[:300]) from None
         _same_keys("", record, expected)
         for name, value in record.items():
             _check_value(name, value, expected[name], name in varying)
@@ -85,8 +85,8 @@ class UploadReader:
         """Bytes that an upload after `job` may have."""
         return 2 * wire_size(self._rehearsed(job).payload) + _SPARE
 
-    def check(self, trained: Trained, job: Job, samples: int) -> None:
-        """Check the facts beside the upload of a client with `samples` training samples. Raises `LetterError`.
+    def check(self, trained: TrainReply, job: Job, samples: int) -> None:
+        """Check the facts beside the upload of a client with `samples` training samples. Raises `MessageError`.
 
         A method may have other loss terms in a later round, so a round whose terms are new is rehearsed once more.
         """
@@ -118,7 +118,7 @@ class UploadReader:
         result = self._worker.run(replace(few, state=state))
         names = {*first.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local.batch_size) / max(1, len(indices))
-        return Rehearsal(map_tensors(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
+        return Rehearsal(mapped(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property
     def _few(self) -> Tensor:
@@ -133,7 +133,7 @@ class UploadReader:
         try:
             method.aggregate(server, method.unpack(server, {job.ctx.client: record}, lambda _: ctx), ctx)
         except Exception as error:
-            raise Refused(f"the server cannot use it ({type(error).__name__}: {str(error)[:200]})") from None
+            raise UploadError(f"the server cannot use it ({type(error).__name__}: {str(error)[:200]})") from None
 
 
 def _shape_alone(tensor: Tensor) -> Tensor:
@@ -148,29 +148,29 @@ def _check_header(body: bytes, expected: Record, varying: set[str]) -> None:
         if isinstance(value, ClassTable):
             shape = header.get(f"{name}/rows", {}).get("shape")
             if not isinstance(shape, list) or len(shape) != 2 or shape[1] != value.values.shape[1]:
-                raise Refused(f"{name}: rows {short_repr(shape)}; need [held classes, {value.values.shape[1]}]")
+                raise UploadError(f"{name}: rows {short_repr(shape)}; need [held classes, {value.values.shape[1]}]")
             if header.get(f"{name}/held", {}).get("shape") != [*value.held.shape]:
-                raise Refused(f"{name}: the mask needs shape {[*value.held.shape]}")
-    there, wanted = _entries(header), _entries({_RESERVED: {_HEADER: json_header(expected)}})
+                raise UploadError(f"{name}: the mask needs shape {[*value.held.shape]}")
+    there, wanted = _entries(header), _entries({_RESERVED: {_HEADER: header_of(expected)}})
     _same_keys("", there, wanted)
     for name, (kind, names) in wanted.items():
         if there[name][0] != kind:
-            raise Refused(f"{name}: a {short_repr(there[name][0])}; need a {kind}")
+            raise UploadError(f"{name}: a {short_repr(there[name][0])}; need a {kind}")
         if name not in varying and there[name][1] != names:
             _same_keys(name, dict.fromkeys(there[name][1]), dict.fromkeys(names))
-            raise Refused(f"{name}: its tensors come in another order, or twice")
+            raise UploadError(f"{name}: its tensors come in another order, or twice")
 
 
 def _header_of(body: bytes) -> dict[str, Any]:
     length = int.from_bytes(body[:8], "little")
     if len(body) < 8 or length > len(body) - 8:
-        raise Refused("its header is longer than the upload")
+        raise UploadError("its header is longer than the upload")
     try:
         header = parse_json(body[8 : 8 + length])
     except ValueError as error:
-        raise Refused(f"its header is no JSON ({str(error)[:100]})") from None
+        raise UploadError(f"its header is no JSON ({str(error)[:100]})") from None
     if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
-        raise Refused("its header is no table of tensors")
+        raise UploadError("its header is no table of tensors")
     return header
 
 
@@ -180,19 +180,19 @@ def _entries(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[str, ...]]
         entries = parse_json(header[_RESERVED][_HEADER])["entries"]
         return {name: (str(entry["kind"]), tuple(entry.get("names", ()))) for name, entry in entries.items()}
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise Refused("it is no record of fedloom") from None
+        raise UploadError("it is no record of fedloom") from None
 
 
 def _same_keys(place: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     if there.keys() != wanted.keys():
         more, less = sorted(there.keys() - wanted.keys()), sorted(wanted.keys() - there.keys())
         what = f"lacks {short_repr(less[0])}" if less else f"has {short_repr(more[0])}, which nobody asked for"
-        raise Refused(f"{place}{': ' if place else 'it '}{what}")
+        raise UploadError(f"{place}{': ' if place else 'it '}{what}")
 
 
 def _check_value(name: str, value: Value, wanted: Value, varies: bool) -> None:
     if type(value) is not type(wanted):
-        raise Refused(f"{name}: a {type(value).__name__}; need a {type(wanted).__name__}")
+        raise UploadError(f"{name}: a {type(value).__name__}; need a {type(wanted).__name__}")
     if isinstance(value, dict) and isinstance(wanted, dict):
         if not varies:
             _same_keys(name, value, wanted)
@@ -204,21 +204,21 @@ def _check_value(name: str, value: Value, wanted: Value, varies: bool) -> None:
     elif isinstance(value, Tensor) and isinstance(wanted, Tensor):
         _check_tensor(name, value, None if varies else wanted)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise Refused(f"{name} = {value}: need a finite number")
+        raise UploadError(f"{name} = {value}: need a finite number")
 
 
 def _check_tensor(path: str, tensor: Tensor, wanted: Tensor | None) -> None:
     """wanted: None for one whose shape is free."""
     if wanted is not None and (tensor.dtype != wanted.dtype or tensor.shape != wanted.shape):
-        raise Refused(
+        raise UploadError(
             f"{path}: {tensor.dtype} {tuple(tensor.shape)}; need {wanted.dtype} {tuple(wanted.shape)}".replace(
                 "torch.", ""
             )
         )
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-        raise Refused(f"{path}: not all numbers are finite")
+        raise UploadError(f"{path}: not all numbers are finite")
     if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
-        raise Refused(f"{path}: a mask of other bytes than 0 and 1")
+        raise UploadError(f"{path}: a mask of other bytes than 0 and 1")
 
 
 def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> None:
@@ -228,19 +228,19 @@ def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> 
     """
     reported = record.get("samples", samples)
     if reported != samples:
-        raise Refused(f"samples = {reported}: the client joined with {samples}")
+        raise UploadError(f"samples = {reported}: the client joined with {samples}")
     for name, value in record.items():
         if isinstance(value, int) and not isinstance(value, bool) and value < 0:
-            raise Refused(f"{name} = {value}: need 0 or more")
+            raise UploadError(f"{name} = {value}: need 0 or more")
         if isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool:
             if int(value.min() if value.numel() else 0) < 0:
-                raise Refused(f"{name}: it has counts below 0")
+                raise UploadError(f"{name}: it has counts below 0")
             if name != "class_counts":
                 continue
             if int(value.sum()) != samples:
-                raise Refused(f"{name}: they sum to {int(value.sum())}; the client joined with {samples} samples")
+                raise UploadError(f"{name}: they sum to {int(value.sum())}; the client joined with {samples} samples")
             if class_counts is not None and not torch.equal(value.to(class_counts.dtype), class_counts):
-                raise Refused(f"{name} = {value.tolist()}: by the config the client has {class_counts.tolist()}")
+                raise UploadError(f"{name} = {value.tolist()}: by the config the client has {class_counts.tolist()}")
 
 
 def _check_distance(record: Record, sent: Record, weights: Collection[str], most: float) -> None:
@@ -253,4 +253,4 @@ def _check_distance(record: Record, sent: Record, weights: Collection[str], most
                 if value[key].is_floating_point() and value[key].shape == before[key].shape:
                     squares += float((value[key].double() - before[key].double()).square().sum())
     if math.sqrt(squares) > most:
-        raise Refused(f"it is {math.sqrt(squares):.4g} away from what was sent; flower.max_norm = {most:g}")
+        raise UploadError(f"it is {math.sqrt(squares):.4g} away from what was sent; flower.max_norm = {most:g}")

@@ -14,11 +14,11 @@ from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.records import from_bytes
 from fedloom.flower.in_process import run_in_process
-from fedloom.flower.letters import Joined, read
 from fedloom.flower.node import Node
-from fedloom.flower.own_data import node_file, own_client, server_file
-from fedloom.flower.roster import FederationError
+from fedloom.flower.node_data import node_file, node_scenario, server_file
+from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
+from fedloom.flower.wire import JoinReply, read
 from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 from own_world import (
@@ -103,7 +103,7 @@ def test_a_nodes_file_says_how_its_samples_are_split(tmp_path):
     config, own = digits_of_nodes("fedavg", tmp_path)
     file = node_file(tmp_path, 2)
     file.write_text(file.read_text() + "split: {train: 0.5, val: 0.25, test: 0.25, pool: all}\n")
-    there, before = own_client(own, file, 2), config.scenario.build(0)
+    there, before = node_scenario(own, file, 2), config.scenario.build(0)
     held = [len(views[2]) for views in (there.train, there.val, there.test)]
     total = len(before.train[2]) + len(before.test[2])
     assert held == [total - 2 * (total // 4), total // 4, total // 4]
@@ -229,7 +229,7 @@ def test_data_that_cannot_be_used_are_one_line(bad, written, tmp_path):
         shutil.copy(file, tmp_path)
     spoil(tmp_path)
     with pytest.raises(FedloomError, match=said) as caught:
-        own_client(own, tmp_path / "node-000001.yaml", 1)
+        node_scenario(own, tmp_path / "node-000001.yaml", 1)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -283,9 +283,9 @@ def test_a_count_that_nobody_can_check_is_bounded(tmp_path, claimed):
     nodes = {client: Node(own, client, tmp_path / "states", data=node_file(tmp_path, client)) for client in range(4)}
 
     def claims(order, answer):
-        if order.do != "join" or read(answer, Joined).client != 2:
+        if order.do != "join" or read(answer, JoinReply).client != 2:
             return answer
-        return read(answer, Joined).model_copy(update={"samples": claimed}).letter_with()
+        return read(answer, JoinReply).model_copy(update={"samples": claimed}).to_message()
 
     notes = Notes()
     result = serve(own, Faulty(nodes, claims), tests=server_file(tmp_path), callbacks=[notes])
@@ -373,15 +373,15 @@ def test_a_node_that_writes_its_categories_otherwise_does_not_train_on_zeros(tmp
     _, own = patients_of_nodes(tmp_path)
     respelled(tmp_path, f="F")
     with pytest.raises(DataError, match=r"0.yaml \(train\): column 'sex' holds 'F' in \d+ rows, known as 'f'"):
-        own_client(own, node_file(tmp_path, 0), 0)
+        node_scenario(own, node_file(tmp_path, 0), 0)
 
 
 def test_categories_that_are_not_agreed_on_are_counted_and_logged(tmp_path, monkeypatch):
     _, own = patients_of_nodes(tmp_path)
     respelled(tmp_path, f="x")
     logged = []
-    monkeypatch.setattr("fedloom.flower.own_data.log", lambda event, facts, text, level: logged.append(text))
-    notes = [note for note in own_client(own, node_file(tmp_path, 0), 0).notes if "has not agreed on" in note]
+    monkeypatch.setattr("fedloom.flower.node_data.log", lambda event, facts, text, level: logged.append(text))
+    notes = [note for note in node_scenario(own, node_file(tmp_path, 0), 0).notes if "has not agreed on" in note]
     assert notes == logged
     assert len(notes) == 2
     assert "node-000000.yaml (train): words" in notes[0]

@@ -10,12 +10,12 @@ from typing import Any, Literal
 from fedloom._version import __version__
 from fedloom.core.errors import FedloomError, printable, short_repr
 from fedloom.flower.absences import Absences
-from fedloom.flower.letters import Failed, Joined, Letter, LetterError, Order, read_answer
-from fedloom.flower.links import Link
-from fedloom.flower.logs import Said
-from fedloom.flower.moments import Scale, Told
-from fedloom.flower.seats import Seats, WrongSeat
-from fedloom.flower.status import Board, Seat
+from fedloom.flower.bindings import NodeBindings, WrongClientError
+from fedloom.flower.logs import LogRecord
+from fedloom.flower.moments import ClientMoments, Scale
+from fedloom.flower.status import NodeStatus, StatusWriter
+from fedloom.flower.transport import Transport
+from fedloom.flower.wire import ErrorReply, JoinReply, Message, MessageError, Request, read_reply
 
 _EVERY = 10.0  # seconds between two words on whom is waited for
 _JOIN = 60.0  # seconds that a question to a new node is worth
@@ -29,21 +29,21 @@ class FederationError(FedloomError):
 
 
 @dataclass(frozen=True, slots=True)
-class RunName:
+class RunIdentity:
     """A run as nodes know it: its name, the fingerprint of its config, and the scale that nodes have pooled, if any."""
 
     name: str
     fingerprint: str
     scale: Scale | None = None
 
-    def order(self, do: Literal["join", "train", "test"], **facts: Any) -> Order:
+    def order(self, do: Literal["join", "train", "test"], **facts: Any) -> Request:
         """An order of this run."""
-        order = Order(do=do, run=self.name, fingerprint=self.fingerprint, version=__version__, scale=self.scale)
+        order = Request(do=do, run=self.name, fingerprint=self.fingerprint, version=__version__, scale=self.scale)
         return order.model_copy(update=facts)
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _JoinRequest:
     """What a node was asked: whether it joins. asked: when (monotonic seconds); patience: seconds that it has."""
 
     node: int
@@ -51,31 +51,31 @@ class _Question:
     patience: float
 
 
-class Roster:
+class NodeRegistry:
     """The clients that have joined. clients: how many the run has; classes: the names that all must have; measured: of
     how many features they must tell the moments; sizes: training samples of each client, where the server knows them;
     seats: which key and which disk each client is bound to."""
 
     def __init__(
         self,
-        link: Link,
-        run: RunName,
+        link: Transport,
+        run: RunIdentity,
         clients: int,
         classes: Sequence[str],
-        board: Board,
+        board: StatusWriter,
         note: Callable[[str], None],
         measured: int = 0,
         sizes: Sequence[int] | None = None,
-        seats: Seats | None = None,
+        seats: NodeBindings | None = None,
     ) -> None:
         self._link, self._run, self._board, self._note = link, run, board, note
         self._clients, self._classes, self._measured, self._sizes = clients, tuple(classes), measured, sizes
         self._refused: dict[int, str] = {}  # clients that are refused for the rest of the run, and why
-        self._seats = seats or Seats(None)
-        self._asked: dict[str, _Question] = {}  # by the names of letters
+        self._seats = seats or NodeBindings(None)
+        self._asked: dict[str, _JoinRequest] = {}  # by the names of letters
         self._seen: set[int] = set()
         self._node: dict[int, int] = {}
-        self._joined: dict[int, Joined] = {}
+        self._joined: dict[int, JoinReply] = {}
         self._absences = Absences()
         self._online: set[int] = set()
         self._members: set[int] = set()  # nodes that have joined and were there ever since
@@ -94,7 +94,7 @@ class Roster:
         self._take_answers()
         self._seats.keep()
         seats = [
-            Seat(client=client, node=str(node), there=node in self._members, samples=self.samples(client))
+            NodeStatus(client=client, node=str(node), there=node in self._members, samples=self.samples(client))
             for client, node in sorted(self._node.items())
         ]
         self._board.seats(seats, self._absences.listed())
@@ -109,8 +109,8 @@ class Roster:
         for node in sorted(new, key=lambda node: (node not in before, node in again, node))[:_AT_A_TIME]:
             self._seen.add(node)
             patience = self._absences.patience(node, _JOIN)
-            name = self._link.send(node, self._run.order("join").letter_with(), patience)
-            self._asked[name] = _Question(node, now, patience)
+            name = self._link.send(node, self._run.order("join").to_message(), patience)
+            self._asked[name] = _JoinRequest(node, now, patience)
 
     def _take_answers(self) -> None:
         while self._asked and (answers := list(self._link.take(self._asked))):
@@ -151,15 +151,15 @@ class Roster:
         """Training samples of all clients that have ever joined."""
         return {client: told.samples for client, told in self._joined.items()}
 
-    def moments(self) -> dict[int, Told]:
+    def moments(self) -> dict[int, ClientMoments]:
         """The moments of measured features that clients reported, in the order of their ids."""
         joined = {client: self._joined[client] for client in sorted(self._joined)}
-        return {k: Told(told.samples, told.moments) for k, told in joined.items() if told.moments is not None}
+        return {k: ClientMoments(told.samples, told.moments) for k, told in joined.items() if told.moments is not None}
 
     def refuse(self, client: int, why: str) -> None:
         """Leave a client out for as long as this server runs."""
         self._refused[client] = why
-        self._note(Said(f"client {client} is left out: {why}", "left_out", client=client))
+        self._note(LogRecord(f"client {client} is left out: {why}", "left_out", client=client))
         node = self._node.pop(client)
         self._members.discard(node)
         self._absences.add(node, printable(why), time.monotonic(), client)
@@ -196,12 +196,12 @@ class Roster:
                     )
                 self._board.waited()
                 said = f"goes on without clients {listed(away)}: not there after {seconds:g} s"
-                self._note(Said(said, "lost"))
+                self._note(LogRecord(said, "lost"))
                 return
             if now - told >= _EVERY:
                 told = now
                 said = f"waiting for the nodes of clients {listed(away)}, {seconds - (now - began):.0f} s more"
-                self._note(Said(said, "waiting"))
+                self._note(LogRecord(said, "waiting"))
             time.sleep(self._link.pause)
 
     def _why(self, clients: Sequence[int]) -> str:
@@ -210,68 +210,68 @@ class Roster:
         known = [reasons[client] for client in clients if reasons.get(client, "").startswith("node ")]
         return "; ".join([*known, *self._absences.nameless()][:3]) or "start their nodes"
 
-    def _take(self, question: _Question, answer: Letter | str) -> None:
+    def _take(self, question: _JoinRequest, answer: Message | str) -> None:
         """Take in an answer to the question whether a node joins. Raises `FederationError` if one of this process says
         that it cannot: nobody will mend it while the run waits."""
         client, node = None, question.node
         try:
             if isinstance(answer, str):
-                raise LetterError(answer)
-            told = read_answer(answer, Joined)
+                raise MessageError(answer)
+            told = read_reply(answer, JoinReply)
             client = told.client if 0 <= told.client < self._clients else None
-            if isinstance(told, Failed):
+            if isinstance(told, ErrorReply):
                 named = f"client {told.client}"
                 reason = told.error if told.client < 0 or named in told.error else f"{named}: {told.error}"
                 if self._link.local:
                     raise FederationError(printable(reason))
-                raise LetterError(reason)
+                raise MessageError(reason)
             seat = told.client, self._link.key_of(node), told.token
             if client is not None and not self._link.local:
                 self._seats.check(*seat)
             self._check(told)
             if not self._link.local:
                 self._seats.claim(*seat)
-        except LetterError as error:
-            self._leave_out(question, str(error), error.client if isinstance(error, WrongSeat) else client)
+        except MessageError as error:
+            self._leave_out(question, str(error), error.client if isinstance(error, WrongClientError) else client)
             return
         self._absences.end(node)
         self._members.add(node)
         before = self._joined.get(told.client)
         if before is not None and before.samples != told.samples:
             said = f"client {told.client} comes back with {told.samples} samples; it had {before.samples}"
-            self._note(Said(said, "changed", client=told.client))
+            self._note(LogRecord(said, "changed", client=told.client))
         for client in [client for client, other in self._node.items() if other == node]:
             del self._node[client]  # a node that was another client before
         self._node[told.client], self._joined[told.client] = node, told
 
-    def _leave_out(self, question: _Question, reason: str, client: int | None = None) -> None:
+    def _leave_out(self, question: _JoinRequest, reason: str, client: int | None = None) -> None:
         """Name a node that does not take part, once for each reason."""
         reason, node = printable(reason), question.node
         self._members.discard(node)
         if self._absences.add(node, reason, question.asked, client):
-            self._note(Said(f"node {node} is left out: {reason}", "left_out", client=client))
+            self._note(LogRecord(f"node {node} is left out: {reason}", "left_out", client=client))
 
-    def _check(self, told: Joined) -> None:
+    def _check(self, told: JoinReply) -> None:
         if told.run != self._run.name:
-            raise LetterError(f"it joins the run {short_repr(told.run)}, this is {self._run.name}")
+            raise MessageError(f"it joins the run {short_repr(told.run)}, this is {self._run.name}")
         if told.client >= self._clients:
-            raise LetterError(f"it is client {told.client}, the run has clients 0 .. {self._clients - 1}")
+            raise MessageError(f"it is client {told.client}, the run has clients 0 .. {self._clients - 1}")
         if told.client in self._refused:
-            raise LetterError(f"client {told.client}: {self._refused[told.client]}")
+            raise MessageError(f"client {told.client}: {self._refused[told.client]}")
         if self._sizes is not None and told.samples != self._sizes[told.client]:
-            raise LetterError(
+            raise MessageError(
                 f"client {told.client} joins with {told.samples:,} training samples; by the config it has "
                 f"{self._sizes[told.client]:,}"
             )
         if told.classes != self._classes:
-            raise LetterError(
+            raise MessageError(
                 f"client {told.client} has the classes {short_repr(list(told.classes))}, the server "
                 f"{short_repr(list(self._classes))}; use the same labels on all nodes"
             )
         if self._measured:
             told_of = 0 if told.moments is None else min(len(told.moments.mean), len(told.moments.squares))
             if told_of != self._measured or not told.samples:
-                raise LetterError(
+                raise MessageError(
                     f"client {told.client} tells moments of {told_of} features of {told.samples} samples; need "
                     f"{self._measured} features"
                 )

@@ -9,12 +9,12 @@ import pytest
 
 from command_line import call
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.flower.bindings import FILE, NodeBindings, admit, read_bindings
 from fedloom.flower.certificates import _make_node_key
 from fedloom.flower.fingerprints import fingerprint_of, public_keys
-from fedloom.flower.letters import Joined, LetterError, read
-from fedloom.flower.seats import FILE, Seats, admit, read_bindings
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
+from fedloom.flower.wire import JoinReply, MessageError, read
 from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 
@@ -34,7 +34,7 @@ class Keyed(Faulty):
 
 
 def begun(out):
-    seats = Seats(out)
+    seats = NodeBindings(out)
     seats.begin()
     return seats
 
@@ -45,12 +45,12 @@ def test_a_seat_is_bound_at_the_first_join_and_kept(tmp_path):
     seats.keep()
     seats.claim(1, KEYS[1], TOKENS[1])
     for other in (seats, begun(tmp_path)):  # also after a restart
-        with pytest.raises(LetterError, match=f"with the key {KEYS[2]}, and client 1 is bound to {KEYS[1]}") as caught:
+        with pytest.raises(MessageError, match=f"with the key {KEYS[2]}, and client 1 is bound to {KEYS[1]}") as caught:
             other.claim(1, KEYS[2], TOKENS[1])
         assert f"`fedloom flower admit {tmp_path} --client 1 --key {KEYS[2]}`" in str(caught.value)
-        with pytest.raises(LetterError, match="from another disk"):
+        with pytest.raises(MessageError, match="from another disk"):
             other.claim(1, KEYS[1], TOKENS[2])
-        with pytest.raises(LetterError, match=f"its key {KEYS[1]} is that of client 1, and it joins as client 2"):
+        with pytest.raises(MessageError, match=f"its key {KEYS[1]} is that of client 1, and it joins as client 2"):
             other.claim(2, KEYS[1], TOKENS[2])
     assert TOKENS[1] not in (tmp_path / FILE).read_text()
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
@@ -60,7 +60,7 @@ def test_a_seat_is_bound_at_the_first_join_and_kept(tmp_path):
     "token", ["", "0" * 15, "0" * 17, "g" * 16, "A" * 16, "\x1b[2J" * 4, "0" * 15 + "\n", "../" * 5 + "a"]
 )
 def test_a_token_that_is_none_is_refused(tmp_path, token):
-    with pytest.raises(LetterError, match="a token is 16 hexadecimal digits") as caught:
+    with pytest.raises(MessageError, match="a token is 16 hexadecimal digits") as caught:
         begun(tmp_path).claim(1, KEYS[1], token)
     assert str(caught.value).isprintable()
     assert read_bindings(tmp_path) == {}
@@ -70,10 +70,10 @@ def test_without_keys_the_disk_alone_is_bound(tmp_path):
     seats = begun(tmp_path)
     seats.claim(1, "", TOKENS[1])
     seats.claim(2, "", TOKENS[2])
-    with pytest.raises(LetterError, match=rf"run `fedloom flower admit {tmp_path} --client 1`"):
+    with pytest.raises(MessageError, match=rf"run `fedloom flower admit {tmp_path} --client 1`"):
         seats.claim(1, "", TOKENS[2])
     seats.claim(1, KEYS[1], TOKENS[1])  # a federation that got keys
-    with pytest.raises(LetterError, match="is bound to"):
+    with pytest.raises(MessageError, match="is bound to"):
         seats.claim(1, KEYS[2], TOKENS[1])
 
 
@@ -84,11 +84,11 @@ def test_the_administrator_admits_another_key_or_disk_while_the_server_runs(tmp_
     assert not seats.refresh()
     admit(tmp_path, 1, KEYS[2])
     assert seats.refresh()
-    with pytest.raises(LetterError, match="is bound to"):
+    with pytest.raises(MessageError, match="is bound to"):
         seats.claim(1, KEYS[1], TOKENS[1])
     seats.claim(1, KEYS[2], TOKENS[2])
     seats.keep()
-    with pytest.raises(LetterError, match="from another disk"):
+    with pytest.raises(MessageError, match="from another disk"):
         seats.claim(1, KEYS[2], TOKENS[3])
     admit(tmp_path, 1)
     assert seats.refresh()
@@ -104,7 +104,7 @@ def test_the_administrators_word_wins_over_a_join_at_the_same_time(tmp_path):
 
 
 def test_nothing_is_written_before_the_run_is_this_servers(tmp_path):
-    seats = Seats(tmp_path)
+    seats = NodeBindings(tmp_path)
     seats.claim(1, KEYS[1], TOKENS[1])
     seats.keep()
     assert not (tmp_path / FILE).exists()
@@ -116,7 +116,7 @@ def test_nothing_is_written_before_the_run_is_this_servers(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / FILE).write_text(content)
     with pytest.raises(RunFolderError, match=f"{FILE}: cannot be read, or damaged"):
-        Seats(tmp_path)
+        NodeBindings(tmp_path)
 
 
 # -- keys that the server knows from the start -------------------------------------------------------------------------
@@ -125,10 +125,10 @@ def test_clients_are_bound_to_the_keys_in_a_folder(tmp_path):
         _make_node_key(tmp_path / f"node-{client:06d}")
     keys = public_keys(tmp_path)
     assert len(set(keys.values())) == 3
-    seats = Seats(None, tmp_path)
-    with pytest.raises(LetterError, match=re.escape(f"its key {keys[2]} is that of client 2")):
+    seats = NodeBindings(None, tmp_path)
+    with pytest.raises(MessageError, match=re.escape(f"its key {keys[2]} is that of client 2")):
         seats.claim(1, keys[2], TOKENS[2])  # though client 1 never joined
-    with pytest.raises(LetterError, match="is bound to"):
+    with pytest.raises(MessageError, match="is bound to"):
         seats.claim(0, KEYS[0], TOKENS[0])
     seats.claim(1, keys[1], TOKENS[1])
     seats.claim(7, KEYS[0], TOKENS[0])
@@ -139,14 +139,14 @@ def test_a_new_key_in_the_folder_admits_its_owner(tmp_path):
     keys.mkdir()
     _make_node_key(keys / "node-000001")
     before = public_keys(keys)[1]
-    seats = Seats(out, keys)
+    seats = NodeBindings(out, keys)
     seats.begin()
     seats.claim(1, before, TOKENS[1])
     seats.keep()
-    Seats(out, keys).claim(1, before, TOKENS[1])
+    NodeBindings(out, keys).claim(1, before, TOKENS[1])
     _make_node_key(keys / "node-000001")
-    seats = Seats(out, keys)
-    with pytest.raises(LetterError, match="is bound to"):
+    seats = NodeBindings(out, keys)
+    with pytest.raises(MessageError, match="is bound to"):
         seats.claim(1, before, TOKENS[1])
     seats.claim(1, public_keys(keys)[1], TOKENS[2])
 
@@ -252,10 +252,10 @@ def test_a_token_of_another_client_takes_no_seat(nodes_of, tmp_path):
     config = config_of()
 
     def forged(order, answer):
-        if order.do != "join" or read(answer, Joined).client != 1:
+        if order.do != "join" or read(answer, JoinReply).client != 1:
             return answer
         samples = len(config.scenario.build(config.seed).train[0])
-        return read(answer, Joined).model_copy(update={"client": 0, "samples": samples}).letter_with()
+        return read(answer, JoinReply).model_copy(update={"client": 0, "samples": samples}).to_message()
 
     notes = Notes()
     config = config_of(flower={"join_timeout": 0.3})

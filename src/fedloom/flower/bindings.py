@@ -18,14 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedloom.core.errors import ConfigError, RunFolderError, short_repr
 from fedloom.core.files import write_atomic
 from fedloom.flower.fingerprints import public_keys, read_fingerprint
-from fedloom.flower.letters import LetterError
+from fedloom.flower.wire import MessageError
 
 FILE = "flower-seats.json"
 _LOCK_SECONDS = 10.0
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 
 
-class WrongSeat(LetterError):
+class WrongClientError(MessageError):
     """A node that joins as another client than its key is bound to. client: the one that it is bound to."""
 
     def __init__(self, client: int, text: str) -> None:
@@ -50,7 +50,7 @@ class _File(BaseModel):
     clients: dict[str, Binding] = {}
 
 
-class Seats:
+class NodeBindings:
     """The bindings of one run. out: its folder; None keeps them in this process. keys: a folder with public keys of
     clients (`node-000000.pub` ...), to which they are bound from the start; a new key there admits its owner.
 
@@ -82,27 +82,27 @@ class Seats:
     def check(self, client: int, key: str, token: str) -> None:
         """Check that a client that joins with a key's fingerprint and a disk's token is the one bound, if any.
 
-        key: empty where keys are not checked. Raises `LetterError` for another key or disk, and says what admits it.
+        key: empty where keys are not checked. Raises `MessageError` for another key or disk, and says what admits it.
         """
         if not _TOKEN.fullmatch(token):
-            raise LetterError(
+            raise MessageError(
                 f"client {client} joins with the token {short_repr(token)}; a token is 16 hexadecimal digits"
             )
         bound = self._bindings.get(client)
         holder = next((other for other, binding in self._bindings.items() if key and binding.key == key), client)
         if holder != client:
-            raise WrongSeat(
+            raise WrongClientError(
                 holder,
                 f"its key {key} is that of client {holder}, and it joins as client {client}; start it with "
                 f"partition-id={holder}, or make a key for each client",
             )
         if bound is not None and key and bound.key not in ("", key):
-            raise LetterError(
+            raise MessageError(
                 f"it joins as client {client} with the key {key}, and client {client} is bound to {bound.key}; if the "
                 f"change is meant, run {self._command(client, key)}"
             )
         if bound is not None and bound.token not in ("", _digest(token)):
-            raise LetterError(
+            raise MessageError(
                 f"it joins as client {client} from another disk than the one that client {client} is bound to; if its "
                 f"disk was lost or moved, run {self._command(client, key)}"
             )
