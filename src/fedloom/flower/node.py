@@ -15,7 +15,7 @@ from fedloom._version import __version__
 from fedloom.config.run_config import RunConfig
 from fedloom.config.setup import Setup
 from fedloom.core.errors import ClientError, ConfigError, DataError, FedloomError, short_repr
-from fedloom.core.process_settings import own_settings
+from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
@@ -119,7 +119,7 @@ class Node:
                 "train": self._train,
                 "test": self._test,
             }
-            with own_settings():
+            with reproducible_settings():
                 answer, body = asked[order.do](order, letter.body)
         except ClientError as error:
             told = "".join(traceback.format_exception(error.__cause__))[-(1 << 15) :]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedloom.core.errors import FedloomError, short_repr
 from fedloom.core.files import parse_json
-from fedloom.core.records import Record, RecordError, Value, from_bytes, header_of, mapped, wire_size
+from fedloom.core.records import Record, RecordError, Value, from_bytes, json_header, map_tensors, wire_size
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job
@@ -118,7 +118,7 @@ class UploadReader:
         result = self._worker.run(replace(few, state=state))
         names = {*first.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local.batch_size) / max(1, len(indices))
-        return Rehearsal(mapped(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
+        return Rehearsal(map_tensors(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property
     def _few(self) -> Tensor:
@@ -151,7 +151,7 @@ def _check_header(body: bytes, expected: Record, varying: set[str]) -> None:
                 raise UploadError(f"{name}: rows {short_repr(shape)}; need [held classes, {value.values.shape[1]}]")
             if header.get(f"{name}/held", {}).get("shape") != [*value.held.shape]:
                 raise UploadError(f"{name}: the mask needs shape {[*value.held.shape]}")
-    there, wanted = _entries(header), _entries({_RESERVED: {_HEADER: header_of(expected)}})
+    there, wanted = _entries(header), _entries({_RESERVED: {_HEADER: json_header(expected)}})
     _same_keys("", there, wanted)
     for name, (kind, names) in wanted.items():
         if there[name][0] != kind:
