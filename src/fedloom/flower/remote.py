@@ -370,16 +370,12 @@ class RemoteEngine:
 
     def _refuse(self, requested: Job | Test, what: str, error: Exception) -> None:
         """Name an answer that does not count."""
-        client, event, now = (
-            requested.ctx.client,
-            "lost" if isinstance(error, LostReplyError) else "refused",
-            requested.ctx.round,
-        )
+        client, now = requested.ctx.client, requested.ctx.round
+        event = "lost" if isinstance(error, LostReplyError) else "refused"
         if event == "refused":
             self._refusals.append(f"client {client}: {error}")
-        self._note(
-            LogRecord(f"round {now}: {what} of client {client} is {event}: {error}", event, round=now, client=client)
-        )
+        text = f"round {now}: {what} of client {client} is {event}: {error}"
+        self._note(LogRecord(text, event, round=now, client=client))
 
     @property
     def _max_failures(self) -> int:
