@@ -10,7 +10,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.data.attacks import ATTACKS
-from fedloom.data.attacks.uploads import Round, published_z
+from fedloom.data.attacks.upload_attacks import AttackRound, published_z
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from support import dataset
@@ -35,7 +35,7 @@ def drawn(attack, seed=0, of=None):
 
 
 def now(participants=4, bad=1, left=(), changes=(), seed=0):
-    return Round(participants, bad, left, changes, np.random.default_rng(seed))
+    return AttackRound(participants, bad, left, changes, np.random.default_rng(seed))
 
 
 # -- who ---------------------------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def test_labels_of_bad_clients_alone_are_mirrored():
 
 
 def test_the_middle_one_of_an_odd_number_of_classes_is_no_aim():
-    assert made("label-flip").aims(4).tolist() == [3, 2, 1, 0]
-    assert made("label-flip").aims(3).tolist() == [2, -1, 0]
+    assert made("label-flip").target_classes(4).tolist() == [3, 2, 1, 0]
+    assert made("label-flip").target_classes(3).tolist() == [2, -1, 0]
 
 
 def test_one_class_becomes_another():
@@ -103,7 +103,7 @@ def test_one_class_becomes_another():
     rows = scenario().train[bad]
     before = scenario().train_set.y[rows].tolist()
     assert found.train_set.y[rows].tolist() == [0 if label == 1 else label for label in before]
-    assert found.attack.aims(4).tolist() == [-1, 0, -1, -1]
+    assert found.attack.target_classes(4).tolist() == [-1, 0, -1, -1]
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_samples_that_honest_clients_share_are_not_flipped():
 def test_a_flipped_and_a_scaled_change_by_hand():
     own = {"model": {"w": torch.tensor([3.0, 1.0])}, "samples": 7}
     received = {"model": {"w": torch.tensor([1.0, 2.0])}}
-    flipped = made("sign-flip", factor=2.0).forged(own, received, [own], now())
+    flipped = made("sign-flip", factor=2.0).forge_upload(own, received, [own], now())
     assert flipped["model"]["w"].tolist() == [1 - 2 * 2, 2 + 2 * 1]
     assert flipped["samples"] == 7
-    scaled = made("scaled", factor=3.0).forged(own, received, [own], now())
+    scaled = made("scaled", factor=3.0).forge_upload(own, received, [own], now())
     assert scaled["model"]["w"].tolist() == [1 + 3 * 2, 2 - 3 * 1]
     assert own["model"]["w"].tolist() == [3.0, 1.0]
 
@@ -140,7 +140,7 @@ def test_a_flipped_and_a_scaled_change_by_hand():
 def test_what_was_not_received_or_is_a_change_is_a_change_from_0():
     own = {"control": {"w": torch.tensor([3.0])}, "new": torch.tensor([[2.0]])}
     received = {"control": {"w": torch.tensor([1.0])}, "new": torch.tensor([1.0, 1.0])}  # of another shape
-    found = made("sign-flip").forged(own, received, [own], now(changes=["control"]))
+    found = made("sign-flip").forge_upload(own, received, [own], now(changes=["control"]))
     assert (found["control"]["w"].tolist(), found["new"].tolist()) == ([-3.0], [[-2.0]])
 
 
@@ -150,7 +150,7 @@ def test_statistics_of_batch_norm_counters_and_counts_stay():
         "class_counts": torch.tensor([1, 2]),
     }
     received = {"model": {"w": torch.tensor([1.0]), "norm.running_var": torch.tensor([1.0])}}
-    found = made("sign-flip").forged(own, received, [own], now(left={"norm.running_var"}))
+    found = made("sign-flip").forge_upload(own, received, [own], now(left={"norm.running_var"}))
     assert found["model"]["w"].tolist() == [-1.0]
     assert found["model"]["norm.running_var"].tolist() == [0.5]
     assert (found["model"]["norm.count"], found["class_counts"].tolist()) == (4, [1, 2])
@@ -159,14 +159,14 @@ def test_statistics_of_batch_norm_counters_and_counts_stay():
 def test_of_a_class_table_the_held_rows_are_attacked():
     table = ClassTable(torch.tensor([[1.0, 2.0], [0.0, 0.0], [5.0, 5.0]]), torch.tensor([True, False, True]))
     before = ClassTable(torch.tensor([[2.0, 2.0], [9.0, 9.0], [0.0, 0.0]]), torch.tensor([True, True, False]))
-    found = made("sign-flip").forged({"rows": table}, {"rows": before}, [{"rows": table}], now())["rows"]
+    found = made("sign-flip").forge_upload({"rows": table}, {"rows": before}, [{"rows": table}], now())["rows"]
     assert found.values.tolist() == [[3.0, 2.0], [0.0, 0.0], [-5.0, -5.0]]
     assert found.held.tolist() == [True, False, True]
 
 
 def test_noise_takes_the_place_of_the_change_and_comes_from_the_given_stream():
     own, received = {"model": {"w": torch.tensor([50.0, 60.0])}}, {"model": {"w": torch.tensor([1.0, 2.0])}}
-    found = made("gaussian", std=3.0).forged(own, received, [own], now(seed=8))["model"]["w"]
+    found = made("gaussian", std=3.0).forge_upload(own, received, [own], now(seed=8))["model"]["w"]
     noise = np.random.default_rng(8).standard_normal(2)
     assert torch.allclose(found.double(), torch.tensor([1.0, 2.0]) + 3 * torch.from_numpy(noise), atol=1e-6)
 
@@ -175,7 +175,9 @@ def test_a_little_is_enough_by_hand():
     """Changes 1 and 3: mean 2, deviation 1. All colluders send the same."""
     uploads = [{"model": {"w": torch.tensor([value])}} for value in (2.0, 4.0)]
     received = {"model": {"w": torch.tensor([1.0])}}
-    found = [made("alie", z=1.5).forged(own, received, uploads, now(bad=2))["model"]["w"].item() for own in uploads]
+    found = [
+        made("alie", z=1.5).forge_upload(own, received, uploads, now(bad=2))["model"]["w"].item() for own in uploads
+    ]
     assert found == [1 + 2 + 1.5] * 2
 
 
@@ -183,7 +185,7 @@ def test_a_little_is_enough_compares_rows_among_those_who_hold_them():
     held = [torch.tensor([True, True]), torch.tensor([True, False])]
     tables = [ClassTable(torch.tensor([[1.0], [7.0]]), held[0]), ClassTable(torch.tensor([[5.0], [0.0]]), held[1])]
     uploads = [{"rows": table} for table in tables]
-    found = made("alie", z=1.0).forged(uploads[0], {}, uploads, now(bad=2))["rows"]
+    found = made("alie", z=1.0).forge_upload(uploads[0], {}, uploads, now(bad=2))["rows"]
     assert found.values.flatten().tolist() == [3 + 2, 7]  # of a single holder there is no deviation
 
 
@@ -196,15 +198,15 @@ def test_the_published_z():
 
 
 def test_alie_says_when_it_does_nothing():
-    assert "the published z is 0" in made("alie", share=0.2).idle(10)
-    assert made("alie", share=0.2, z=1.0).idle(10) is None
-    assert made("alie", share=0.48).idle(50) is None
-    assert all(made(name).idle(10) is None for name in ATTACKS.names() if name != "alie")
+    assert "the published z is 0" in made("alie", share=0.2).why_idle(10)
+    assert made("alie", share=0.2, z=1.0).why_idle(10) is None
+    assert made("alie", share=0.48).why_idle(50) is None
+    assert all(made(name).why_idle(10) is None for name in ATTACKS.names() if name != "alie")
 
 
 @pytest.mark.parametrize("name", UPLOADS)
 def test_an_untargeted_attack_has_no_aim(name):
-    assert made(name).aims(4) is None
+    assert made(name).target_classes(4) is None
 
 
 @pytest.mark.parametrize(

@@ -95,53 +95,55 @@ def make_scenario(
     samples, shares out of range and whatever cannot be made.
     """
     train, test = splits.train, splits.test
-    own = streams_of(skews, streams)
-    kept = np.arange(len(train), dtype=np.int64)
-    for skew, stream in zip(skews, own, strict=True):
-        kept = skew.thin(train, kept, stream.numpy("thin"))
-    share = public if isinstance(public, float) else 0.0
-    held = streams.numpy("public").permutation(kept)[: math.ceil(share * len(kept))] if share else kept[:0]
-    kept = np.setdiff1d(kept, held, assume_unique=True)
-    if not 1 <= clients <= len(kept):
+    skew_streams = streams_of(skews, streams)
+    rows = np.arange(len(train), dtype=np.int64)
+    for skew, stream in zip(skews, skew_streams, strict=True):
+        rows = skew.thin(train, rows, stream.numpy("thin"))
+    public_share = public if isinstance(public, float) else 0.0
+    public_rows = (
+        streams.numpy("public").permutation(rows)[: math.ceil(public_share * len(rows))] if public_share else rows[:0]
+    )
+    rows = np.setdiff1d(rows, public_rows, assume_unique=True)
+    if not 1 <= clients <= len(rows):
         raise ConfigError(
-            f"scenario.clients = {clients}: {name} has {len(kept)} training samples; need 1 to {len(kept)} clients"
+            f"scenario.clients = {clients}: {name} has {len(rows)} training samples; need 1 to {len(rows)} clients"
         )
     if not 0 <= val < 1:
         raise ConfigError(f"scenario.val = {val}: the share held out for validation must be in [0, 1)")
-    if len(kept) < len(train) and not partition.takes_thinned:
+    if len(rows) < len(train) and not partition.takes_thinned:
         raise ConfigError(
             "scenario.skews, scenario.public: this partition names samples of the whole source; none may be left out"
         )
-    dealt = _deal(partition, train, test, kept, clients, streams.numpy("partition"))
+    dealt = _deal(partition, train, test, rows, clients, streams.numpy("partition"))
     rng = streams.numpy("split")
     scenario = _official(name, splits, dealt, val, rng) if split is None else _pooled(name, splits, dealt, split, rng)
     if tests == "matched":
         if split is not None:
             raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
         scenario = _matched(scenario, streams.numpy("tests"))
-    for skew, stream in zip(skews, own, strict=True):
+    for skew, stream in zip(skews, skew_streams, strict=True):
         scenario = skew.apply(scenario, stream.numpy("apply"))
     if attack is not None:
-        scenario = attack.among(scenario, streams.numpy("attack"))
+        scenario = attack.add_to(scenario, streams.numpy("attack"))
     if public:
-        shared = train.only(torch.from_numpy(np.sort(held))) if isinstance(public, float) else public
-        scenario = replace(scenario, public=shared)
+        public_set = train.only(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
+        scenario = replace(scenario, public=public_set)
     scenario = replace(scenario, notes=splits.notes, source_digest=sets_digest([train, test]))
     return _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
 
 
 def _deal(
-    partition: Partition, train: Dataset, test: Dataset, kept: Indices, clients: int, rng: np.random.Generator
+    partition: Partition, train: Dataset, test: Dataset, rows: Indices, clients: int, rng: np.random.Generator
 ) -> Dealt:
     """The partition of the samples `kept`, in indices of the whole set."""
-    seen = train
-    if len(kept) < len(train):
-        domain = None if train.domain is None else train.domain.numpy()[kept]
-        seen = labels_only(train.y.numpy()[kept], train.classes, domain, train.domains)
+    dealt_set = train
+    if len(rows) < len(train):
+        domain = None if train.domain is None else train.domain.numpy()[rows]
+        dealt_set = labels_only(train.y.numpy()[rows], train.classes, domain, train.domains)
     if test.classes != train.classes:  # other classes than were trained: nobody's mix
         test = test.first(0)
-    dealt = partition.deal(seen, test, clients, rng)
-    return dealt if seen is train else replace(dealt, train=dealt.train.mapped(kept))
+    dealt = partition.deal(dealt_set, test, clients, rng)
+    return dealt if dealt_set is train else replace(dealt, train=dealt.train.mapped(rows))
 
 
 def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.random.Generator) -> Scenario:
@@ -150,8 +152,8 @@ def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.rando
         raise ConfigError(
             f"partition indices: the file's test lists are of the clients' own pool; set split with pool={pool}"
         )
-    kept, held = hold_out(dealt.train, val, rng) if dealt.val is None else (dealt.train, dealt.val)
-    return Scenario(name, splits.train, splits.test, kept, held, dealt.test, dealt.draws, dealt.accepted)
+    train_views, val_views = hold_out(dealt.train, val, rng) if dealt.val is None else (dealt.train, dealt.val)
+    return Scenario(name, splits.train, splits.test, train_views, val_views, dealt.test, dealt.draws, dealt.accepted)
 
 
 def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.random.Generator) -> Scenario:
@@ -167,39 +169,40 @@ def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.ra
                 f"partition indices: the file's test lists are of {dealt.test_rows}, scenario.split.pool = "
                 f"'{split.pool}' takes them from {split.rows}"
             )
-        parts = dealt.train, dealt.val, dealt.test
+        split_views = dealt.train, dealt.val, dealt.test
     else:
         views = dealt.train
         if split.pool == "all":
             views = _merged(views, dealt.test.mapped(np.arange(len(test), dtype=np.int64) + len(train)))
         total = split.train + split.val + split.test
         shares = split.val / total, split.test / total
-        parts = split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
-    rows = parts[2].order
-    tests = Views(np.arange(len(rows), dtype=np.int64), parts[2].offsets)
+        split_views = split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
+    test_rows = split_views[2].order
+    tests = Views(np.arange(len(test_rows), dtype=np.int64), split_views[2].offsets)
     return Scenario(
         name,
         data,
-        data.only(torch.from_numpy(rows)),
-        parts[0],
-        parts[1],
+        data.only(torch.from_numpy(test_rows)),
+        split_views[0],
+        split_views[1],
         tests,
         dealt.draws,
         dealt.accepted,
         split.rows,
-        rows,
+        test_rows,
     )
 
 
 def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
     labels, test_labels = scenario.train_set.y.numpy(), scenario.test_set.y.numpy()
-    everything = _merged(scenario.train, scenario.val)  # the client's mix, whatever is held out
-    found = matched_tests(everything, labels, test_labels, scenario.num_classes, rng)
-    if isinstance(found, int):
+    train_and_val = _merged(scenario.train, scenario.val)  # the client's mix, whatever is held out
+    test_views = matched_tests(train_and_val, labels, test_labels, scenario.num_classes, rng)
+    if isinstance(test_views, int):
         raise ConfigError(
-            f"scenario.tests = 'matched': client {found} holds a class of which there is no test sample; use shares"
+            f"scenario.tests = 'matched': client {test_views} holds a class of which there is no test sample; "
+            "use shares"
         )
-    return replace(scenario, test=found)
+    return replace(scenario, test=test_views)
 
 
 def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
@@ -207,25 +210,28 @@ def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
     data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
     mean, std = torch.zeros(data.input_shape[0]), torch.ones(data.input_shape[0])
     for feature in measured:
-        held = data.x[rows, feature].numpy().astype(np.float64)
-        varies = held.size > 0 and held.min() < held.max()  # not the rounding error of the mean
-        mean[feature], std[feature] = float(held.mean()) if held.size else 0.0, float(held.std()) if varies else 1.0
+        values = data.x[rows, feature].numpy().astype(np.float64)
+        varies = values.size > 0 and values.min() < values.max()  # not the rounding error of the mean
+        mean[feature], std[feature] = (
+            float(values.mean()) if values.size else 0.0,
+            float(values.std()) if varies else 1.0,
+        )
     sets = {"train_set": data, "test_set": scenario.test_set, "public": scenario.public}
     scaled: dict[str, Any] = {
-        name: replace(part, mean=mean, std=std) for name, part in sets.items() if part is not None
+        name: replace(samples, mean=mean, std=std) for name, samples in sets.items() if samples is not None
     }
     return replace(scenario, **scaled)
 
 
-def _merged(one: Views, other: Views) -> Views:
+def _merged(first: Views, second: Views) -> Views:
     """Each client's samples of both."""
-    order = np.concatenate([one.order, other.order])
-    holders = np.concatenate([one.holders(), other.holders()])
-    return Views(order[np.argsort(holders, kind="stable")], starts(one.sizes + other.sizes))
+    order = np.concatenate([first.order, second.order])
+    holders = np.concatenate([first.holders(), second.holders()])
+    return Views(order[np.argsort(holders, kind="stable")], starts(first.sizes + second.sizes))
 
 
-def _joined(one: Dataset, other: Dataset) -> Dataset:
+def _joined(first: Dataset, second: Dataset) -> Dataset:
     """One set of both, copied once."""
-    both = one.domain is not None and other.domain is not None
-    domain = torch.cat([one.domain, other.domain]) if both else None  # type: ignore[list-item]
-    return replace(one, x=torch.cat([one.x, other.x]), y=torch.cat([one.y, other.y]), domain=domain)
+    both_have_domains = first.domain is not None and second.domain is not None
+    domain = torch.cat([first.domain, second.domain]) if both_have_domains else None  # type: ignore[list-item]
+    return replace(first, x=torch.cat([first.x, second.x]), y=torch.cat([first.y, second.y]), domain=domain)

@@ -67,9 +67,9 @@ class Augmentation(BaseModel):
             return
         shape = data.input_shape
         if len(shape) != 3 or data.x.dtype not in (torch.uint8, torch.float32):
-            asked = ", ".join(name for name in ("crop", "flip", "rotate") if getattr(self, name))
+            operations = ", ".join(name for name in ("crop", "flip", "rotate") if getattr(self, name))
             raise ConfigError(
-                f"augment ({asked}): needs images [channels, height, width]; samples here have shape {shape} and "
+                f"augment ({operations}): needs images [channels, height, width]; samples here have shape {shape} and "
                 f"dtype {str(data.x.dtype).removeprefix('torch.')}; leave augment out"
             )
         if self.crop >= min(shape[1:]):
@@ -131,15 +131,15 @@ def _one_by_one(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.b
     store = x.numpy()
     height, width = store.shape[2:]
     out = np.zeros((len(indices), *store.shape[1:]), store.dtype)
-    todo = zip(indices.tolist(), shifts.tolist(), flips.tolist(), strict=True)
-    for place, (index, (down, right), mirrored) in enumerate(todo):
-        top, bottom = max(0, -down), height - max(0, down)  # rows of the window that the image covers
-        left, end = max(0, -right), width - max(0, right)
-        seen = store[index, :, top + down : bottom + down, left + right : end + right]
+    draws = zip(indices.tolist(), shifts.tolist(), flips.tolist(), strict=True)
+    for row, (index, (down, right), mirrored) in enumerate(draws):
+        first_row, end_row = max(0, -down), height - max(0, down)  # rows of the window that the image covers
+        first_column, end_column = max(0, -right), width - max(0, right)
+        window = store[index, :, first_row + down : end_row + down, first_column + right : end_column + right]
         if mirrored:
-            out[place, :, top:bottom, width - end : width - left] = seen[:, :, ::-1]
+            out[row, :, first_row:end_row, width - end_column : width - first_column] = window[:, :, ::-1]
         else:
-            out[place, :, top:bottom, left:end] = seen
+            out[row, :, first_row:end_row, first_column:end_column] = window
     return torch.from_numpy(out)
 
 
@@ -152,8 +152,8 @@ def _at_once(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool
     rows = offsets[:, :1] + torch.arange(height, device=x.device)
     across = torch.arange(width, device=x.device)
     columns = offsets[:, 1:] + torch.where(mirrored[:, None], width - 1 - across, across)
-    places = (rows[:, :, None] * wide + columns[:, None, :]).flatten(1)[:, None, :]
-    pixels = padded.flatten(2).gather(2, places.expand(-1, x.shape[1], -1))
+    pixel_indices = (rows[:, :, None] * wide + columns[:, None, :]).flatten(1)[:, None, :]
+    pixels = padded.flatten(2).gather(2, pixel_indices.expand(-1, x.shape[1], -1))
     return pixels.view(len(indices), *x.shape[1:])
 
 

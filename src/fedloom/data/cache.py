@@ -117,44 +117,44 @@ def checksum(array: np.ndarray) -> int:
 def _opened(folder: Path, stamp: str, *, fresh: bool = False) -> Entry | None:
     """The entry if it is whole, of this version and of these files; one that is `fresh` is not summed again."""
     try:
-        described = parse_json((folder / "entry.json").read_text(encoding="utf-8"))
-        if described["made_by"] != _made_by() or described["stamp"] != stamp:
+        description = parse_json((folder / "entry.json").read_text(encoding="utf-8"))
+        if description["made_by"] != _made_by() or description["stamp"] != stamp:
             return None
         arrays = {}
-        for name, expected in described["arrays"].items():
+        for name, expected in description["arrays"].items():
             # copy-on-write: torch wants memory that it may write to, the file stays as it is
             array = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
             if not fresh and checksum(array) != expected:
                 return None
             arrays[name] = array
-        return Entry(arrays, described["meta"])
+        return Entry(arrays, description["meta"])
     except Exception:  # whatever is wrong with it: an entry that cannot be read is made again
         return None
 
 
 def _made(folder: Path, stamp: str, build: Callable[[Writer], Any]) -> Entry:
     """Build beside `folder`, then put it in place by renaming. The caller holds the lock."""
-    for left_over in folder.parent.glob(f".{folder.name}.*"):  # by a process that was killed
-        _remove(left_over)
+    for abandoned in folder.parent.glob(f".{folder.name}.*"):  # by a process that was killed
+        _remove(abandoned)
     try:
-        making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        temporary_folder = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     except OSError as error:
         raise _unwritable(folder.parent, error) from None
     try:
-        writer = Writer(making)
+        writer = Writer(temporary_folder)
         meta = build(writer)
-        described = {"made_by": _made_by(), "stamp": stamp, "arrays": writer.checksums, "meta": meta}
+        description = {"made_by": _made_by(), "stamp": stamp, "arrays": writer.checksums, "meta": meta}
         try:
-            (making / "entry.json").write_text(json.dumps(described), encoding="utf-8")
-            old = making.with_name(f"{making.name}.old")
+            (temporary_folder / "entry.json").write_text(json.dumps(description), encoding="utf-8")
+            old_folder = temporary_folder.with_name(f"{temporary_folder.name}.old")
             if folder.exists():
-                folder.rename(old)
-            making.rename(folder)
-            _remove(old)
+                folder.rename(old_folder)
+            temporary_folder.rename(folder)
+            _remove(old_folder)
         except OSError as error:
             raise _unwritable(folder.parent, error) from None
     except BaseException:
-        _remove(making)
+        _remove(temporary_folder)
         raise
     entry = _opened(folder, stamp, fresh=True)
     if entry is None:

@@ -15,9 +15,9 @@ def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[
     `share`: one number in [0, 1], or one per client [N].
     """
     shuffled = _sorted(views, rng.random(len(views.order)))
-    held = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
-    first = _places(views) < np.repeat(held, views.sizes)
-    return _part(shuffled, ~first), _part(shuffled, first)
+    held_counts = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
+    is_held_out = _places(views) < np.repeat(held_counts, views.sizes)
+    return _part(shuffled, ~is_held_out), _part(shuffled, is_held_out)
 
 
 def split_three(
@@ -29,14 +29,16 @@ def split_three(
     """
     groups = views.holders() * num_classes + labels[views.order]  # (client, class) of each sample
     shuffled = np.lexsort((rng.random(len(groups)), groups))
-    kinds, first, sizes = np.unique(groups[shuffled], return_index=True, return_counts=True)
+    present_groups, first, sizes = np.unique(groups[shuffled], return_index=True, return_counts=True)
     rank = np.arange(len(groups)) - np.repeat(first, sizes)
-    offset = np.repeat(rng.random(len(kinds)), sizes)  # one per (client, class): no class comes first as a rule
+    offset = np.repeat(
+        rng.random(len(present_groups)), sizes
+    )  # one per (client, class): no class comes first as a rule
     position = np.empty(len(groups))
     position[shuffled] = (rank + offset) / np.repeat(sizes, sizes)
-    ordered, place = _sorted(views, position), _places(views)
+    ordered, index = _sorted(views, position), _places(views)
     tests, vals = (np.repeat(np.floor(share * views.sizes), views.sizes) for share in (test, val))
-    is_test, is_val = place < tests, (place >= tests) & (place < tests + vals)
+    is_test, is_val = index < tests, (index >= tests) & (index < tests + vals)
     return _part(ordered, ~is_test & ~is_val), _part(ordered, is_val), _part(ordered, is_test)
 
 
@@ -49,14 +51,18 @@ def matched_tests(
     clients.
     """
     members = [np.flatnonzero(test_labels == label) for label in range(num_classes)]
-    available, lists = np.array([len(m) for m in members]), []
+    available, test_rows = np.array([len(class_rows) for class_rows in members]), []
     for client in range(len(views)):
-        held = np.bincount(labels[views[client]], minlength=num_classes)
-        wanted = matched_counts(held, available)
-        if held.any() and not wanted.any():
+        class_counts = np.bincount(labels[views[client]], minlength=num_classes)
+        test_counts = matched_counts(class_counts, available)
+        if class_counts.any() and not test_counts.any():
             return client
-        lists.append(np.concatenate([rng.permutation(m)[:w] for m, w in zip(members, wanted, strict=True)]))
-    return Views.of(lists)
+        test_rows.append(
+            np.concatenate(
+                [rng.permutation(class_rows)[:count] for class_rows, count in zip(members, test_counts, strict=True)]
+            )
+        )
+    return Views.of(test_rows)
 
 
 def _places(views: Views) -> Indices:

@@ -74,9 +74,11 @@ class Dataset:
         """The same set with its arrays on a device, or itself if they are there."""
         if self.x.device == device:
             return self
-        tensors = {f.name: t for f in fields(self) if isinstance(t := getattr(self, f.name), Tensor)}
-        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in tensors.items()}
-        return replace(self, **moved)
+        tensors = {
+            field.name: tensor for field in fields(self) if isinstance(tensor := getattr(self, field.name), Tensor)
+        }
+        tensors_on_device: dict[str, Any] = {name: tensor.to(device) for name, tensor in tensors.items()}
+        return replace(self, **tensors_on_device)
 
     def only(self, rows: Tensor) -> Dataset:
         """The samples `rows` [m] int64, copied once."""
@@ -124,11 +126,11 @@ def checked(
         raise DataError(f"{origin}: labels have dtype {y.dtype!s:.60}; need integers 0 .. C-1{hint}")
     if classes is None:
         (y,), classes = class_ids([y], origin)
-    known = len(classes)
-    if y.min() < 0 or y.max() >= known:
+    num_classes = len(classes)
+    if y.min() < 0 or y.max() >= num_classes:
         wrong = int(y.min() if y.min() < 0 else y.max())
         hint = "; samples without a label must be left out" if wrong < 0 else ""
-        raise DataError(f"{origin}: label {wrong} is outside 0 .. {known - 1}{hint}")
+        raise DataError(f"{origin}: label {wrong} is outside 0 .. {num_classes - 1}{hint}")
     x = _token_ids(x, origin) if tokens else _values(x, origin)
     return Dataset(
         torch.from_numpy(np.require(x, requirements=["C", "W"])),  # torch warns on memory it must not write to
@@ -172,12 +174,12 @@ def _token_ids(x: np.ndarray, origin: str) -> np.ndarray:
     return x.astype(np.int64, copy=False)
 
 
-def _domain_ids(domain: np.ndarray, samples: int, known: int, origin: str) -> np.ndarray:
+def _domain_ids(domain: np.ndarray, samples: int, num_domains: int, origin: str) -> np.ndarray:
     if domain.shape != (samples,) or not np.issubdtype(domain.dtype, np.integer):
         raise DataError(f"{origin}: domain ids have shape {domain.shape} and dtype {domain.dtype}; need ({samples},)")
-    if domain.min() < 0 or domain.max() >= known:
+    if domain.min() < 0 or domain.max() >= num_domains:
         wrong = int(domain.min() if domain.min() < 0 else domain.max())
-        raise DataError(f"{origin}: domain id {wrong} is outside 0 .. {known - 1}")
+        raise DataError(f"{origin}: domain id {wrong} is outside 0 .. {num_domains - 1}")
     return domain.astype(np.int64)
 
 

@@ -24,8 +24,10 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         return {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}
     skew = label_skew(scenario.train, data.y.numpy(), scenario.num_classes)
     attack = scenario.attack
-    own = {} if attack is None else {"attack": {"name": attack.kind, **attack.model_dump(), "clients": scenario.bad}}
-    return own | {
+    attack_entry = (
+        {} if attack is None else {"attack": {"name": attack.kind, **attack.model_dump(), "clients": scenario.bad}}
+    )
+    return attack_entry | {
         "name": scenario.name,
         "clients": scenario.clients,
         "classes": list(data.classes),

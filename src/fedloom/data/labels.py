@@ -55,27 +55,27 @@ def class_ids(
     """
     labels = [_plain(part, origin) for part in parts]
     if classes is not None and len(set(classes)) < len(classes):
-        twice = next(name for name, count in Counter(classes).items() if count > 1)
-        raise DataError(f"{origin}: class name '{twice}' occurs twice; give each class a name of its own")
+        duplicate = next(name for name, count in Counter(classes).items() if count > 1)
+        raise DataError(f"{origin}: class name '{duplicate}' occurs twice; give each class a name of its own")
     if classes is not None and len(classes) > max(_MANY, sum(map(len, labels))):
         raise DataError(
             f"{origin}: {len(classes):,} class names for {sum(map(len, labels)):,} samples; name classes, not samples"
         )
     if all(part.dtype.kind == "U" for part in labels):
         return named_ids(labels, [f"{origin} (train)", f"{origin} (test)"], classes)
-    numbers = [part for part in labels if part.dtype.kind in "iu"]
-    found = sorted({int(value) for part in numbers for value in np.unique(part)})
-    mapped = len(numbers) == len(labels) and bool(found) and _to_be_mapped(found, classes)
-    if mapped and found[-1] > _LARGEST:
-        raise DataError(f"{origin}: label {found[-1]} is no class: need whole numbers 0 .. C-1, or words")
-    if mapped or len(found) > _MANY:
-        require_few(len(found), sum(map(len, labels)), f"{origin}: labels")
-    if mapped:
-        rank = {value: place for place, value in enumerate(found)}
+    numeric_parts = [part for part in labels if part.dtype.kind in "iu"]
+    numbers = sorted({int(value) for part in numeric_parts for value in np.unique(part)})
+    is_mapped = len(numeric_parts) == len(labels) and bool(numbers) and _to_be_mapped(numbers, classes)
+    if is_mapped and numbers[-1] > _LARGEST:
+        raise DataError(f"{origin}: label {numbers[-1]} is no class: need whole numbers 0 .. C-1, or words")
+    if is_mapped or len(numbers) > _MANY:
+        require_few(len(numbers), sum(map(len, labels)), f"{origin}: labels")
+    if is_mapped:
+        rank = {value: class_id for class_id, value in enumerate(numbers)}
         ids = [np.array([rank[value] for value in part.tolist()], np.int64) for part in labels]
-        return ids, tuple(map(str, found) if classes is None else classes)
-    known = range(1 + min(max(found, default=0), 2 * len(found))) if classes is None else classes
-    return labels, tuple(map(str, known))
+        return ids, tuple(map(str, numbers) if classes is None else classes)
+    names = range(1 + min(max(numbers, default=0), 2 * len(numbers))) if classes is None else classes
+    return labels, tuple(map(str, names))
 
 
 def named_ids(
@@ -90,20 +90,20 @@ def named_ids(
     for part, origin in zip(words, origins, strict=False):
         if (part == "").any():
             raise DataError(f"{origin}: label {int(np.argmax(part == ''))} is missing; leave the sample out")
-    known = tuple(in_order(np.unique(words[0])) if classes is None else classes)
+    names = tuple(in_order(np.unique(words[0])) if classes is None else classes)
     if classes is None:
-        require_few(len(known), sum(map(len, words)), f"{origins[0]}: labels")
-    rank = {word: place for place, word in enumerate(known)}
+        require_few(len(names), sum(map(len, words)), f"{origins[0]}: labels")
+    rank = {word: class_id for class_id, word in enumerate(names)}
     ids = []
     for part, origin in zip(words, origins, strict=False):
-        kinds, place = np.unique(part, return_inverse=True)
-        unknown = next((str(word) for word in kinds if str(word) not in rank), None)
+        distinct_words, class_id = np.unique(part, return_inverse=True)
+        unknown = next((str(word) for word in distinct_words if str(word) not in rank), None)
         if unknown is not None:
-            twin = twin_of(unknown, known)
+            twin = twin_of(unknown, names)
             hint = "" if twin is None else f"; write '{twin[:40]}'"
-            raise DataError(f"{origin}: label '{unknown[:40]}' is none of {', '.join(known)[:200]}{hint}")
-        ids.append(np.array([rank[str(word)] for word in kinds], np.int64)[place])
-    return ids, known
+            raise DataError(f"{origin}: label '{unknown[:40]}' is none of {', '.join(names)[:200]}{hint}")
+        ids.append(np.array([rank[str(word)] for word in distinct_words], np.int64)[class_id])
+    return ids, names
 
 
 def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[int], test: Sequence[int]) -> list[str]:
@@ -151,13 +151,13 @@ def require_few(different: int, samples: int, what: str) -> None:
         )
 
 
-def _to_be_mapped(found: Sequence[int], classes: Sequence[str] | None) -> bool:
-    lowest, highest = found[0], found[-1]
+def _to_be_mapped(numbers: Sequence[int], classes: Sequence[str] | None) -> bool:
+    lowest, highest = numbers[0], numbers[-1]
     if classes is not None:
-        return (lowest < 0 or highest >= len(classes)) and len(found) == len(classes)
+        return (lowest < 0 or highest >= len(classes)) and len(numbers) == len(classes)
     if lowest < 0:  # by convention no label at all; -1 and 1 are a convention of two classes
-        return found == [-1, 1]
-    return lowest > 0 or highest >= 2 * len(found)
+        return numbers == [-1, 1]
+    return lowest > 0 or highest >= 2 * len(numbers)
 
 
 def _plain(labels: np.ndarray, origin: str) -> np.ndarray:

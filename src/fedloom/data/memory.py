@@ -11,9 +11,9 @@ def require_memory(needed: int, origin: str) -> None:
     """Raises `DataError` if `needed` bytes are more than this machine's memory, where that is known."""
     if not hasattr(os, "sysconf"):
         return
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > total:
         raise DataError(
-            f"{origin}: needs {needed / 2**30:,.1f} GiB of memory, this machine has {there / 2**30:,.1f}; "
+            f"{origin}: needs {needed / 2**30:,.1f} GiB of memory, this machine has {total / 2**30:,.1f}; "
             "take fewer samples"
         )

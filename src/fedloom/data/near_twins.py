@@ -17,7 +17,7 @@ def folded(name: str) -> str:
         ('yes', '1', 'cafe au lait')
     """
     letters = unicodedata.normalize("NFKD", name.casefold().replace("\u2212", "-"))
-    plain = " ".join("".join(c for c in letters if not unicodedata.combining(c)).split()).rstrip(". ")
+    plain = " ".join("".join(letter for letter in letters if not unicodedata.combining(letter)).split()).rstrip(". ")
     try:
         return f"{float(plain):.15g}"
     except ValueError:
@@ -43,6 +43,8 @@ def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
     groups = near_twins(counts)
     if not groups:
         return []
-    shown = "; ".join(" and ".join(f"'{name}' ({counts[name]:,})" for name in group) for group in groups[:_LISTED])
-    rest = f" and {len(groups) - _LISTED} more" if len(groups) > _LISTED else ""
-    return [f"{origin}: {role} look alike and count as different: {shown}{rest}; write them alike if they are the same"]
+    listed = "; ".join(" and ".join(f"'{name}' ({counts[name]:,})" for name in group) for group in groups[:_LISTED])
+    more = f" and {len(groups) - _LISTED} more" if len(groups) > _LISTED else ""
+    return [
+        f"{origin}: {role} look alike and count as different: {listed}{more}; write them alike if they are the same"
+    ]

@@ -60,12 +60,14 @@ class Scenario:
         public, data = self.public, self.train_set
         if public is None:
             return
-        theirs, own = ((one.x.dtype == torch.int64, one.input_shape) for one in (public, data))
-        if theirs != own:
-            said = ["token ids" if ids else "values" for ids, _ in (theirs, own)]
+        (public_is_tokens, public_shape), (is_tokens, shape) = (
+            (samples.x.dtype == torch.int64, samples.input_shape) for samples in (public, data)
+        )
+        if (public_is_tokens, public_shape) != (is_tokens, shape):
+            public_kind, kind = ("token ids" if tokens else "values" for tokens in (public_is_tokens, is_tokens))
             raise ConfigError(
-                f"scenario.public: samples are {said[0]} of shape {theirs[1]}, the clients' are {said[1]} of shape "
-                f"{own[1]}; take a source with the clients' shape"
+                f"scenario.public: samples are {public_kind} of shape {public_shape}, the clients' are {kind} of shape "
+                f"{shape}; take a source with the clients' shape"
             )
 
     @property

@@ -37,19 +37,23 @@ def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int =
     The total variation is taken over all pairs among at most `max_pairs`, evenly spaced clients; all other figures
     over all clients. Time and memory grow with samples and clients, not with clients x classes.
     """
-    sizes, held = views.sizes, labels[views.order]
-    totals, filled = np.bincount(held, minlength=num_classes), np.flatnonzero(sizes)
-    pairs = len(np.unique(views.holders() * num_classes + held))  # (client, class) with at least one sample
-    chosen: list[int] = filled[
-        np.linspace(0, max(0, len(filled) - 1), min(len(filled), max_pairs)).astype(int)
+    sizes, held_labels = views.sizes, labels[views.order]
+    totals, clients_with_samples = np.bincount(held_labels, minlength=num_classes), np.flatnonzero(sizes)
+    class_client_pairs = len(
+        np.unique(views.holders() * num_classes + held_labels)
+    )  # (client, class) with at least one sample
+    chosen: list[int] = clients_with_samples[
+        np.linspace(0, max(0, len(clients_with_samples) - 1), min(len(clients_with_samples), max_pairs)).astype(int)
     ].tolist()
     shares = [np.bincount(labels[views[k]], minlength=num_classes) / sizes[k] for k in chosen]
     distances = [0.5 * np.abs(np.array(shares[k + 1 :]) - shares[k]).sum(1) for k in range(len(shares) - 1)]
     return LabelSkew(
         total_variation=float(np.concatenate(distances).mean()) if distances else 0.0,
-        classes_per_client=pairs / len(filled) if len(filled) else 0.0,
+        classes_per_client=class_client_pairs / len(clients_with_samples) if len(clients_with_samples) else 0.0,
         imbalance=float(totals.max() / totals.min()) if totals.min() > 0 else float("inf"),
-        size_ratio=float(sizes.max() / sizes[filled].min()) if len(filled) else float("inf"),
+        size_ratio=float(sizes.max() / sizes[clients_with_samples].min())
+        if len(clients_with_samples)
+        else float("inf"),
         empty_clients=tuple(np.flatnonzero(sizes == 0).tolist()),
         empty_classes=tuple(np.flatnonzero(totals == 0).tolist()),
     )

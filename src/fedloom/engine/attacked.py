@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from fedloom.core.records import Record
 from fedloom.data.attacks import UploadAttack
-from fedloom.data.attacks.uploads import Round
+from fedloom.data.attacks.upload_attacks import AttackRound
 from fedloom.data.scenario import Scenario
 from fedloom.methods.contract.contexts import Finding, Task
 from fedloom.methods.contract.spec import Spec
@@ -34,17 +34,17 @@ def as_seen(
         return uploads
     changes = [name for name, sent in spec.sends.items() if sent.form == "change"]
 
-    def now(client: int) -> Round:
+    def now(client: int) -> AttackRound:
         task = task_of(client)
         rng = task.streams.numpy("attack", round_, client)
-        return Round(len(uploads), len(bad), task.names(_LEFT), changes, rng)
+        return AttackRound(len(uploads), len(bad), task.names(_LEFT), changes, rng)
 
     return _Attacked(uploads, attack, bad, received, now)
 
 
 def idle(scenario: Scenario, participants: int) -> list[Finding]:
     """A finding if the scenario's attack does nothing in rounds of so many participants."""
-    why = None if scenario.attack is None else scenario.attack.idle(participants)
+    why = None if scenario.attack is None else scenario.attack.why_idle(participants)
     return [] if why is None else [Finding("attack.idle", why, 0.0)]
 
 
@@ -60,7 +60,7 @@ class _Attacked(Mapping[int, Record]):
         attack: UploadAttack,
         bad: frozenset[int],
         received: Mapping[int, Record],
-        now: Callable[[int], Round],
+        now: Callable[[int], AttackRound],
     ) -> None:
         self._uploads, self._attack, self._bad, self._received, self._now = uploads, attack, bad, received, now
         self._forged: dict[int, Record] = {}
@@ -71,7 +71,7 @@ class _Attacked(Mapping[int, Record]):
         if client not in self._forged:
             own = self._uploads[client]
             known = [self._uploads[k] for k in sorted(self._bad)] if self._attack.colludes else [own]
-            self._forged[client] = self._attack.forged(own, self._received[client], known, self._now(client))
+            self._forged[client] = self._attack.forge_upload(own, self._received[client], known, self._now(client))
         return self._forged[client]
 
     def __iter__(self) -> Iterator[int]:

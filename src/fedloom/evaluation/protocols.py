@@ -97,7 +97,7 @@ class Evaluator:
         self.also = tuple(name for name in dict.fromkeys(also) if name != self.kind)
         self.names = (self.kind, *self.also)
         attack = scenario.attack if scenario.bad else None
-        aims = None if attack is None else attack.aims(scenario.num_classes)
+        aims = None if attack is None else attack.target_classes(scenario.num_classes)
         self.aims = None if aims is None else aims.to(scenario.test_set.y.device)
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
 

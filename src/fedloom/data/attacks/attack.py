@@ -23,9 +23,9 @@ class Attack(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     kind: ClassVar[str] = ""
-    """The name it is registered under."""
-    fewest: ClassVar[int] = 1
-    """How many bad clients it needs."""
+    """The name under which it is registered."""
+    min_bad: ClassVar[int] = 1
+    """The smallest number of bad clients that it needs."""
 
     share: float = Field(
         0.2,
@@ -44,40 +44,42 @@ class Attack(BaseModel):
             )
         return share
 
-    def among(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
-        """The scenario with this attack: bad clients drawn alike from all N, and their training data changed.
+    def add_to(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
+        """Draw the bad clients uniformly and return the scenario with their training data changed.
 
-        Raises `ConfigError` for a share that is no client, or too few for this attack.
+        Raises `ConfigError` if the share is too few clients for this attack.
         """
         clients = scenario.clients
         count = math.floor(self.share * clients + 1e-9)
-        if self.share and count < self.fewest:
+        if self.share and count < self.min_bad:
             raise ConfigError(
                 f"scenario.attack.share = {self.share:g}: of {clients} clients that is {count or 'nobody'}, and "
-                f"{self.kind} needs {self.fewest} or more; raise it to {self.fewest / clients:g}, or leave attack out"
+                f"{self.kind} needs {self.min_bad} or more; raise it to {self.min_bad / clients:g}, or leave attack out"
             )
         bad = tuple(int(k) for k in np.sort(rng.choice(clients, count, replace=False)))
-        return self.poisoned(replace(scenario, attack=self, bad=bad))
+        return self.poison(replace(scenario, attack=self, bad=bad))
 
-    def poisoned(self, scenario: Scenario) -> Scenario:
-        """The scenario with the training data of `scenario.bad` changed."""
+    def poison(self, scenario: Scenario) -> Scenario:
+        """Return the scenario with the training data of the clients `scenario.bad` changed."""
         return scenario
 
-    def idle(self, participants: int) -> str | None:
-        """Why this attack does nothing in rounds of so many participants; None if it does something."""
+    def why_idle(self, participants: int) -> str | None:
+        """Return why the attack has no effect in rounds with so many participants, or None if it has one."""
         return None
 
-    def aims(self, num_classes: int) -> Tensor | None:
-        """The class that samples of each class are to be taken for [C], int64, -1 where none; None if the attack has no
-        such aim, so that its success is not seen in one run."""
+    def target_classes(self, num_classes: int) -> Tensor | None:
+        """Return the class [C] int64 that samples of each class shall be mistaken for, -1 for none.
+
+        None if the attack has no such target, so that one run cannot show its success.
+        """
         return None
 
 
 def attack(name: str) -> Callable[[type[Attack]], type[Attack]]:
-    """Class decorator: register an attack under `name`."""
+    """Return a class decorator that registers an attack as `name`."""
 
-    def enter(made: type[Attack]) -> type[Attack]:
-        made.kind = name
-        return ATTACKS.register(name)(made)
+    def register_class(attack_class: type[Attack]) -> type[Attack]:
+        attack_class.kind = name
+        return ATTACKS.register(name)(attack_class)
 
-    return enter
+    return register_class

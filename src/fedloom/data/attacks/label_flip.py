@@ -41,20 +41,20 @@ class LabelFlip(Attack):
         examples=[3],
     )
 
-    def poisoned(self, scenario: Scenario) -> Scenario:
+    def poison(self, scenario: Scenario) -> Scenario:
         labels = scenario.train_set.y.numpy().copy()
         bad = np.isin(scenario.train.holders(), scenario.bad)
-        rows, others = scenario.train.order[bad], scenario.train.order[~bad]
-        if np.isin(rows, np.concatenate([others, scenario.val.order])).any():
+        bad_rows, honest_rows = scenario.train.order[bad], scenario.train.order[~bad]
+        if np.isin(bad_rows, np.concatenate([honest_rows, scenario.val.order])).any():
             raise ConfigError(
                 "scenario.attack label-flip: some samples of bad clients are others' or validation samples too, and "
                 "would be flipped there; choose a partition whose clients share no samples"
             )
-        aims = self.aims(scenario.num_classes).numpy()[labels[rows]]
-        labels[rows] = np.where(aims >= 0, aims, labels[rows])
+        targets = self.target_classes(scenario.num_classes).numpy()[labels[bad_rows]]
+        labels[bad_rows] = np.where(targets >= 0, targets, labels[bad_rows])
         return replace(scenario, train_set=replace(scenario.train_set, y=torch.from_numpy(labels)))
 
-    def aims(self, num_classes: int) -> Tensor:
+    def target_classes(self, num_classes: int) -> Tensor:
         if (self.source is None) != (self.target is None):
             raise ConfigError("scenario.attack label-flip: source and target go together; give both, or neither")
         if self.source is None or self.target is None:
@@ -65,6 +65,6 @@ class LabelFlip(Attack):
                 f"scenario.attack label-flip: source = {self.source}, target = {self.target}: need two different "
                 f"classes of 0 .. {num_classes - 1}"
             )
-        aims = torch.full((num_classes,), -1)
-        aims[self.source] = self.target
-        return aims
+        targets = torch.full((num_classes,), -1)
+        targets[self.source] = self.target
+        return targets

@@ -35,31 +35,31 @@ def balanced_cut(
     none of the next class; the others' shares are scaled to sum to 1.
     """
     batch = int(np.clip(_AT_ONCE // (parts * len(counts)), 1, 512))
-    done = 0
-    while done < max_draws:
-        draws = min(batch, max_draws - done)
+    drawn = 0
+    while drawn < max_draws:
+        draws = min(batch, max_draws - drawn)
         shares, sizes = _draw(counts, parts, alpha, draws, rng)
-        good = np.flatnonzero(accept(shares, sizes))
-        if len(good):
-            first = int(good[0])
-            return BalancedCut(shares[first], sizes[first], done + first + 1)
-        done += draws
+        accepted = np.flatnonzero(accept(shares, sizes))
+        if len(accepted):
+            first_accepted = int(accepted[0])
+            return BalancedCut(shares[first_accepted], sizes[first_accepted], drawn + first_accepted + 1)
+        drawn += draws
     return None
 
 
 def _draw(counts: Indices, parts: int, alpha: float, draws: int, rng: np.random.Generator) -> tuple[Shares, Indices]:
     shares = np.empty((draws, parts, len(counts)))
     sizes = np.empty((draws, parts, len(counts)), np.int64)
-    held = np.zeros((draws, parts), np.int64)
+    held_counts = np.zeros((draws, parts), np.int64)
     for label, count in enumerate(counts):
         weights = rng.dirichlet(np.full(parts, alpha), size=draws)
-        still_open = held * parts < counts.sum()
-        weights = np.where(still_open, weights, 0.0)
-        lost = weights.sum(1) == 0  # no open part has a weight that float64 can hold: equal parts
-        weights[lost] = np.where(still_open[lost].any(1, keepdims=True), still_open[lost], True)
+        is_open = held_counts * parts < counts.sum()
+        weights = np.where(is_open, weights, 0.0)
+        is_degenerate = weights.sum(1) == 0  # no open part has a weight that float64 can hold: equal parts
+        weights[is_degenerate] = np.where(is_open[is_degenerate].any(1, keepdims=True), is_open[is_degenerate], True)
         shares[:, :, label] = weights / weights.sum(1, keepdims=True)
         edges = (np.cumsum(shares[:, :, label], axis=1) * count).astype(np.int64)
         edges[:, -1] = count
         sizes[:, :, label] = np.diff(np.minimum(edges, count), axis=1, prepend=0)
-        held += sizes[:, :, label]
+        held_counts += sizes[:, :, label]
     return shares, sizes

@@ -46,8 +46,8 @@ class Classes(Partition):
 
 def _even(holders: Indices, available: Indices, clients: int) -> Indices:
     counts = np.zeros((clients, len(available)), np.int64)
-    for label, of_class in enumerate(holders):
-        counts[of_class, label] = even_sizes(int(available[label]), len(of_class))
+    for label, class_holders in enumerate(holders):
+        counts[class_holders, label] = even_sizes(int(available[label]), len(class_holders))
     return counts
 
 
@@ -69,21 +69,23 @@ def choose_holders(name: str, per_client: int, clients: int, num_classes: int, r
         )
     rounds = per_client * clients // num_classes
     orders = rng.permuted(np.tile(np.arange(num_classes), (rounds, 1)), axis=1)
-    for number in range(1, rounds if num_classes % per_client else 0):
-        begun = number * num_classes % per_client  # classes that a client took at the end of the order before
-        if begun:
-            taken = np.isin(orders[number], orders[number - 1, -begun:])
-            free, missing = orders[number, ~taken], per_client - begun
-            later = rng.permutation(np.concatenate([free[missing:], orders[number, taken]]))
-            orders[number] = np.concatenate([free[:missing], later])
+    for order_index in range(1, rounds if num_classes % per_client else 0):
+        carried_over = (
+            order_index * num_classes % per_client
+        )  # classes that a client took at the end of the order before
+        if carried_over:
+            is_taken = np.isin(orders[order_index], orders[order_index - 1, -carried_over:])
+            free_classes, needed = orders[order_index, ~is_taken], per_client - carried_over
+            later_classes = rng.permutation(np.concatenate([free_classes[needed:], orders[order_index, is_taken]]))
+            orders[order_index] = np.concatenate([free_classes[:needed], later_classes])
     by_class = np.argsort(orders.reshape(-1), kind="stable") // per_client
     return by_class.reshape(num_classes, rounds)
 
 
-def require_per_class(name: str, available: Indices, holders: int, least: int) -> None:
+def require_per_class(name: str, available: Indices, holders: int, minimum: int) -> None:
     """Raises `ConfigError` if a class has fewer than `least` of the samples `available` [C]."""
-    if available.min() < least:
+    if available.min() < minimum:
         raise ConfigError(
             f"partition {name}: class {available.argmin()} has {available.min()} training samples; its {holders} "
-            f"clients need {least}; lower clients or classes_per_client"
+            f"clients need {minimum}; lower clients or classes_per_client"
         )

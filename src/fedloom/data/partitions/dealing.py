@@ -45,20 +45,22 @@ def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -
     clients, num_classes = counts.shape
     owner = np.full(len(labels), -1, np.int64)
     for label, members in enumerate(shuffled_classes(labels, num_classes, rng)):
-        dealt = np.repeat(np.arange(clients), counts[:, label])
-        owner[members[: len(dealt)]] = dealt
+        owners = np.repeat(np.arange(clients), counts[:, label])
+        owner[members[: len(owners)]] = owners
     return Views.by_owner(owner, clients)
 
 
-def deal_alike(dealt: Views, labels: Indices, others: Indices, num_classes: int, rng: np.random.Generator) -> Views:
+def deal_alike(
+    dealt: Views, labels: Indices, other_labels: Indices, num_classes: int, rng: np.random.Generator
+) -> Views:
     """Deal other samples (labels `others` [n']) as `dealt` deals those with `labels` [n]: same share of each class.
 
     Samples of a class of which `dealt` holds nothing go to nobody.
     """
-    holders, held = dealt.holders(), labels[dealt.order]
-    owner = np.full(len(others), -1, np.int64)
-    for label, members in enumerate(shuffled_classes(others, num_classes, rng)):
-        counts = np.bincount(holders[held == label], minlength=len(dealt))
+    holders, held_labels = dealt.holders(), labels[dealt.order]
+    owner = np.full(len(other_labels), -1, np.int64)
+    for label, members in enumerate(shuffled_classes(other_labels, num_classes, rng)):
+        counts = np.bincount(holders[held_labels == label], minlength=len(dealt))
         if counts.sum():  # whole numbers: the edges are exact
             edges = starts(counts) * len(members) // counts.sum()
             owner[members] = np.repeat(np.arange(len(dealt)), np.diff(edges))
@@ -71,9 +73,9 @@ def matched_counts(train: Indices, test: Indices) -> Indices:
     floor(r * train_c) with r = min over the classes held of test_c / train_c: the largest test set with the client's
     own mix (Fed-CO2, Li et al. 2023). All zero if a class held has no test sample.
     """
-    held = np.flatnonzero(train)
-    if not len(held):
+    held_classes = np.flatnonzero(train)
+    if not len(held_classes):
         return np.zeros_like(train)
-    scarce = held[np.argmin(test[held] / train[held])]
-    counts: Indices = train * test[scarce] // train[scarce]
+    scarcest_class = held_classes[np.argmin(test[held_classes] / train[held_classes])]
+    counts: Indices = train * test[scarcest_class] // train[scarcest_class]
     return counts

@@ -46,18 +46,20 @@ class Dirichlet(Partition):
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("dirichlet", clients, self.min_samples, len(train))
-        members, tests = (shuffled_classes(part.y.numpy(), train.num_classes, rng) for part in (train, test))
-        everyone, concentration = np.arange(clients), np.full(clients, self.alpha)
+        class_rows, test_class_rows = (
+            shuffled_classes(data.y.numpy(), train.num_classes, rng) for data in (train, test)
+        )
+        client_ids, concentration = np.arange(clients), np.full(clients, self.alpha)
         owner, test_owner = np.empty(len(train), np.int64), np.empty(len(test), np.int64)
         for draw in range(1, self.max_draws + 1):
-            held = np.zeros(clients, np.int64)
-            for of_class, test_of_class in zip(members, tests, strict=True):
+            held_counts = np.zeros(clients, np.int64)
+            for rows, test_rows in zip(class_rows, test_class_rows, strict=True):
                 shares = rng.dirichlet(concentration)
-                sizes = cut(shares, len(of_class))
-                owner[of_class] = np.repeat(everyone, sizes)
-                test_owner[test_of_class] = np.repeat(everyone, cut(shares, len(test_of_class)))
-                held += sizes
-            if held.min() >= self.min_samples:
+                sizes = cut(shares, len(rows))
+                owner[rows] = np.repeat(client_ids, sizes)
+                test_owner[test_rows] = np.repeat(client_ids, cut(shares, len(test_rows)))
+                held_counts += sizes
+            if held_counts.min() >= self.min_samples:
                 return Dealt(Views.by_owner(owner, clients), Views.by_owner(test_owner, clients), draw)
         raise ConfigError(
             f"partition dirichlet: none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} "

@@ -70,66 +70,73 @@ class DirichletDomains(Partition):
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        of, test_of = domains_of("dirichlet-domains", train), domains_of("dirichlet-domains", test)
-        each, domains = self.clients_per_domain, train.domains
+        domain_ids, test_domain_ids = domains_of("dirichlet-domains", train), domains_of("dirichlet-domains", test)
+        per_domain, domains = self.clients_per_domain, train.domains
         require_clients(
-            "dirichlet-domains", clients, each * len(domains), f"gives each of {len(domains)} domains {each} client(s)"
+            "dirichlet-domains",
+            clients,
+            per_domain * len(domains),
+            f"gives each of {len(domains)} domains {per_domain} client(s)",
         )
-        if each > self.domain_parts:
+        if per_domain > self.domain_parts:
             raise ConfigError(
-                f"partition dirichlet-domains: {each} clients per domain, but only {self.domain_parts} parts"
+                f"partition dirichlet-domains: {per_domain} clients per domain, but only {self.domain_parts} parts"
             )
-        first = self._per_domain("domain_part", self.domain_part, len(domains), 0, self.domain_parts - 1)
+        first_parts = self._per_domain("domain_part", self.domain_part, len(domains), 0, self.domain_parts - 1)
         one_in = self._per_domain("one_in", self.one_in, len(domains), 1, len(train))
         lists, tests, draws = [], [], 0
         for domain, name in enumerate(domains):
-            rows, test_rows = np.flatnonzero(of == domain), np.flatnonzero(test_of == domain)
-            members = shuffled_classes(train.y.numpy()[rows], train.num_classes, rng)
-            test_members = shuffled_classes(test.y.numpy()[test_rows], train.num_classes, rng)
-            sizes, took = self._cut(np.array([len(m) for m in members]), name, train.classes, rng)
-            draws += took
-            for number in range(each):
-                part = (first[domain] + number) % self.domain_parts
-                begins, keeps = sizes[:part].sum(0), np.maximum(1, sizes[part] // one_in[domain])
-                lists.append(rows[_take(members, begins, keeps)])
-                chosen = [rng.permutation(m) for m in test_members]
-                wanted = matched_counts(keeps, np.array([len(m) for m in chosen]))
-                if not wanted.any():
-                    missing = train.classes[[len(m) for m in chosen].index(0)]
+            rows, test_rows = np.flatnonzero(domain_ids == domain), np.flatnonzero(test_domain_ids == domain)
+            class_rows = shuffled_classes(train.y.numpy()[rows], train.num_classes, rng)
+            test_class_rows = shuffled_classes(test.y.numpy()[test_rows], train.num_classes, rng)
+            sizes, domain_draws = self._cut(
+                np.array([len(rows_of_class) for rows_of_class in class_rows]), name, train.classes, rng
+            )
+            draws += domain_draws
+            for number in range(per_domain):
+                part = (first_parts[domain] + number) % self.domain_parts
+                first_samples, train_counts = sizes[:part].sum(0), np.maximum(1, sizes[part] // one_in[domain])
+                lists.append(rows[_take(class_rows, first_samples, train_counts)])
+                shuffled_test_rows = [rng.permutation(rows_of_class) for rows_of_class in test_class_rows]
+                test_counts = matched_counts(
+                    train_counts, np.array([len(rows_of_class) for rows_of_class in shuffled_test_rows])
+                )
+                if not test_counts.any():
+                    missing = train.classes[[len(rows_of_class) for rows_of_class in shuffled_test_rows].index(0)]
                     raise ConfigError(
                         f"partition dirichlet-domains: domain {name} has no test sample of class {missing}; no test "
                         f"view can match client {len(lists) - 1}'s mix"
                     )
-                tests.append(test_rows[_take(chosen, np.zeros_like(wanted), wanted)])
+                tests.append(test_rows[_take(shuffled_test_rows, np.zeros_like(test_counts), test_counts)])
         return Dealt(Views.of(lists), Views.of(tests), draws, len(domains))
 
     def _cut(
         self, counts: Indices, domain: str, classes: tuple[str, ...], rng: np.random.Generator
     ) -> tuple[Indices, int]:
         """Sizes of the parts of one domain [P, C], and the number of draws."""
-        least = self.domain_parts * self.min_per_class
-        if counts.min() < least:
+        needed = self.domain_parts * self.min_per_class
+        if counts.min() < needed:
             raise ConfigError(
                 f"partition dirichlet-domains: domain {domain} has {counts.min()} training samples of class "
-                f"{classes[int(counts.argmin())]}; {self.domain_parts} parts of {self.min_per_class} need {least}"
+                f"{classes[int(counts.argmin())]}; {self.domain_parts} parts of {self.min_per_class} need {needed}"
             )
 
         def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
-            good: NDArray[np.bool_] = sizes.min((1, 2)) >= self.min_per_class
-            return good
+            is_accepted: NDArray[np.bool_] = sizes.min((1, 2)) >= self.min_per_class
+            return is_accepted
 
-        found = balanced_cut(counts, self.domain_parts, self.alpha, enough, self.max_draws, rng)
-        if found is None:
+        cut = balanced_cut(counts, self.domain_parts, self.alpha, enough, self.max_draws, rng)
+        if cut is None:
             raise ConfigError(
                 f"partition dirichlet-domains: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
                 f"{self.domain_parts} parts of domain {domain} {self.min_per_class} samples of every class; raise "
                 "alpha or max_draws, or lower domain_parts or min_per_class"
             )
-        return found.sizes, found.draws
+        return cut.sizes, cut.draws
 
     def _per_domain(self, key: str, value: int | tuple[int, ...], domains: int, low: int, high: int) -> list[int]:
         values = [value] * domains if isinstance(value, int) else list(value)
-        if len(values) != domains or not all(low <= v <= high for v in values):
+        if len(values) != domains or not all(low <= number <= high for number in values):
             raise ConfigError(
                 f"partition dirichlet-domains: {key} = {value}; need one number or {domains} of them, from {low} to "
                 f"{high}"
@@ -137,6 +144,8 @@ class DirichletDomains(Partition):
         return values
 
 
-def _take(members: list[Indices], begins: Indices, counts: Indices) -> Indices:
+def _take(class_rows: list[Indices], first_samples: Indices, counts: Indices) -> Indices:
     """`counts` [C] samples of each class, from `begins` [C] on."""
-    return np.concatenate([m[b : b + c] for m, b, c in zip(members, begins, counts, strict=True)])
+    return np.concatenate(
+        [rows[first : first + count] for rows, first, count in zip(class_rows, first_samples, counts, strict=True)]
+    )

@@ -46,13 +46,13 @@ class DirichletEqual(Partition):
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         labels = train.y.numpy()
         shuffled = rng.permutation(len(labels))
-        firsts = range(0, clients, _GROUP)
-        ends = [first * len(labels) // clients for first in firsts][1:]
+        first_clients = range(0, clients, _GROUP)
+        ends = [first * len(labels) // clients for first in first_clients][1:]
         lists, draws = [], 0
-        for first, group in zip(firsts, np.split(shuffled, ends), strict=True):
-            laid, took = self._lists(group, labels, train.num_classes, min(_GROUP, clients - first), rng)
-            lists.append(laid)
-            draws += took
+        for first, group in zip(first_clients, np.split(shuffled, ends), strict=True):
+            group_list, group_draws = self._lists(group, labels, train.num_classes, min(_GROUP, clients - first), rng)
+            lists.append(group_list)
+            draws += group_draws
         views = Views.even(np.concatenate(lists), clients)
         tests = deal_alike(views, labels, test.y.numpy(), train.num_classes, rng)
         return Dealt(views, tests, draws, len(lists))
@@ -61,19 +61,19 @@ class DirichletEqual(Partition):
         self, group: Indices, labels: Indices, num_classes: int, clients: int, rng: np.random.Generator
     ) -> tuple[Indices, int]:
         """The lists of a group's clients end to end, and the number of draws."""
-        least = len(group) // (2 * clients)
+        minimum = len(group) // (2 * clients)
 
         def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
-            good: NDArray[np.bool_] = sizes.sum(2).min(1) >= least
-            return good
+            is_accepted: NDArray[np.bool_] = sizes.sum(2).min(1) >= minimum
+            return is_accepted
 
-        members = shuffled_classes(labels[group], num_classes, rng)
-        counts = np.array([len(of_class) for of_class in members])
-        found = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
-        if found is None:
+        class_rows = shuffled_classes(labels[group], num_classes, rng)
+        counts = np.array([len(rows) for rows in class_rows])
+        cut = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
+        if cut is None:
             raise ConfigError(
                 f"partition dirichlet-equal: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
-                f"{clients} clients of a group {least} samples, half the mean; raise alpha or max_draws"
+                f"{clients} clients of a group {minimum} samples, half the mean; raise alpha or max_draws"
             )
-        owner = np.repeat(np.tile(np.arange(clients), num_classes), found.sizes.T.reshape(-1))
-        return group[np.concatenate(members)[np.argsort(owner, kind="stable")]], found.draws
+        owner = np.repeat(np.tile(np.arange(clients), num_classes), cut.sizes.T.reshape(-1))
+        return group[np.concatenate(class_rows)[np.argsort(owner, kind="stable")]], cut.draws

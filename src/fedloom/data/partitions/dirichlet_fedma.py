@@ -57,21 +57,19 @@ class DirichletFedMA(Partition):
         test_counts = np.bincount(test_labels, minlength=classes)
 
         def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
-            good: NDArray[np.bool_] = sizes.sum(2).min(1) >= self.min_samples
+            is_accepted: NDArray[np.bool_] = sizes.sum(2).min(1) >= self.min_samples
             if self.min_test:
                 edges = (np.cumsum(shares, axis=1) * test_counts).astype(np.int64)
                 edges[:, -1] = test_counts
-                good &= np.diff(edges, axis=1, prepend=0).sum(2).min(1) >= self.min_test
-            return good
+                is_accepted &= np.diff(edges, axis=1, prepend=0).sum(2).min(1) >= self.min_test
+            return is_accepted
 
         counts = np.bincount(labels, minlength=classes)
-        found = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
-        if found is None:
+        cut = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
+        if cut is None:
             raise ConfigError(
                 f"partition dirichlet-fedma: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
                 f"{clients} clients {self.min_samples} samples and {self.min_test} test samples; raise alpha, or lower "
                 "clients, min_samples or min_test"
             )
-        return Dealt(
-            deal_by_counts(labels, found.sizes, rng), deal_by_shares(test_labels, found.shares, rng), found.draws
-        )
+        return Dealt(deal_by_counts(labels, cut.sizes, rng), deal_by_shares(test_labels, cut.shares, rng), cut.draws)

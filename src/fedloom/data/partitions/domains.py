@@ -31,23 +31,25 @@ class Domains(Partition):
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        of, test_of = domains_of("domains", train), domains_of("domains", test)
-        each, domains = self.clients_per_domain, len(train.domains)
-        require_clients("domains", clients, each * domains, f"gives each of {domains} domains {each} client(s)")
-        sizes = np.bincount(of, minlength=domains)
-        if sizes.min() < each:
+        domain_ids, test_domain_ids = domains_of("domains", train), domains_of("domains", test)
+        per_domain, domains = self.clients_per_domain, len(train.domains)
+        require_clients(
+            "domains", clients, per_domain * domains, f"gives each of {domains} domains {per_domain} client(s)"
+        )
+        sizes = np.bincount(domain_ids, minlength=domains)
+        if sizes.min() < per_domain:
             raise ConfigError(
                 f"partition domains: domain {train.domains[sizes.argmin()]} has {sizes.min()} training samples for "
-                f"{each} clients; lower clients_per_domain"
+                f"{per_domain} clients; lower clients_per_domain"
             )
-        return Dealt(_deal(of, each, clients, rng), _deal(test_of, each, clients, rng))
+        return Dealt(_deal(domain_ids, per_domain, clients, rng), _deal(test_domain_ids, per_domain, clients, rng))
 
 
-def _deal(of: Indices, each: int, clients: int, rng: np.random.Generator) -> Views:
-    owner = np.empty(len(of), np.int64)
-    for domain in range(clients // each):
-        members = rng.permutation(np.flatnonzero(of == domain))
-        owner[members] = domain * each + np.repeat(np.arange(each), even_sizes(len(members), each))
+def _deal(domain_ids: Indices, per_domain: int, clients: int, rng: np.random.Generator) -> Views:
+    owner = np.empty(len(domain_ids), np.int64)
+    for domain in range(clients // per_domain):
+        members = rng.permutation(np.flatnonzero(domain_ids == domain))
+        owner[members] = domain * per_domain + np.repeat(np.arange(per_domain), even_sizes(len(members), per_domain))
     return Views.by_owner(owner, clients)
 
 

@@ -39,24 +39,24 @@ class Flower(Partition):
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        kind, table = self._kind(), self._table(train)
-        usual = {"num_partitions": clients, "partition_by": "label", "seed": int(rng.integers(2**31))}
-        known = inspect.signature(kind).parameters
-        options = {key: value for key, value in usual.items() if key in known} | self.options
+        partitioner_class, table = self._kind(), self._table(train)
+        defaults = {"num_partitions": clients, "partition_by": "label", "seed": int(rng.integers(2**31))}
+        parameters = inspect.signature(partitioner_class).parameters
+        options = {key: value for key, value in defaults.items() if key in parameters} | self.options
         for key in options:
-            if key not in known:
+            if key not in parameters:
                 raise ConfigError(
-                    f"partition flower: {self.partitioner} has no option '{key}': {suggest_name(key, known)}"
+                    f"partition flower: {self.partitioner} has no option '{key}': {suggest_name(key, parameters)}"
                 )
         try:
-            made = kind(**options)
-            made.dataset = table
-            if made.num_partitions != clients:
+            partitioner = partitioner_class(**options)
+            partitioner.dataset = table
+            if partitioner.num_partitions != clients:
                 raise ConfigError(
-                    f"scenario.clients = {clients}: {self.partitioner} makes {made.num_partitions} partitions of "
-                    f"these data; need clients={made.num_partitions}"
+                    f"scenario.clients = {clients}: {self.partitioner} makes {partitioner.num_partitions} partitions "
+                    f"of these data; need clients={partitioner.num_partitions}"
                 )
-            lists = [np.array(made.load_partition(k)["index"], np.int64) for k in range(clients)]
+            lists = [np.array(partitioner.load_partition(client)["index"], np.int64) for client in range(clients)]
         except (ValueError, TypeError, KeyError) as error:
             message = " ".join(str(error).split())
             raise ConfigError(f"partition flower: {self.partitioner} refused: {message}") from None

@@ -41,20 +41,24 @@ class IndexLists(Partition):
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         path = self.partition_file
         content = _load(path)
-        found = _dealt(path, content)
-        require_clients("indices", clients, len(found.train), f"reads {path}, which holds {len(found.train)} clients")
-        for key, here in facts(train, test).items():
-            if key in content and content[key] != here:
+        dealt = _dealt(path, content)
+        require_clients("indices", clients, len(dealt.train), f"reads {path}, which holds {len(dealt.train)} clients")
+        for key, value in facts(train, test).items():
+            if key in content and content[key] != value:
                 raise DataError(f"{path}: was made of other data ({key} differ)")
-        pool = len(train) + len(test) * (found.test_rows == "train+test")
-        limits = {"train": pool, "val": pool, "test": len(test) if found.test_rows == "official" else pool}
+        pool_size = len(train) + len(test) * (dealt.test_rows == "train+test")
+        limits = {
+            "train": pool_size,
+            "val": pool_size,
+            "test": len(test) if dealt.test_rows == "official" else pool_size,
+        }
         for split, limit in limits.items():
-            views = getattr(found, split)
+            views = getattr(dealt, split)
             if views is not None and len(views.order) and views.order.max() >= limit:
                 raise DataError(
                     f"{path}: {split} index {views.order.max()} is outside 0 .. {limit - 1}, the samples that there are"
                 )
-        return found
+        return dealt
 
 
 def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] | None = None) -> None:
@@ -67,14 +71,14 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
     counts = scenario.class_counts()
     clients = [
         {
-            "train": scenario.train[k].tolist(),
-            "val": scenario.val[k].tolist(),
-            "test": test[k].tolist(),
-            "class_counts": counts[k].tolist(),
+            "train": scenario.train[client].tolist(),
+            "val": scenario.val[client].tolist(),
+            "test": test[client].tolist(),
+            "class_counts": counts[client].tolist(),
         }
-        for k in range(scenario.clients)
+        for client in range(scenario.clients)
     ]
-    meta: dict[str, Any] = {
+    header: dict[str, Any] = {
         "format": _FORMAT,
         "source": scenario.name,
         "classes": list(scenario.train_set.classes),
@@ -84,8 +88,8 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
         "config": dict(config) if config is not None else None,
     }
     if scenario.test_origin == "official":
-        meta |= facts(scenario.train_set, scenario.test_set)
-    write_atomic(path, json.dumps(meta | {"clients": clients}))
+        header |= facts(scenario.train_set, scenario.test_set)
+    write_atomic(path, json.dumps(header | {"clients": clients}))
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -107,10 +111,10 @@ def _dealt(path: Path, content: dict[str, Any]) -> Dealt:
     if rows not in ("official", "train", "train+test"):
         raise DataError(f"{path}: test_rows = {rows!r}; need official, train or train+test")
     views = {split: _views(path, clients, split) for split in ("train", "val", "test")}
-    owned = np.concatenate([views[s].order for s in views if s != "test" or rows != "official"])
-    twice = np.flatnonzero(np.bincount(owned) > 1)
-    if len(twice):
-        raise DataError(f"{path}: sample {twice[0]} is listed twice; a training sample has one owner and one use")
+    owned_rows = np.concatenate([views[split].order for split in views if split != "test" or rows != "official"])
+    duplicates = np.flatnonzero(np.bincount(owned_rows) > 1)
+    if len(duplicates):
+        raise DataError(f"{path}: sample {duplicates[0]} is listed twice; a training sample has one owner and one use")
     val = views["val"] if any("val" in client for client in clients) else None
     draws, accepted = (content.get(key, 1) for key in ("draws", "accepted"))
     if not (type(draws) is type(accepted) is int and 1 <= accepted <= draws):
@@ -123,10 +127,10 @@ def _dealt(path: Path, content: dict[str, Any]) -> Dealt:
 def _views(path: Path, clients: list[dict[str, Any]], split: str) -> Views:
     lists: list[Indices] = []
     for number, client in enumerate(clients):
-        given = client.get(split, [])
-        if not isinstance(given, list) or any(type(i) is not int or i < 0 for i in given):
+        listed = client.get(split, [])
+        if not isinstance(listed, list) or any(type(index) is not int or index < 0 for index in listed):
             raise DataError(f"{path}: client {number}, {split}: need a list of whole numbers from 0 on")
-        lists.append(np.array(given, np.int64))
+        lists.append(np.array(listed, np.int64))
     return Views.of(lists)
 
 

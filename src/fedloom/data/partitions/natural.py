@@ -48,13 +48,16 @@ class Natural(Partition):
         if self.test_owners is not None and self.owners is None:
             raise ConfigError("partition natural: test_owners without owners; name the file with the training ids too")
         if self.owners is None:
-            of, test_of = domains_of("natural", train), None if test.domain is None else test.domain.numpy()
-            present = np.unique(of)
+            owner_ids, test_owner_ids = (
+                domains_of("natural", train),
+                None if test.domain is None else test.domain.numpy(),
+            )
+            present = np.unique(owner_ids)
         else:
             ids = _read(self.owners, len(train), "training")
             test_ids = None if self.test_owners is None else _read(self.test_owners, len(test), "test")
-            names, of = np.unique(ids, return_inverse=True)
-            present, test_of = np.arange(len(names)), None if test_ids is None else _positions(names, test_ids)
+            names, owner_ids = np.unique(ids, return_inverse=True)
+            present, test_owner_ids = np.arange(len(names)), None if test_ids is None else _positions(names, test_ids)
         if clients > len(present) or (clients < len(present) and not self.sample_ids):
             fewer = "" if clients > len(present) else ", or sample_ids=true to leave the other ids out"
             raise ConfigError(
@@ -62,16 +65,16 @@ class Natural(Partition):
                 f"{len(present)}; need clients={len(present)}{fewer}"
             )
         chosen = np.sort(rng.choice(present, clients, replace=False)) if self.sample_ids else present
-        views = Views.by_owner(_positions(chosen, of), clients)
-        if test_of is not None:
-            return Dealt(views, Views.by_owner(_positions(chosen, test_of), clients))
+        views = Views.by_owner(_positions(chosen, owner_ids), clients)
+        if test_owner_ids is not None:
+            return Dealt(views, Views.by_owner(_positions(chosen, test_owner_ids), clients))
         return Dealt(views, deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng))
 
 
 def _positions(names: np.ndarray, ids: np.ndarray) -> Indices:
     """Where each of `ids` stands in the sorted `names`; -1 if it does not."""
-    at = np.minimum(np.searchsorted(names, ids), len(names) - 1)
-    return np.where(names[at] == ids, at, -1).astype(np.int64)
+    positions = np.minimum(np.searchsorted(names, ids), len(names) - 1)
+    return np.where(names[positions] == ids, positions, -1).astype(np.int64)
 
 
 def _read(path: Path, samples: int, split: str) -> np.ndarray:

@@ -47,8 +47,8 @@ class NID2(Partition):
 
 def _counts(available: Indices) -> Indices:
     """Samples per client and class [6, C] of `available` [C]."""
-    sixth, classes = available // (_BIASED + 1), np.arange(len(available))
+    sixths, classes = available // (_BIASED + 1), np.arange(len(available))
     counts = np.zeros((_BIASED + 1, len(available)), np.int64)
-    counts[classes * _BIASED // len(available), classes] = _BIASED * sixth
-    counts[_BIASED] = sixth
+    counts[classes * _BIASED // len(available), classes] = _BIASED * sixths
+    counts[_BIASED] = sixths
     return counts

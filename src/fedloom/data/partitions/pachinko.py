@@ -47,48 +47,50 @@ class Pachinko(Partition):
         coarse = np.array(coarse_labels(train.classes))
         require_enough("pachinko", clients, 1, len(train) + len(test))
         labels = np.concatenate([train.y.numpy(), test.y.numpy()])
-        members = shuffled_classes(labels, train.num_classes, rng)
-        left = np.array([len(of_class) for of_class in members])
+        class_rows = shuffled_classes(labels, train.num_classes, rng)
+        remaining = np.array([len(rows) for rows in class_rows])
         owner = np.full(len(labels), -1, np.int64)
         for client in range(clients):
-            counts = self._draw(left, coarse, len(labels) // clients, rng)
+            counts = self._draw(remaining, coarse, len(labels) // clients, rng)
             for label in np.flatnonzero(counts):
-                end = len(members[label]) - left[label]
-                owner[members[label][end : end + counts[label]]] = client
-            left -= counts
+                first = len(class_rows[label]) - remaining[label]
+                owner[class_rows[label][first : first + counts[label]]] = client
+            remaining -= counts
         return Dealt(
             Views.by_owner(owner[: len(train)], clients),
             Views.by_owner(owner[len(train) :], clients),
         )
 
-    def _draw(self, left: Indices, coarse: Indices, samples: int, rng: np.random.Generator) -> Indices:
+    def _draw(self, remaining: Indices, coarse: Indices, samples: int, rng: np.random.Generator) -> Indices:
         """How many samples of each class [C] one client draws, of `left` [C]."""
-        top = rng.dirichlet(np.full(coarse.max() + 1, self.alpha))
-        within = np.empty(len(coarse))
-        for superclass in range(len(top)):
-            of = np.flatnonzero(coarse == superclass)
-            within[of] = rng.dirichlet(np.full(len(of), self.beta))
-        counts = np.zeros(len(left), np.int64)
+        superclass_shares = rng.dirichlet(np.full(coarse.max() + 1, self.alpha))
+        class_shares = np.empty(len(coarse))
+        for superclass in range(len(superclass_shares)):
+            labels = np.flatnonzero(coarse == superclass)
+            class_shares[labels] = rng.dirichlet(np.full(len(labels), self.beta))
+        counts = np.zeros(len(remaining), np.int64)
         while (missing := samples - int(counts.sum())) > 0:
-            shares = _present_shares(top, within, coarse, left - counts)
-            drawn = rng.choice(len(left), size=missing, p=shares)
+            shares = _present_shares(superclass_shares, class_shares, coarse, remaining - counts)
+            drawn = rng.choice(len(remaining), size=missing, p=shares)
             # Up to and with the draw that takes the last sample of a class, shares have not changed.
             rank = np.empty(missing, np.int64)  # how many of its class were drawn before
             order = np.argsort(drawn, kind="stable")
             rank[order] = np.arange(missing) - np.searchsorted(drawn[order], drawn[order])
-            last = np.flatnonzero(rank + 1 == (left - counts)[drawn])
-            counts += np.bincount(drawn[: last[0] + 1 if len(last) else missing], minlength=len(left))
+            exhausting = np.flatnonzero(rank + 1 == (remaining - counts)[drawn])
+            counts += np.bincount(drawn[: exhausting[0] + 1 if len(exhausting) else missing], minlength=len(remaining))
         return counts
 
 
-def _present_shares(top: Shares, within: Shares, coarse: Indices, left: Indices) -> Shares:
+def _present_shares(superclass_shares: Shares, class_shares: Shares, coarse: Indices, remaining: Indices) -> Shares:
     """Probability of each class [C] in one draw: superclass, then class, among those that have samples left."""
-    present = np.where(left > 0, within, 0.0)
-    of_superclass = np.bincount(coarse, weights=present, minlength=len(top))
-    top = np.where(of_superclass > 0, top, 0.0)
-    shares = np.zeros(len(left))
-    np.divide(top[coarse] * present, of_superclass[coarse], out=shares, where=of_superclass[coarse] > 0)
+    present = np.where(remaining > 0, class_shares, 0.0)
+    superclass_totals = np.bincount(coarse, weights=present, minlength=len(superclass_shares))
+    superclass_shares = np.where(superclass_totals > 0, superclass_shares, 0.0)
+    shares = np.zeros(len(remaining))
+    np.divide(
+        superclass_shares[coarse] * present, superclass_totals[coarse], out=shares, where=superclass_totals[coarse] > 0
+    )
     if shares.sum() == 0:  # this client's shares of all that is left are too small for float64
-        shares = (left > 0).astype(np.float64)
+        shares = (remaining > 0).astype(np.float64)
     scaled: Shares = shares / shares.sum()
     return scaled

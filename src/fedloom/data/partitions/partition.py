@@ -73,21 +73,25 @@ def labels_only(
     Without `classes` they are "0" .. the largest label.
     """
     y = torch.from_numpy(np.array(labels, dtype=np.int64))
-    names = tuple(classes) if classes is not None else tuple(str(c) for c in range(int(y.max()) + 1 if len(y) else 0))
-    of = None if domain is None else torch.from_numpy(np.array(domain, dtype=np.int64))
-    return Dataset(torch.empty(len(y), 0), y, names, domain=of, domains=tuple(domains))
+    names = (
+        tuple(classes)
+        if classes is not None
+        else tuple(str(label) for label in range(int(y.max()) + 1 if len(y) else 0))
+    )
+    domain_ids = None if domain is None else torch.from_numpy(np.array(domain, dtype=np.int64))
+    return Dataset(torch.empty(len(y), 0), y, names, domain=domain_ids, domains=tuple(domains))
 
 
-def require_clients(name: str, clients: int, needed: int, why: str) -> None:
+def require_clients(name: str, clients: int, needed: int, reason: str) -> None:
     """Raises `ConfigError` unless there are exactly `needed` clients."""
     if clients != needed:
-        raise ConfigError(f"scenario.clients = {clients}: partition {name} {why}; need clients={needed}")
+        raise ConfigError(f"scenario.clients = {clients}: partition {name} {reason}; need clients={needed}")
 
 
-def require_enough(name: str, clients: int, each: int, samples: int, what: str = "samples") -> None:
+def require_enough(name: str, clients: int, minimum: int, samples: int, noun: str = "samples") -> None:
     """Raises `ConfigError` if `samples` cannot give each of `clients` its minimum of `each`."""
-    if clients * each > samples:
+    if clients * minimum > samples:
         raise ConfigError(
-            f"partition {name}: {clients} clients with at least {each} {what} each need {clients * each} {what}, "
+            f"partition {name}: {clients} clients with at least {minimum} {noun} each need {clients * minimum} {noun}, "
             f"there are {samples}; lower clients or the minimum"
         )

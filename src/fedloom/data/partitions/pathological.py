@@ -58,13 +58,15 @@ class Pathological(Partition):
         labels, test_labels, classes = train.y.numpy(), test.y.numpy(), train.num_classes
         holders = choose_holders("pathological", self.classes_per_client, clients, classes, rng)
         available, test_available = (np.bincount(y, minlength=classes) for y in (labels, test_labels))
-        each = holders.shape[1]
+        holders_per_class = holders.shape[1]
         # the smallest share that can be drawn must still be a sample, whatever the seed
-        require_per_class("pathological", available, each, math.ceil(1 + (each - 1) * self.high / self.low))
+        require_per_class(
+            "pathological", available, holders_per_class, math.ceil(1 + (holders_per_class - 1) * self.high / self.low)
+        )
         counts, test_counts = (np.zeros((clients, classes), np.int64) for _ in range(2))
-        for label, of_class in enumerate(holders):
-            draws: Shares = rng.uniform(self.low, self.high, (each,))
+        for label, class_holders in enumerate(holders):
+            draws: Shares = rng.uniform(self.low, self.high, (holders_per_class,))
             shares: Shares = draws / draws.sum()
-            counts[of_class, label] = np.floor(available[label] * shares)
-            test_counts[of_class, label] = np.floor(test_available[label] * shares)
+            counts[class_holders, label] = np.floor(available[label] * shares)
+            test_counts[class_holders, label] = np.floor(test_available[label] * shares)
         return Dealt(deal_by_counts(labels, counts, rng), deal_by_counts(test_labels, test_counts, rng))

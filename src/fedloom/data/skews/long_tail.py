@@ -31,18 +31,20 @@ class LongTail(Skew):
         examples=[100],
     )
 
-    def thin(self, train: Dataset, kept: Indices, rng: np.random.Generator) -> Indices:
+    def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
         classes = train.num_classes
         if classes < 2:
             raise ConfigError("skew long-tail: needs 2 classes or more, the source has 1")
-        counts = tail_counts(len(kept) / classes, classes, self.rho)
+        counts = tail_counts(len(rows) / classes, classes, self.rho)
         if counts.min() < 1:
             raise ConfigError(
                 f"skew long-tail: rho = {self.rho:g} leaves class {counts.argmin()} without a sample: n / C = "
-                f"{len(kept) / classes:g}; lower rho"
+                f"{len(rows) / classes:g}; lower rho"
             )
-        members = shuffled_classes(train.y.numpy()[kept], classes, rng)
-        return np.sort(kept[np.concatenate([m[:count] for m, count in zip(members, counts, strict=True)])])
+        members = shuffled_classes(train.y.numpy()[rows], classes, rng)
+        return np.sort(
+            rows[np.concatenate([class_rows[:count] for class_rows, count in zip(members, counts, strict=True)])]
+        )
 
 
 def tail_counts(largest: float, classes: int, rho: float) -> Indices:

@@ -61,25 +61,25 @@ class Noise(Skew):
     def _noisy(
         self, data: Dataset, owner: Indices, sigmas: np.ndarray, white: float, rng: np.random.Generator
     ) -> Tensor:
-        of_sample = torch.from_numpy(np.where(owner >= 0, sigmas[owner], 0.0).astype(np.float32)).view(-1, 1, 1, 1)
-        held = torch.from_numpy(owner >= 0)
-        out = torch.empty(data.x.shape, dtype=torch.uint8 if self.rounded else torch.float32)
-        scale = (1, -1, 1, 1)
+        sample_sigmas = torch.from_numpy(np.where(owner >= 0, sigmas[owner], 0.0).astype(np.float32)).view(-1, 1, 1, 1)
+        is_held = torch.from_numpy(owner >= 0)
+        result = torch.empty(data.x.shape, dtype=torch.uint8 if self.rounded else torch.float32)
+        shape = (1, -1, 1, 1)
         for start in range(0, len(data), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            clean = data.x[part].to(torch.float32)
+            chunk = slice(start, start + _AT_ONCE)
+            clean = data.x[chunk].to(torch.float32)
             # every image draws, held or not: its noise depends on its place and the seed alone
-            noise = torch.from_numpy(rng.standard_normal(tuple(clean.shape), dtype=np.float32)) * of_sample[part]
+            noise = torch.from_numpy(rng.standard_normal(tuple(clean.shape), dtype=np.float32)) * sample_sigmas[chunk]
             if self.noise_space == "pixel":
                 noisy = (clean + noise * (white / 255)).clamp_(0, white)
             elif data.mean is not None and data.std is not None:
-                mean, std = data.mean.view(scale), data.std.view(scale)
+                mean, std = data.mean.view(shape), data.std.view(shape)
                 noisy = ((clean - mean) / std + noise).clamp_(0, 255) * std + mean
             else:
                 noisy = (clean + noise).clamp_(0, 255)
-            noisy = torch.where(held[part].view(-1, 1, 1, 1), noisy, clean)
-            out[part] = noisy.round_().to(torch.uint8) if self.rounded else noisy
-        return out
+            noisy = torch.where(is_held[chunk].view(-1, 1, 1, 1), noisy, clean)
+            result[chunk] = noisy.round_().to(torch.uint8) if self.rounded else noisy
+        return result
 
 
 def client_sigmas(largest: float, clients: int) -> np.ndarray:

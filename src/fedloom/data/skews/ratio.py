@@ -41,15 +41,15 @@ class Ratio(Skew):
         ratios, sizes = per_client("ratio", self.ratio, scenario.clients), scenario.train.sizes
         if not (ratios > 0).all() or (self.base is None and (ratios > 1).any()):
             raise ConfigError(f"skew ratio: ratio = {self.ratio}; need above 0, and up to 1 unless base is given")
-        wanted = np.floor(ratios * (sizes if self.base is None else self.base))
-        short = np.flatnonzero(wanted > sizes)
-        if len(short):
+        kept_counts = np.floor(ratios * (sizes if self.base is None else self.base))
+        too_small = np.flatnonzero(kept_counts > sizes)
+        if len(too_small):
             raise ConfigError(
-                f"skew ratio: client {short[0]} is to keep {wanted[short[0]]:.0f} training samples and has "
-                f"{sizes[short[0]]}; lower ratio or base"
+                f"skew ratio: client {too_small[0]} is to keep {kept_counts[too_small[0]]:.0f} training samples and "
+                f"has {sizes[too_small[0]]}; lower ratio or base"
             )
         # half a sample more, so that the floor of the product cannot fall short of the whole number
-        shares = np.divide(wanted + 0.5, sizes, out=np.zeros(len(sizes)), where=sizes > 0)
+        shares = np.divide(kept_counts + 0.5, sizes, out=np.zeros(len(sizes)), where=sizes > 0)
         return replace(scenario, train=hold_out(scenario.train, shares, rng)[1])
 
 

@@ -29,9 +29,9 @@ class Skew(BaseModel):
     kind: ClassVar[str] = ""
     """The name it is registered under."""
 
-    def thin(self, train: Dataset, kept: Indices, rng: np.random.Generator) -> Indices:
+    def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
         """Before the partition: which of the training samples `kept` [m] remain, ascending."""
-        return kept
+        return rows
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         """After partition and splits: the scenario with other views or other samples."""
@@ -41,11 +41,11 @@ class Skew(BaseModel):
 def skew(name: str) -> Callable[[type[Skew]], type[Skew]]:
     """Class decorator: register a skew under `name`."""
 
-    def enter(made: type[Skew]) -> type[Skew]:
-        made.kind = name
-        return SKEWS.register(name)(made)
+    def register_class(skew_class: type[Skew]) -> type[Skew]:
+        skew_class.kind = name
+        return SKEWS.register(name)(skew_class)
 
-    return enter
+    return register_class
 
 
 def streams_of(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
@@ -53,9 +53,9 @@ def streams_of(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
 
     So a skew draws the same whatever other skews are added or taken away.
     """
-    seen: Counter[str] = Counter()
+    occurrences: Counter[str] = Counter()
     roots = []
-    for made in skews:
-        roots.append(Streams(streams.key(f"skew/{made.kind}", seen[made.kind])))
-        seen[made.kind] += 1
+    for skew in skews:
+        roots.append(Streams(streams.key(f"skew/{skew.kind}", occurrences[skew.kind])))
+        occurrences[skew.kind] += 1
     return roots

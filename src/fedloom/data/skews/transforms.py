@@ -49,13 +49,13 @@ class Transforms(Skew):
         return changed(self.kind, scenario, lambda data, owner: self._seen(data, owner, white))
 
     def _seen(self, data: Dataset, owner: Indices, white: float) -> Tensor:
-        out = data.x.clone()
+        result = data.x.clone()
         for number, name in enumerate(self.of):
             rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(self.of) == number)))
-            for part in torch.split(rows, _AT_ONCE) if name != "none" else ():
-                seen = _CHANGES[name](data.x[part].to(torch.float32), white)
-                out[part] = (seen if out.is_floating_point() else seen.round_()).to(out.dtype)
-        return out
+            for chunk in torch.split(rows, _AT_ONCE) if name != "none" else ():
+                images = _CHANGES[name](data.x[chunk].to(torch.float32), white)
+                result[chunk] = (images if result.is_floating_point() else images.round_()).to(result.dtype)
+        return result
 
 
 def _blur(x: Tensor, white: float) -> Tensor:
