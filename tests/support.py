@@ -20,7 +20,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import Federation, LocalTraining, RoundReport, Serial, Worker
-from fedloom.engine.jobs import Done, Job
+from fedloom.engine.jobs import Job, JobResult
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS
@@ -292,7 +292,7 @@ class Backwards(Serial):
 
     name = "backwards"
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+    def run(self, jobs: Iterable[Job]) -> Iterator[JobResult]:
         return iter([self.worker.run(job) for job in reversed(list(jobs))])
 
 
@@ -302,9 +302,9 @@ class Recording(Serial):
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
         self.jobs: list[Job] = []
-        self.done: list[Done] = []
+        self.done: list[JobResult] = []
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+    def run(self, jobs: Iterable[Job]) -> Iterator[JobResult]:
         for job in sorted(jobs, key=lambda job: job.ctx.client):
             self.jobs.append(job)
             self.done.append(self.worker.run(job))

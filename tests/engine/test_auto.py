@@ -8,7 +8,7 @@ from fedloom.core.errors import ClientError
 from fedloom.engine import auto, jobs
 from fedloom.engine.auto import Auto, Candidate
 from fedloom.engine.choose import EngineChoice, choose
-from fedloom.engine.jobs import Done
+from fedloom.engine.jobs import JobResult
 from fedloom.methods.contract.contexts import Finding
 from fedloom.methods.fedavg import FedAvg
 from support import configured, same_bits, world
@@ -41,12 +41,12 @@ class Fake:
             if len(self.rounds) in self.fails_in and place == 1:
                 raise ClientError(1, len(self.rounds), "phase 0", ValueError("no rule for that operator"))
             self.clock.now += 10 * self.seconds
-            yield Done(job, {}, {}, {}, 1, 10, 0.0)
+            yield JobResult(job, {}, {}, {}, 1, 10, 0.0)
 
     def test(self, tests):
         for test in tests:
             self.tests.append(test)
-            yield jobs.TestDone(test, {}, 0)
+            yield jobs.EvalResult(test, {}, 0)
 
     def keep(self, record):
         self.kept.append(record)

@@ -10,7 +10,7 @@ import torch
 
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
-from fedloom.engine.jobs import Done
+from fedloom.engine.jobs import JobResult
 from fedloom.flower.upload_checks import UploadError, UploadReader
 from fedloom.flower.wire import ErrorReply, Message, MessageError, TrainReply, read_reply
 from fedloom.runs.run import _Run
@@ -28,7 +28,7 @@ class Desk:
         federation = (running := _Run(config_of(method, **keys), None, None, ())).federation
         self.job = federation.job(0, 1)
         self.samples = self.job.ctx.samples
-        self.done: Done = running.worker.run(self.job)
+        self.done: JobResult = running.worker.run(self.job)
         self.uploads = UploadReader(federation, running.worker)
 
     def read(self, record):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
-from fedloom.engine.jobs import Done, Job, Test, TestDone
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.serial import Engine, Jobs
 from fedloom.methods.contract.contexts import Finding
 
@@ -66,8 +66,8 @@ class Auto:
         told = [f"{c.speed * 1e6:.1f} us a sample {c.words} ({c.rounds} rounds)" for c in self._candidates if c.seconds]
         return "whole rounds took " + ", ".join([*told, *self._failures]) if len(told) > 1 else None
 
-    def run(self, jobs: Jobs) -> Iterator[Done]:
-        """Yields one `Done` per job. Raises `ClientError` at the first failure."""
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Yields one `JobResult` per job. Raises `ClientError` at the first failure."""
         self._round += 1
         self._now = self._next()
         began, samples = time.perf_counter(), 0
@@ -79,7 +79,7 @@ class Auto:
             self._now.rounds += 1  # one without a sample says nothing
         self._now.looked = self._round
 
-    def _tried(self, jobs: list[Job]) -> list[Done]:
+    def _tried(self, jobs: list[Job]) -> list[JobResult]:
         """A round on a candidate that may fail; then on the first, which may not."""
         try:
             return list(self._started(self._now).run(jobs))
@@ -88,7 +88,7 @@ class Auto:
             self._now = self._candidates[0]
             return list(self._started(self._now).run(jobs))
 
-    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
         """As the engine of the present round does."""
         return self._started(self._now).test(tests)
 

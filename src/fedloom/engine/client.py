@@ -15,7 +15,7 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
-from fedloom.engine.jobs import Client, Done, Draws, Job, LocalTraining, Test, TestDone, staged
+from fedloom.engine.jobs import Client, Draws, EvalJob, EvalResult, Job, JobResult, LocalTraining, staged
 from fedloom.engine.leaves import placed
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
@@ -92,7 +92,7 @@ class Worker:
         return net_of_client(self.loaded_nets, client)
 
     # -- one round -------------------------------------------------------------------------------------------
-    def run(self, job: Job) -> Done:
+    def run(self, job: Job) -> JobResult:
         """The whole round of one client. Raises `ClientError` that says where an exception came from."""
         started, ctx = time.perf_counter(), job.ctx
         client = self.begun(job)
@@ -115,7 +115,7 @@ class Worker:
             phases = method.phases(start, ctx)
         return Client(job, method, start, phases, self.draws(job), placed(dict(start.consts), self.device))
 
-    def ended(self, client: Client, tree: Tree, seconds: Callable[[], float]) -> Done:
+    def ended(self, client: Client, tree: Tree, seconds: Callable[[], float]) -> JobResult:
         """What a client leaves, once its phases have left the weights `tree`."""
         job, ctx = client.job, client.job.ctx
         with staged(ctx, "end"):
@@ -125,7 +125,7 @@ class Worker:
             payload, state = client.method.pack(payload, state, job.payload, job.state, ctx)
         notes = self.stepping.notes()
         counts = client.terms, client.steps, client.samples, seconds(), client.norms
-        return Done(ctx.client, payload, state, *counts, notes)
+        return JobResult(ctx.client, payload, state, *counts, notes)
 
     def adapted(self, live: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor) -> int:
         """Load a personal model into `live`, adapted to the client's training data where the method does so.
@@ -146,7 +146,7 @@ class Worker:
                 self._phase(live, phase, client)
         return client.samples
 
-    def test(self, test: Test) -> TestDone:
+    def test(self, test: EvalJob) -> EvalResult:
         """One client's personal predictors, each as the method adapts it; or the server's, on the client's samples.
 
         Raises `ClientError` if adapting fails.
@@ -154,20 +154,20 @@ class Worker:
         with test.ctx.task.streams.isolated("test", test.ctx.round, test.ctx.client, self.device):
             return self._tested(test)
 
-    def _tested(self, test: Test) -> TestDone:
+    def _tested(self, test: EvalJob) -> EvalResult:
         assert self.evaluator is not None, "a worker that tests needs an evaluator"
         ctx, live = test.ctx, self.net_of_client(test.ctx.client)
         facts = ServerContext(ctx.task, ctx.round)
         if self.evaluator.kind == "global":
             offered = self.method.predictors(test.server, None, facts)
-            return TestDone(ctx.client, self.evaluator.of_server(offered, test.split))
+            return EvalResult(ctx.client, self.evaluator.of_server(offered, test.split))
         offered = self.method.predictors(test.server, test.state, facts)
         found, samples = {}, 0
         for name in self.evaluator.names:
             predictor = self.evaluator.pick(offered, name)
             samples += self.adapted(live, predictor, ctx, test.indices)
             found[name] = self.evaluator.of_client(live, predictor, ctx.client, test.split)
-        return TestDone(ctx.client, found, samples)
+        return EvalResult(ctx.client, found, samples)
 
     def _random(self, ctx: ClientContext, prefix: str = "") -> contextlib.AbstractContextManager[None]:
         """Torch's own random numbers come from the client's stream: dropout, and what losses draw.

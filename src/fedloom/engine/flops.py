@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import Job, away_since
+from fedloom.engine.jobs import Job, kept_since
 from fedloom.engine.loop import Federation
 
 
@@ -41,7 +41,7 @@ def _job(federation: Federation, worker: Worker, group: int, round_: int) -> Job
     """The work of the first client of a group that has data; another state stands in for one that it keeps itself."""
     clients = range(group, federation.scenario.clients, len(federation.tasks))
     job = next(federation.job(client, round_) for client in clients if len(federation.scenario.train[client]))
-    if not away_since(job.state):
+    if not kept_since(job.state):
         return job
     first = federation.first_round(worker, job)
     return replace(job, state=first.state or federation.method.client_init(job.ctx))

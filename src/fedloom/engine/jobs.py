@@ -31,12 +31,12 @@ class LocalTraining:
 _AWAY = "kept by the client since round"
 
 
-def away(round_: int) -> Record:
+def kept_remotely(round_: int) -> Record:
     """What stands for the state that a client keeps itself, as it was after a round."""
     return {_AWAY: round_}
 
 
-def away_since(state: Record) -> int:
+def kept_since(state: Record) -> int:
     """The round of a state that the client keeps itself; 0 for every other state."""
     return int(get_number(state, _AWAY)) if _AWAY in state else 0
 
@@ -58,7 +58,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobResult:
     """What a client leaves: payload, next state, mean loss terms of its last epoch, steps and samples processed.
 
     norms: of the gradients of loss terms, where asked for (`engine/term_balance.py`). notes: what the worker has to
@@ -77,7 +77,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
+class EvalJob:
     """The test of one client's personal model. `indices` [n_k] are its training samples, for methods that adapt."""
 
     ctx: ClientContext
@@ -88,7 +88,7 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True)
-class TestDone:
+class EvalResult:
     """What a test found, by predictor; `samples` that adapting processed."""
 
     client: int

@@ -17,7 +17,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.engine import term_balance
 from fedloom.engine.attacked import as_seen, idle
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import Done, Job, Test, away_since
+from fedloom.engine.jobs import EvalJob, Job, JobResult, kept_since
 from fedloom.engine.public import require_public
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import States
@@ -147,9 +147,9 @@ class Federation:
         """The client's state; a client without one (new, or lost) starts from `client_init`, and so does one that keeps
         its state itself, as far as the server knows."""
         known = self.states.get(facts.client)
-        return self.method.client_init(facts) if known is None or away_since(known) else known
+        return self.method.client_init(facts) if known is None or kept_since(known) else known
 
-    def first_round(self, worker: Worker, job: Job) -> Done:
+    def first_round(self, worker: Worker, job: Job) -> JobResult:
         """The result of a client's very first round, run here by `worker` on the samples of `job`.
 
         Where clients keep their states themselves, the state that it leaves stands in for one of a client that took
@@ -174,11 +174,11 @@ class Federation:
         payload = method.down(self.server, client, self._context(facts.task, round_))
         return Job(facts, payload, self._carried(facts), self.scenario.train.tensor(client), measured, closing)
 
-    def tests(self, split: str) -> Iterator[Test]:
+    def tests(self, split: str) -> Iterator[EvalJob]:
         """The tests of all clients' personal models, sampled or not, after the present round."""
         for client in range(self.scenario.clients):
             facts = self.client_context(client, self.round)
-            yield Test(facts, self.server, self._carried(facts), self.scenario.train.tensor(client), split)
+            yield EvalJob(facts, self.server, self._carried(facts), self.scenario.train.tensor(client), split)
 
     def step(self) -> RoundReport:
         """Run one round and move on; after the last one, the method's closing round. If no participant has data, the
@@ -271,7 +271,7 @@ class Federation:
             held[group] = held.get(group, 0) + len(self.scenario.train[client])
         return held
 
-    def _diverged(self, done: Sequence[Done], now: int) -> list[Finding]:
+    def _diverged(self, done: Sequence[JobResult], now: int) -> list[Finding]:
         """A finding if the losses of some participants are not finite. Nothing is repaired, the run goes on."""
         lost = sum(not all(math.isfinite(value) for value in d.terms.values()) for d in done)
         if not lost:
@@ -300,9 +300,9 @@ class _Uploads(Mapping[int, Record]):
     """What the clients of a round send, in the order of their ids, each as soon as it is there: the server sums the
     first while others still train. `waited`: seconds that it had to wait."""
 
-    def __init__(self, arriving: Iterator[Done], clients: Sequence[int]) -> None:
+    def __init__(self, arriving: Iterator[JobResult], clients: Sequence[int]) -> None:
         self._arriving, self._clients = arriving, clients
-        self._done: dict[int, Done] = {}
+        self._done: dict[int, JobResult] = {}
         self.sizes, self.waited = _Sizes(), 0.0
 
     def __getitem__(self, client: int) -> Record:
@@ -321,7 +321,7 @@ class _Uploads(Mapping[int, Record]):
         self._clients = sorted(self.all())
         return self._clients
 
-    def all(self) -> dict[int, Done]:
+    def all(self) -> dict[int, JobResult]:
         """What all clients left, once the last of them has ended."""
         self._wait_for(None)
         return self._done
@@ -350,7 +350,7 @@ class _Jobs:
         return map(self.made, self.clients)
 
 
-def _mean_terms(done: Sequence[Done]) -> dict[str, float]:
+def _mean_terms(done: Sequence[JobResult]) -> dict[str, float]:
     """Loss terms averaged over the clients that report them, weighted by samples processed; `done` by client id."""
     names = dict.fromkeys(name for d in done for name in d.terms)
     means = {}

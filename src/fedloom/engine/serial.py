@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import Done, Job, Test, TestDone
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.patience import Patience
 from fedloom.methods.contract.contexts import Finding
 
@@ -38,9 +38,9 @@ class Engine(Protocol):
         """Why this engine, where there was a choice."""
         ...
 
-    def run(self, jobs: Jobs) -> Iterator[Done]: ...
+    def run(self, jobs: Jobs) -> Iterator[JobResult]: ...
 
-    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
         """Test personal models, in any order, as the worker's evaluator says."""
         ...
 
@@ -70,11 +70,11 @@ class Serial:
     def __init__(self, worker: Worker, note: Callable[[str], None] | None = None) -> None:
         self.worker, self._patience = worker, None if note is None else Patience(note)
 
-    def run(self, jobs: Jobs) -> Iterator[Done]:
-        """Yields one `Done` per job. Raises `ClientError` at the first failure."""
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Yields one `JobResult` per job. Raises `ClientError` at the first failure."""
         return map(self.worker.run, jobs) if self._patience is None else self._watched(jobs, self._patience)
 
-    def _watched(self, jobs: Jobs, patience: Patience) -> Iterator[Done]:
+    def _watched(self, jobs: Jobs, patience: Patience) -> Iterator[JobResult]:
         try:
             for job in jobs:
                 patience.begins(job)
@@ -82,8 +82,8 @@ class Serial:
         finally:
             patience.rests()
 
-    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
-        """Yields one `TestDone` per test. Raises `ClientError` if adapting fails."""
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
+        """Yields one `EvalResult` per test. Raises `ClientError` if adapting fails."""
         return map(self.worker.test, tests)
 
     def keep(self, record: Record) -> Record:

@@ -18,7 +18,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.records import RecordError
 from fedloom.data import Scenario
 from fedloom.engine import LocalTraining, Worker
-from fedloom.engine.jobs import away_since
+from fedloom.engine.jobs import kept_since
 from fedloom.engine.speedups import Speedups
 from fedloom.export.metadata import Architecture, ExportMetadata, Input, Training
 from fedloom.export.modules import module_of, packages_named
@@ -123,7 +123,7 @@ class RunAtCheckpoint:
             return offered["global"]
         facts, states = self._context(client), self.checkpoint.states
         state = states[client] if client in set(states) else self.method.client_init(facts)
-        if away_since(state):
+        if kept_since(state):
             raise ConfigError(f"client = {client}: its personal model stays on its own node, the server never has it")
         offered = self.method.predictors(server, state, ServerContext(facts.task, round_))
         if "personal" not in offered:

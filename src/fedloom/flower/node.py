@@ -19,7 +19,7 @@ from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
-from fedloom.engine.jobs import Job, Test
+from fedloom.engine.jobs import EvalJob, Job
 from fedloom.flower.logs import log
 from fedloom.flower.moments import Scale, moments_of
 from fedloom.flower.node_data import node_scenario, node_source
@@ -192,7 +192,7 @@ class Node:
         state = self._state(store, order.kept, ctx, [])
         if self.config.evaluation.protocol.startswith("global/"):  # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
-        done = self._worker(order.scale).test(Test(ctx, from_bytes(body), state, self._indices, order.split))
+        done = self._worker(order.scale).test(EvalJob(ctx, from_bytes(body), state, self._indices, order.split))
         results = {name: PredictorResult(**asdict(tested)) for name, tested in done.tested.items()}
         told = EvalReply(run=order.run, client=self.client, round=order.round, results=results, samples=done.samples)
         return told, b""

@@ -20,7 +20,7 @@ from fedloom.config.sections import FlowerConfig
 from fedloom.core.errors import ClientError, printable
 from fedloom.core.records import Record
 from fedloom.engine import Federation, Worker
-from fedloom.engine.jobs import Done, Job, Test, TestDone, away, away_since
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, kept_remotely, kept_since
 from fedloom.engine.serial import Jobs
 from fedloom.evaluation.metrics import Tested
 from fedloom.flower.bindings import NodeBindings
@@ -101,8 +101,8 @@ class RemoteEngine:
             self._roster.wait(everyone, config.min_clients, config.join_timeout, "join_timeout")
         self._learn_sizes()
 
-    def run(self, jobs: Jobs) -> Iterator[Done]:
-        """Yields one `Done` for each client whose upload is there in time and can be used.
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Yields one `JobResult` for each client whose upload is there in time and can be used.
 
         All uploads are there before the first one is yielded, because each is compared with the others. Raises
         `ClientError` if more than `max_failures` clients fail, `FederationError` if fewer than `min_clients` remain.
@@ -112,7 +112,7 @@ class RemoteEngine:
             return
         self._failures, self._refusals = 0, []
         accepted = self._within_share(requested)
-        results: dict[int, Done] = {}
+        results: dict[int, JobResult] = {}
         for client, answer in self._answers(accepted):
             with self._refusing("the upload", requested[client]):
                 results[client] = self._result(requested[client], answer)
@@ -123,8 +123,8 @@ class RemoteEngine:
         while results:
             yield results.pop(next(iter(results)))
 
-    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
-        """Yields one `TestDone` for each client that answers in time. Raises as `run` does."""
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
+        """Yields one `EvalResult` for each client that answers in time. Raises as `run` does."""
         requested = {test.ctx.client: test for test in tests}
         scored: dict[int, EvalReply] = {}
         self._failures, self._refusals = 0, []
@@ -139,7 +139,7 @@ class RemoteEngine:
         self._enough(requested, len(scored))
         for client, score in scored.items():
             tested = {name: Tested(**result.model_dump()) for name, result in score.results.items()}
-            yield TestDone(client, tested, score.samples)
+            yield EvalResult(client, tested, score.samples)
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
         """Aggregate, and test the new state before it is kept: see `Federation.guard`, `fedloom.flower.guard`.
@@ -179,7 +179,7 @@ class RemoteEngine:
         pass
 
     # -- letters out and in --------------------------------------------------------------------------------------
-    def _answers(self, each: Mapping[int, Job | Test]) -> Iterator[tuple[int, Message | str]]:
+    def _answers(self, each: Mapping[int, Job | EvalJob]) -> Iterator[tuple[int, Message | str]]:
         """Answers by client as they come, until all are there that can be, or the time is over.
 
         Clients that lately did not answer in time are not asked, unless too few would be left without them.
@@ -266,9 +266,9 @@ class RemoteEngine:
             views = stand_in_views(known)
             self._federation.scenario = dataclasses.replace(scenario, train=views)
 
-    def _send(self, client: int, asked: Job | Test, seconds: float) -> str:
+    def _send(self, client: int, asked: Job | EvalJob, seconds: float) -> str:
         """Send what a client is asked for, which is worth `seconds`; the name under which its answer will come."""
-        facts = {"client": client, "round": asked.ctx.round, "kept": away_since(asked.state)}
+        facts = {"client": client, "round": asked.ctx.round, "kept": kept_since(asked.state)}
         if isinstance(asked, Job):
             order = self._run.order("train", measured=asked.measured, closing=asked.closing, **facts)
         else:
@@ -279,7 +279,7 @@ class RemoteEngine:
         # worth a little longer than the round: an order that ends just before it would look lost, and be sent again
         return self._link.send(node, order.to_message(body), seconds + _GRACE)
 
-    def _read(self, answer: Message | str, asked: Job | Test, kind: type[A]) -> A:
+    def _read(self, answer: Message | str, asked: Job | EvalJob, kind: type[A]) -> A:
         """An answer that belongs to what was asked. Raises `MessageError`, and `ClientError` for an exception there."""
         if isinstance(answer, str):
             raise LostReplyError(answer)
@@ -299,7 +299,7 @@ class RemoteEngine:
         return told
 
     @contextlib.contextmanager
-    def _refusing(self, what: str, requested: Job | Test) -> Iterator[None]:
+    def _refusing(self, what: str, requested: Job | EvalJob) -> Iterator[None]:
         """Refuse an answer that cannot be used, and count an exception in the client's work; both are named."""
         client, now = requested.ctx.client, requested.ctx.round
         try:
@@ -312,19 +312,19 @@ class RemoteEngine:
             if self._failures > self._max_failures:
                 raise
 
-    def _result(self, job: Job, answer: Message | str) -> Done:
+    def _result(self, job: Job, answer: Message | str) -> JobResult:
         """The result of a client's round, checked."""
         trained = self._read(answer, job, TrainReply)
         assert isinstance(answer, Message), "a word is no answer"
         samples = self._roster.samples(job.ctx.client)
         self._uploads.check(trained, job, samples)
         payload = self._uploads.read(answer.body, job, samples)
-        state = away(job.ctx.round) if trained.kept else {}
+        state = kept_remotely(job.ctx.round) if trained.kept else {}
         notes = [Finding(printable(note.code), printable(note.message), note.figure) for note in trained.notes]
         counts = trained.terms, trained.steps, trained.samples, trained.seconds, trained.norms, notes
-        return Done(job.ctx.client, payload, state, *counts)
+        return JobResult(job.ctx.client, payload, state, *counts)
 
-    def _score(self, test: Test, answer: Message | str) -> EvalReply:
+    def _score(self, test: EvalJob, answer: Message | str) -> EvalReply:
         """The results of a client's test, checked; a client's number of test samples may not change."""
         scored = self._read(answer, test, EvalReply)
         evaluator = self._worker.evaluator
@@ -345,7 +345,7 @@ class RemoteEngine:
             self._refuse(requested[client], "the upload", MessageError(why))
         return {client: job for client, job in requested.items() if client not in refused}
 
-    def _measure(self, requested: Mapping[int, Job], results: dict[int, Done]) -> None:
+    def _measure(self, requested: Mapping[int, Job], results: dict[int, JobResult]) -> None:
         """Measure the uploads of a round, and drop those that are far larger than the others."""
         self._items = {}
         for client, result in results.items():
@@ -368,7 +368,7 @@ class RemoteEngine:
             )
             self._note(LogRecord(what, "unbounded", round=first.ctx.round))
 
-    def _refuse(self, requested: Job | Test, what: str, error: Exception) -> None:
+    def _refuse(self, requested: Job | EvalJob, what: str, error: Exception) -> None:
         """Name an answer that does not count."""
         client, now = requested.ctx.client, requested.ctx.round
         event = "lost" if isinstance(error, LostReplyError) else "refused"
@@ -385,7 +385,7 @@ class RemoteEngine:
         clients = self._federation.scenario.clients
         return min(max(1, clients // 5), max(0, clients - self._config.min_clients))
 
-    def _enough(self, each: Mapping[int, Job | Test], done: int) -> None:
+    def _enough(self, each: Mapping[int, Job | EvalJob], done: int) -> None:
         least = min(self._config.min_clients, len(each))
         if done < least:
             (first, *_) = each.values()

@@ -90,7 +90,7 @@ class JoinReply(_MessageFacts):
 
 
 class TrainReply(_MessageFacts):
-    """What a `Done` tells beside its payload. kept: whether the node keeps a private state of this round."""
+    """What a `JobResult` tells beside its payload. kept: whether the node keeps a private state of this round."""
 
     kind: Literal["trained"] = "trained"
     client: _Count
@@ -125,7 +125,7 @@ class PredictorResult(BaseModel):
 
 
 class EvalReply(_MessageFacts):
-    """What a `TestDone` tells."""
+    """What a `EvalResult` tells."""
 
     kind: Literal["scored"] = "scored"
     client: _Count

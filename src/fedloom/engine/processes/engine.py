@@ -19,9 +19,9 @@ from typing import Any
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import Done, Test, TestDone
+from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
 from fedloom.engine.patience import PATIENCE
-from fedloom.engine.processes.messages import Asked, packed, unpacked
+from fedloom.engine.processes.messages import Request, packed, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting
 from fedloom.engine.processes.workers import WorkerHandle, start_worker
 from fedloom.engine.serial import Jobs
@@ -39,14 +39,14 @@ class WorkerLost(RuntimeError):
 
 @dataclass(slots=True)
 class _Queue:
-    """Jobs that nobody has: `count` fresh ones, and `retries`, which run alone: a worker died or hung under them."""
+    """Jobs that no worker has: `count` new ones, and `retries`, which run alone because a worker died under them."""
 
-    pending: Iterator[Asked]
+    pending: Iterator[Request]
     count: int
-    retries: list[Asked] = field(default_factory=list)
-    lost_a_worker: bool = False  # a worker was lost: none has more than it works on
+    retries: list[Request] = field(default_factory=list)
+    after_worker_loss: bool = False  # hand out one job at a time, so that another loss costs one client only
 
-    def taken(self, chunk: int) -> list[Asked]:
+    def next_jobs(self, chunk: int) -> list[Request]:
         """Up to `chunk` jobs, or one that must run alone."""
         if self.retries:
             return [self.retries.pop()]
@@ -98,31 +98,31 @@ class Processes:
             self.close()
             raise
 
-    def run(self, jobs: Jobs) -> Iterator[Done]:
-        """Yields one `Done` per job as they finish. Raises `ClientError` at the first failure."""
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Yields one `JobResult` per job as they finish. Raises `ClientError` at the first failure."""
         self._chunk = 0
         if self._stack > 1:  # stacks of one size
             turns = -(-len(jobs) // (len(self._workers) * self._stack))
             self._chunk = -(-len(jobs) // max(1, len(self._workers) * turns))
         yield from self._executed(_Queue(iter(jobs), len(jobs)))
 
-    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
-        """Yields one `TestDone` per test as they finish. Raises `ClientError` if adapting fails.
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
+        """Yields one `EvalResult` per test as they finish. Raises `ClientError` if adapting fails.
 
         What the last `run` yielded stays where it is. Some tests at a time: the states of all clients may be large.
         """
-        self._chunk, each = 0, iter(tests)
-        while some := list(itertools.islice(each, _TESTS_AT_ONCE * len(self._workers))):
+        self._chunk, waiting = 0, iter(tests)
+        while some := list(itertools.islice(waiting, _TESTS_AT_ONCE * len(self._workers))):
             yield from self._executed(_Queue(iter(some), len(some)), keep=True)
 
     def _executed(self, queue: _Queue, *, keep: bool = False) -> Iterator[Any]:
-        """What workers leave of everything that waits. keep: results that came before are still wanted."""
+        """Yield the results of all queued jobs as workers finish them. keep: results of earlier calls stay valid."""
         self._packer.clear()
         lost: dict[int, int] = {}
-        for place, worker in enumerate(self._workers):
+        for index, worker in enumerate(self._workers):
             if worker.in_flight:  # a round before this one was not finished
                 worker.process.kill()
-                self._workers[place] = worker = self._restarted(worker)
+                self._workers[index] = worker = self._restarted(worker)
             self._send(worker, queue, fresh=not keep)
         for worker in self._workers:
             self._send(worker, queue)
@@ -130,13 +130,13 @@ class Processes:
             wait(
                 [*(worker.pipe for worker in busy), *(worker.process.sentinel for worker in busy)], self._timeout(busy)
             )
-            for place, worker in enumerate(self._workers):
+            for index, worker in enumerate(self._workers):
                 if not worker.in_flight:
                     continue
                 try:
                     done = self._received(worker)
                 except (EOFError, OSError):
-                    self._workers[place] = self._replaced(worker, lost, queue)
+                    self._workers[index] = self._replaced(worker, lost, queue)
                     continue
                 if done is not None:
                     worker.in_flight.popleft()
@@ -179,9 +179,9 @@ class Processes:
         if fresh:
             worker.results.clear()
         few = len(self._workers) * _CHUNKS
-        if worker.in_flight and (queue.count <= few or queue.lost_a_worker or not self._reserved(worker)):
+        if worker.in_flight and (queue.count <= few or queue.after_worker_loss or not self._reserved(worker)):
             return
-        jobs = queue.taken(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
+        jobs = queue.next_jobs(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
         if jobs or fresh:
             with contextlib.suppress(OSError):  # of one that is dead, which `_received` finds
                 worker.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
@@ -214,12 +214,12 @@ class Processes:
         answer = worker.pipe.recv()
         if isinstance(answer, ClientError):
             raise answer
-        lefts, worker.results.used = answer
+        messages, worker.results.used = answer
         view = worker.results.view
-        return [unpacked(left, view) for left in lefts]
+        return [unpacked(message, view) for message in messages]
 
     def _replaced(self, worker: WorkerHandle, lost: dict[int, int], queue: _Queue) -> WorkerHandle:
-        """A new worker for one that died, and its jobs retries: several one by one, to know which of them it is."""
+        """Replace a worker that died, and queue its jobs again, one by one, to learn which of them kills it."""
         worker.process.join()
         jobs = worker.jobs
         if len(jobs) == 1:
@@ -231,7 +231,7 @@ class Processes:
                 raise ClientError(client, round_, "running", dead)
         new = self._restarted(worker)
         queue.retries += jobs
-        queue.lost_a_worker = True
+        queue.after_worker_loss = True
         self._send(new, queue)
         return new
 
@@ -247,8 +247,8 @@ class Processes:
 
     def _tell(self, worker: WorkerHandle) -> None:
         """Say once whom the round waits for."""
-        if not worker.told:
-            worker.told, jobs = True, worker.in_flight[0]
+        if not worker.late_reported:
+            worker.late_reported, jobs = True, worker.in_flight[0]
             who = ", ".join(str(job.ctx.client) for job in jobs)
             self._note(
                 f"round {jobs[0].ctx.round} has waited {time.monotonic() - worker.started:.0f} s for "
@@ -257,11 +257,11 @@ class Processes:
 
     def _timeout(self, busy: list[WorkerHandle]) -> float | None:
         """Seconds until somebody is due."""
-        first = min((self._due(worker) for worker in busy if not worker.told), default=None)
+        first = min((self._due(worker) for worker in busy if not worker.late_reported), default=None)
         return None if first is None else max(0.0, first - time.monotonic()) + 0.01
 
 
-def _named(jobs: list[Asked]) -> tuple[int, int]:
+def _named(jobs: list[Request]) -> tuple[int, int]:
     """Client and round of a single job."""
     (job,) = jobs
     return job.ctx.client, job.ctx.round

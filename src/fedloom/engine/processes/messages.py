@@ -1,96 +1,89 @@
-"""What crosses between processes: tensors as places in shared memory, and plain values."""
+"""Jobs and results as messages between processes: records become tensors in shared memory, the rest stays as it is.
+
+A message has the fields of its class in `engine/jobs.py`, so a field that is added there reaches every worker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
 
 from torch import Tensor
 
-from fedloom.engine.jobs import Done, Job, Test, TestDone
-from fedloom.engine.processes.shared_memory import Packed, Packer, Place, Sent, unpack
-from fedloom.evaluation.metrics import Tested
-from fedloom.methods.contract.contexts import ClientContext, Finding, Task
+from fedloom.core.records import Record
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
+from fedloom.engine.processes.shared_memory import InlineTensor, Packed, Packer, SharedTensor, unpack
+from fedloom.methods.contract.contexts import ClientContext, Task
 
-Asked: TypeAlias = Job | Test
+Request: TypeAlias = Job | EvalJob
+Reply: TypeAlias = JobResult | EvalResult
+R = TypeVar("R", bound=Request | Reply)
 
 
-class Facts(NamedTuple):
-    """A `ClientContext` whose task is known over there."""
+class Message(NamedTuple):
+    """A job or a result. shared: the record that several clients of a round have in common. values: other fields."""
+
+    kind: type
+    shared: Packed
+    values: dict[str, Any]
+
+
+class _Context(NamedTuple):
+    """A `ClientContext` without its task, which every worker has."""
 
     round: int
     client: int
     samples: int
     group: int
-    class_counts: Place | Sent
+    class_counts: SharedTensor | InlineTensor
 
 
-class Order(NamedTuple):
-    """A job, or the test of a split: then `payload` is the server's state."""
-
-    facts: Facts
-    indices: Place | Sent
-    payload: Packed
-    state: Packed
-    measured: bool
-    closing: bool
-    split: str | None
-
-
-class Left(NamedTuple):
-    """A `Done`."""
-
-    client: int
-    payload: Packed
-    state: Packed
-    terms: Mapping[str, float]
-    steps: int
-    samples: int
-    seconds: float
-    norms: Mapping[str, float]
-    notes: Sequence[Finding]
+def packed(content: Request | Reply, packer: Packer) -> Message:
+    """A job or a result with its tensors in the packer's memory."""
+    shared: Packed = {}
+    values: dict[str, Any] = {}
+    request = isinstance(content, Job | EvalJob)
+    for name, type_ in _field_types(cast(Hashable, type(content))):
+        value = getattr(content, name)
+        if name in ("payload", "server"):
+            shared = packer.pack(value)
+        elif type_ == Record:
+            values[name] = packer.pack(value, shared=not request)  # the state of one client is nobody else's
+        elif type_ is Tensor:
+            values[name] = packer.locate(value)
+        elif type_ is ClientContext:
+            counts = packer.locate(value.class_counts)
+            values[name] = _Context(value.round, value.client, value.samples, value.task.group, counts)
+        else:
+            values[name] = value
+    return Message(type(content), shared, values)
 
 
-class Found(NamedTuple):
-    """A `TestDone`."""
-
-    client: int
-    tested: dict[str, Tested]
-    samples: int
-
-
-def packed(asked: Asked, pack: Packer) -> Order:
-    """What a client is asked to do, put into shared memory; what clients share, once a round."""
-    ctx = asked.ctx
-    facts = Facts(ctx.round, ctx.client, ctx.samples, ctx.task.group, pack.place(ctx.class_counts))
-    state, indices = pack.pack(asked.state, shared=False), pack.place(asked.indices)
-    if isinstance(asked, Test):
-        return Order(facts, indices, pack.pack(asked.server), state, False, False, asked.split)
-    return Order(facts, indices, pack.pack(asked.payload), state, asked.measured, asked.closing, None)
-
-
-def asked_of(order: Order, tasks: Sequence[Task], view: Callable[[Place | Sent], Tensor]) -> Asked:
-    """What `packed` put there, as views."""
-    facts = order.facts
-    counts = view(facts.class_counts)
-    ctx = ClientContext(tasks[facts.group], facts.round, facts.client, facts.samples, counts)
-    payload, state, indices = unpack(order.payload, view), unpack(order.state, view), view(order.indices)
-    if order.split is not None:
-        return Test(ctx, payload, state, indices, order.split)
-    return Job(ctx, payload, state, indices, order.measured, order.closing)
+def unpacked(
+    message: Message, view: Callable[[SharedTensor | InlineTensor], Tensor], tasks: Sequence[Task] = ()
+) -> Any:
+    """The job or result of a message; its tensors are views of the memory. tasks: of each group, for jobs."""
+    arguments: dict[str, Any] = {}
+    for name, type_ in _field_types(message.kind):
+        if name in ("payload", "server"):
+            arguments[name] = unpack(message.shared, view)
+        elif type_ == Record:
+            arguments[name] = unpack(message.values[name], view)
+        elif type_ is Tensor:
+            arguments[name] = view(message.values[name])
+        elif type_ is ClientContext:
+            context = cast(_Context, message.values[name])
+            counts = view(context.class_counts)
+            task = tasks[context.group]
+            arguments[name] = ClientContext(task, context.round, context.client, context.samples, counts)
+        else:
+            arguments[name] = message.values[name]
+    return message.kind(**arguments)
 
 
-def answer_of(done: Done | TestDone, pack: Packer) -> Left | Found:
-    """What a client left, put into shared memory."""
-    if isinstance(done, TestDone):
-        return Found(done.client, done.tested, done.samples)
-    counts = done.terms, done.steps, done.samples, done.seconds, done.norms, done.notes
-    return Left(done.client, pack.pack(done.payload), pack.pack(done.state), *counts)
-
-
-def unpacked(answer: Left | Found, view: Callable[[Place | Sent], Tensor]) -> Any:
-    """What `answer_of` put there, as views."""
-    if isinstance(answer, Found):
-        return TestDone(*answer)
-    counts = answer.terms, answer.steps, answer.samples, answer.seconds, answer.norms, answer.notes
-    return Done(answer.client, unpack(answer.payload, view), unpack(answer.state, view), *counts)
+@functools.cache
+def _field_types(kind: Hashable) -> list[tuple[str, Any]]:
+    types = get_type_hints(cast(type, kind))
+    return [(field.name, types[field.name]) for field in fields(cast(Any, kind))]

@@ -32,7 +32,7 @@ _IN_NUMPY = {
 }
 
 
-class Place(NamedTuple):
+class SharedTensor(NamedTuple):
     """Where a tensor lies in a shared memory."""
 
     offset: int
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Sent(NamedTuple):
+class InlineTensor(NamedTuple):
     """A tensor that travels with its message."""
 
     data: bytes
@@ -80,40 +80,40 @@ class SharedMemory:
         """Crosses to a process that is being started: the file is passed on, not its contents."""
         return (_mapped, (DupFd(self._handle), self.used)) if self.reserved else (_none, ())
 
-    def put(self, tensor: Tensor) -> Place | Sent:
+    def put(self, tensor: Tensor) -> SharedTensor | InlineTensor:
         """Where a tensor lies in here: a copy at the end, or where it was made by `empty_like`."""
         if not self.reserved:
             flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-            return Sent(flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
+            return InlineTensor(flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
         offset = tensor.data_ptr() - self._start
         if 0 <= offset < self.used and tensor.is_contiguous():
-            return Place(offset, tensor.dtype, tuple(tensor.shape))
-        place = self._place_for(tensor)
+            return SharedTensor(offset, tensor.dtype, tuple(tensor.shape))
+        location = self._reserve(tensor)
         if tensor.numel():
-            self.view(place).copy_(tensor.detach())
-        return place
+            self.view(location).copy_(tensor.detach())
+        return location
 
     def empty_like(self, tensor: Tensor) -> Tensor:
         """Memory in here for a tensor of that shape and dtype, in the plain order. `put` finds it again."""
         if not self.reserved:
             return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        return self.view(self._place_for(tensor))
+        return self.view(self._reserve(tensor))
 
-    def _place_for(self, tensor: Tensor) -> Place:
-        place = Place(self.used, tensor.dtype, tuple(tensor.shape))
+    def _reserve(self, tensor: Tensor) -> SharedTensor:
+        location = SharedTensor(self.used, tensor.dtype, tuple(tensor.shape))
         self.used += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
-        return place
+        return location
 
-    def view(self, place: Place | Sent) -> Tensor:
-        """The tensor at `place`, without a copy."""
-        if isinstance(place, Sent):
-            data = bytearray(place.data)  # which may be written to
-            flat = torch.frombuffer(data, dtype=place.dtype) if data else torch.empty(0, dtype=place.dtype)
-            return flat.view(place.shape)
-        offset, dtype, shape = place
-        known = _IN_NUMPY.get(dtype)
-        if known is not None:  # at a third of what torch's own way costs, for tens of thousands of small tensors
-            return torch.from_numpy(np.ndarray(shape, known, self._memory, offset))
+    def view(self, location: SharedTensor | InlineTensor) -> Tensor:
+        """The tensor at `location`, without a copy."""
+        if isinstance(location, InlineTensor):
+            data = bytearray(location.data)  # which may be written to
+            flat = torch.frombuffer(data, dtype=location.dtype) if data else torch.empty(0, dtype=location.dtype)
+            return flat.view(location.shape)
+        offset, dtype, shape = location
+        numpy_dtype = _IN_NUMPY.get(dtype)
+        if numpy_dtype is not None:  # at a third of what torch's own way costs, for tens of thousands of small tensors
+            return torch.from_numpy(np.ndarray(shape, numpy_dtype, self._memory, offset))
         count = math.prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
@@ -163,60 +163,60 @@ Packed = dict[str, Any]
 
 
 class Packer:
-    """Puts records into a shared memory. What several of them share, as the weights of a round, is put in once."""
+    """Puts records into a shared memory. A tensor of several records (the weights of a round) is put in once."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         # By id; holding the tensor, or the tree, keeps its id its own.
-        self._known: dict[int, tuple[Tensor, Place | Sent]] = {}
+        self._located: dict[int, tuple[Tensor, SharedTensor | InlineTensor]] = {}
         self._trees: dict[int, tuple[Tree, Any]] = {}
 
     def clear(self) -> None:
         """Start a new round."""
-        self._known.clear()
+        self._located.clear()
         self._trees.clear()
         self._memory.clear()
 
     def pack(self, record: Record, *, shared: bool = True) -> Packed:
-        """A record with places for tensors: small, and plain values only. `shared`: other records may repeat them."""
+        """A record with the locations of its tensors. shared: other records may have the same tensors."""
         if not shared:
             return {name: _packed(value, self._memory.put) for name, value in record.items()}
         return {name: self._shared(value) for name, value in record.items()}
 
     def _shared(self, value: Value) -> Any:
         if not isinstance(value, dict):
-            return _packed(value, self.place)
-        known = self._trees.get(id(value))
-        if known is None:
-            known = self._trees[id(value)] = (value, _packed(value, self.place))
-        return known[1]
+            return _packed(value, self.locate)
+        packed_tree = self._trees.get(id(value))
+        if packed_tree is None:
+            packed_tree = self._trees[id(value)] = (value, _packed(value, self.locate))
+        return packed_tree[1]
 
-    def place(self, tensor: Tensor) -> Place | Sent:
+    def locate(self, tensor: Tensor) -> SharedTensor | InlineTensor:
         """Where a tensor lies, put there now or earlier in this round."""
-        known = self._known.get(id(tensor))
-        if known is None:
-            known = self._known[id(tensor)] = (tensor, self._memory.put(tensor))
-        return known[1]
+        located = self._located.get(id(tensor))
+        if located is None:
+            located = self._located[id(tensor)] = (tensor, self._memory.put(tensor))
+        return located[1]
 
 
-def _packed(value: Value, place: Callable[[Tensor], Place | Sent]) -> Any:
+def _packed(value: Value, locate: Callable[[Tensor], SharedTensor | InlineTensor]) -> Any:
     if isinstance(value, ClassTable):
-        return (place(value.values), place(value.held))
+        return (locate(value.values), locate(value.held))
     if isinstance(value, dict):
-        return {name: place(tensor) for name, tensor in value.items()}
-    return place(value) if isinstance(value, Tensor) else value
+        return {name: locate(tensor) for name, tensor in value.items()}
+    return locate(value) if isinstance(value, Tensor) else value
 
 
-def unpack(packed: Packed, view: Callable[[Place | Sent], Tensor]) -> Record:
+def unpack(packed: Packed, view: Callable[[SharedTensor | InlineTensor], Tensor]) -> Record:
     """The record that was packed, as views: `view` is `SharedMemory.view`, or remembers what that gave."""
     return {name: _unpacked(value, view) for name, value in packed.items()}
 
 
-def _unpacked(value: Any, view: Callable[[Place | Sent], Tensor]) -> Value:
-    if isinstance(value, Place | Sent):
+def _unpacked(value: Any, view: Callable[[SharedTensor | InlineTensor], Tensor]) -> Value:
+    if isinstance(value, SharedTensor | InlineTensor):
         return view(value)
     if isinstance(value, dict):
-        return {name: view(place) for name, place in value.items()}
+        return {name: view(location) for name, location in value.items()}
     if isinstance(value, tuple):
         return ClassTable(view(value[0]), view(value[1]))
     return value  # type: ignore[no-any-return]
@@ -224,4 +224,4 @@ def _unpacked(value: Any, view: Callable[[Place | Sent], Tensor]) -> Value:
 
 def lasting(record: Record, memories: list[SharedMemory]) -> Record:
     """The record with copies of the tensors that lie in one of the memories."""
-    return map_tensors(record, lambda tensor: tensor.clone() if any(one.holds(tensor) for one in memories) else tensor)
+    return map_tensors(record, lambda tensor: tensor.clone() if any(m.holds(tensor) for m in memories) else tensor)

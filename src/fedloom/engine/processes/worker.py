@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 from fedloom.core.errors import ClientError, picklable_error
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import Done, Job, Test, TestDone
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.memory import keep_freed
-from fedloom.engine.processes.messages import Asked, answer_of, asked_of
+from fedloom.engine.processes.messages import Request, packed, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory
 from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.stacked import Batched
@@ -32,8 +32,8 @@ def serve(
     stack: int,
 ) -> None:
     """Work until the pipe closes."""
-    for other in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
-        other.close()
+    for sibling_pipe in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
+        sibling_pipe.close()
     with reproducible_settings():  # a process that is spawned imports the caller's script, which may change some
         _serve(pipe, worker, tasks, orders, results, stack)
 
@@ -48,25 +48,26 @@ def _serve(
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         while True:
-            fresh, given = pipe.recv()
+            fresh, messages = pipe.recv()
             if fresh:
                 results.clear()
-            if given:
+            if messages:
                 view = functools.cache(orders.view)  # of what clients have in common, once
-                pipe.send(answer([asked_of(order, tasks, view) for order in given], engine, results))
+                pipe.send(answer([unpacked(message, view, tasks) for message in messages], engine, results))
     except (EOFError, OSError, KeyboardInterrupt):
         _leave()
 
 
-def answer(asked: Sequence[Asked], engine: Engine, results: SharedMemory) -> Any:
-    """What the clients left, and how much of the memory is used; or the error that ended them."""
-    jobs, tests = [one for one in asked if isinstance(one, Job)], [one for one in asked if isinstance(one, Test)]
+def answer(requests: Sequence[Request], engine: Engine, results: SharedMemory) -> Any:
+    """The results of jobs as messages, and the bytes of memory that they use; or the error that ended them."""
+    jobs = [request for request in requests if isinstance(request, Job)]
+    tests = [request for request in requests if isinstance(request, EvalJob)]
     try:
-        finished: list[Done | TestDone] = [*engine.run(jobs), *engine.test(tests)]
+        finished: list[JobResult | EvalResult] = [*engine.run(jobs), *engine.test(tests)]
     except ClientError as error:
         return picklable_error(error)
-    pack = Packer(results)
-    return [answer_of(done, pack) for done in finished], results.used
+    packer = Packer(results)
+    return [packed(result, packer) for result in finished], results.used
 
 
 def _follow_parent() -> None:

@@ -17,7 +17,7 @@ import torch
 
 from fedloom.core.interrupts import block_interrupts
 from fedloom.engine.client import Worker
-from fedloom.engine.processes.messages import Asked
+from fedloom.engine.processes.messages import Request
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.processes.worker import serve
 from fedloom.methods.contract.contexts import Task
@@ -31,16 +31,16 @@ class WorkerHandle:
     process: BaseProcess
     pipe: Connection
     results: SharedMemory
-    in_flight: deque[list[Asked]] = field(default_factory=deque)
+    in_flight: deque[list[Request]] = field(default_factory=deque)
     started: float = 0.0
-    told: bool = False
+    late_reported: bool = False
 
     def starts(self) -> None:
         """It begins with something."""
-        self.started, self.told = time.monotonic(), False
+        self.started, self.late_reported = time.monotonic(), False
 
     @property
-    def jobs(self) -> list[Asked]:
+    def jobs(self) -> list[Request]:
         """All jobs that it has: those it works on, and those that wait in its pipe."""
         return [job for jobs in self.in_flight for job in jobs]
 

@@ -25,11 +25,11 @@ class Lost:
     """What there is in place of a result: why it will not come, in a line, and all that Ray says."""
 
     why: str
-    told: str
+    detail: str
 
 
 class Cluster:
-    """Tasks and objects of a cluster, in few words. A task takes one core, and what it is given as pickles of Ray."""
+    """Tasks and objects of a cluster. A task takes one core; Ray pickles its arguments."""
 
     def __init__(self, ray: ModuleType) -> None:
         self._ray = ray
@@ -39,9 +39,9 @@ class Cluster:
         """The value in the object store. It goes to a node once, when a task there asks for it."""
         return self._ray.put(value)
 
-    def call(self, function: Callable[..., Any], *given: Any) -> Ref:
-        """The result to be of `function(*given)`, somewhere. Those of `given` that are references come as values."""
-        return self._called.remote(__version__, function, *given)
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Ref:
+        """Start `function(*arguments)` on some node; the reference to its result. References arrive there as values."""
+        return self._called.remote(__version__, function, *arguments)
 
     def cores(self) -> int:
         """Cores of all nodes that are there now."""
@@ -50,21 +50,21 @@ class Cluster:
     def ended(
         self,
         calls: Iterable[tuple[T, Ref]],
-        most: int | None = None,
+        limit: int | None = None,
         *,
         patience: float | None = None,
         late: Callable[[list[T]], None] = lambda waiting: None,
     ) -> Iterator[tuple[T, Any]]:
         """Results of calls as they come, each with what stood beside it; a `Lost` where Ray gave one up.
 
-        most: calls that are under way at once; the next one is made when one has ended. late: is told what is waited
+        limit: calls that are under way at once; the next one is made when one has ended. late: is told what is waited
         for whenever nothing has come for `patience` seconds. Raises the `FedloomError` that a call raised.
         """
         out: dict[Ref, T] = {}
         try:
             for beside, ref in calls:
                 out[ref] = beside
-                if len(out) == most:
+                if len(out) == limit:
                     yield self._first(out, patience, late)
             while out:
                 yield self._first(out, patience, late)
@@ -130,10 +130,10 @@ def _refuse_silence(asks: str) -> None:
         ) from None
 
 
-def _of_this_version(version: str, function: Callable[..., Any], *given: Any) -> Any:
+def _of_this_version(version: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """In a worker of Ray: the call, if this node computes what the caller would."""
     if version != __version__:
         raise ConfigError(
             f"node {socket.gethostname()} has fedloom {__version__}, and this one {version}; install the same version"
         )
-    return function(*given)
+    return function(*arguments)

@@ -9,10 +9,10 @@ from typing import Any
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record, Value
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import Done, Test, TestDone
+from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
 from fedloom.engine.patience import PATIENCE
 from fedloom.engine.processes import WorkerLost
-from fedloom.engine.processes.messages import Asked, packed, unpacked
+from fedloom.engine.processes.messages import Request, packed, unpacked
 from fedloom.engine.processes.shared_memory import Packed, Packer, SharedMemory
 from fedloom.engine.ray.cluster import Cluster, Lost, Ref, connected
 from fedloom.engine.ray.task import work
@@ -50,27 +50,27 @@ class OnRay:
         self._store = _Store(self._cluster)
         self._workers, self._note = workers, note
 
-    def run(self, jobs: Jobs) -> Iterator[Done]:
-        """Yields one `Done` per job as they finish. Raises `ClientError` at the first failure."""
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Yields one `JobResult` per job as they finish. Raises `ClientError` at the first failure."""
         return self._executed(jobs)
 
-    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
-        """Yields one `TestDone` per test as they finish. Raises `ClientError` if adapting fails."""
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
+        """Yields one `EvalResult` per test as they finish. Raises `ClientError` if adapting fails."""
         return self._executed(tests)
 
-    def _executed(self, asked: Iterable[Asked]) -> Iterator[Any]:
+    def _executed(self, requests: Iterable[Request]) -> Iterator[Any]:
         self._store.clear()
-        most = self._workers or max(1, _AHEAD * self._cluster.cores())  # of the nodes that are there now
-        calls = ((one.ctx, self._sent(one)) for one in asked)
+        limit = self._workers or max(1, _AHEAD * self._cluster.cores())  # of the nodes that are there now
+        calls = ((request.ctx, self._call(request)) for request in requests)
         view = SharedMemory(reserve=False).view
-        for ctx, left in self._cluster.ended(calls, most, patience=PATIENCE, late=self._tell):
-            if isinstance(left, ClientError):
-                raise left
-            if isinstance(left, Lost):
-                lost = WorkerLost(left.why)
-                lost.add_note(left.told)
+        for ctx, reply in self._cluster.ended(calls, limit, patience=PATIENCE, late=self._tell):
+            if isinstance(reply, ClientError):
+                raise reply
+            if isinstance(reply, Lost):
+                lost = WorkerLost(reply.why)
+                lost.add_note(reply.detail)
                 raise ClientError(ctx.client, ctx.round, "on Ray", lost)
-            yield unpacked(left, view)
+            yield unpacked(reply, view)
 
     def keep(self, record: Record) -> Record:
         return record
@@ -82,11 +82,11 @@ class OnRay:
         """Leave the cluster, unless this process was connected before."""
         self._connection.close()
 
-    def _sent(self, asked: Asked) -> Ref:
-        """What the client will leave."""
-        order = packed(asked, self._store)
-        shared = order.payload
-        return self._cluster.call(work, self._run, order._replace(payload={}), list(shared), *shared.values())
+    def _call(self, request: Request) -> Ref:
+        """Start a task; the reference to its result."""
+        message = packed(request, self._store)
+        shared = message.shared
+        return self._cluster.call(work, self._run, message._replace(shared={}), list(shared), *shared.values())
 
     def _tell(self, waiting: list[ClientContext]) -> None:
         who = ", ".join(str(ctx.client) for ctx in waiting)

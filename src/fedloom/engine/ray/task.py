@@ -9,7 +9,7 @@ from typing import Any
 from fedloom.core.errors import ClientError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.engine.memory import keep_freed
-from fedloom.engine.processes.messages import Found, Left, Order, asked_of
+from fedloom.engine.processes.messages import Message, unpacked
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.processes.worker import answer
 from fedloom.engine.ray.cluster import Ref
@@ -17,18 +17,18 @@ from fedloom.engine.serial import Serial
 from fedloom.methods.contract.contexts import Task
 
 
-def work(run: Sequence[Ref], order: Order, names: Sequence[str], *values: Any) -> Left | Found | ClientError:
-    """What the client of an order leaves, or its error.
+def work(run: Sequence[Ref], message: Message, names: Sequence[str], *values: Any) -> Message | ClientError:
+    """Run the job of a message; its result, or the error that ended it.
 
-    run: one reference to `(worker, tasks)`, in a list, so that it is not fetched for each client. names, values: the
-    order's payload.
+    run: one reference to `(worker, tasks)`, in a list, so that Ray does not fetch it for each client. names, values:
+    the record that clients of a round share.
     """
     with reproducible_settings():
         engine, tasks = _ready(run[0])
-        whole = order._replace(payload=dict(zip(names, values, strict=True)))
+        whole = message._replace(shared=dict(zip(names, values, strict=True)))
         memory = SharedMemory(reserve=False)
-        found = answer([asked_of(whole, tasks, memory.view)], engine, memory)
-    return found if isinstance(found, ClientError) else found[0][0]
+        results = answer([unpacked(whole, memory.view, tasks)], engine, memory)
+    return results if isinstance(results, ClientError) else results[0][0]
 
 
 @functools.lru_cache(maxsize=1)

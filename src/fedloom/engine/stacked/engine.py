@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.core.records import Record, map_tensors
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import Done, Test, TestDone
+from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
 from fedloom.engine.serial import Jobs
 from fedloom.engine.stacked.stacks import Stacks
 from fedloom.methods.contract.contexts import Finding
@@ -29,12 +29,12 @@ class Batched:
     def __init__(self, worker: Worker, stack: int) -> None:
         self.stacks = Stacks(worker, stack)
 
-    def run(self, jobs: Jobs) -> Iterator[Done]:
-        """Yields one `Done` per job. Raises `ClientError` at the first failure."""
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Yields one `JobResult` per job. Raises `ClientError` at the first failure."""
         return iter(self.stacks.run(list(jobs)))
 
-    def test(self, tests: Iterable[Test]) -> Iterator[TestDone]:
-        """Yields one `TestDone` per test. Raises `ClientError` if adapting fails."""
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
+        """Yields one `EvalResult` per test. Raises `ClientError` if adapting fails."""
         return map(self.stacks.worker.test, tests)
 
     def keep(self, record: Record) -> Record:

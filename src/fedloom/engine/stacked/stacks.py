@@ -13,7 +13,7 @@ import torch
 
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.engine.client import CPU, Worker
-from fedloom.engine.jobs import Client, Done, Job, staged
+from fedloom.engine.jobs import Client, Job, JobResult, staged
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import shape_of
 from fedloom.engine.stacked.members import StackedNet, collect_statistics, stacked_trees
@@ -51,9 +51,9 @@ class Stacks:
         self.notes: list[Finding] = []
         self._nets = [StackedNet(live.net) for live in worker.loaded_nets]
 
-    def run(self, jobs: Sequence[Job]) -> list[Done]:
-        """One `Done` per job, in any order. Raises `ClientError`."""
-        done: list[Done] = []
+    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
+        """One `JobResult` per job, in any order. Raises `ClientError`."""
+        done: list[JobResult] = []
         alike: dict[Hashable, list[Client]] = {}
         for job in jobs:
             client = self.worker.begun(job)
@@ -92,7 +92,7 @@ class Stacks:
         consts = shape_of(client.consts)
         return job.ctx.task.group, job.measured, job.closing, phases, consts, batches if refreshed else None
 
-    def _run(self, clients: list[Client]) -> list[Done]:
+    def _run(self, clients: list[Client]) -> list[JobResult]:
         started, ctx = time.perf_counter(), clients[0].job.ctx
         net = self._nets[ctx.task.group]
         stage = "begin"
