@@ -39,9 +39,9 @@ def padded_windows(x: Tensor, indices: Tensor, shifts: np.ndarray, flips: np.nda
     windows = padded(x, indices).numpy()
     out = np.empty((len(indices), *x.shape[1:]), windows.dtype)
     height, width = x.shape[2:]
-    for place, ((down, right), mirrored) in enumerate(zip((shifts + CROP).tolist(), flips.tolist(), strict=True)):
-        window = windows[place, :, down : down + height, right : right + width]
-        out[place] = window[:, :, ::-1] if mirrored else window
+    for index, ((down, right), mirrored) in enumerate(zip((shifts + CROP).tolist(), flips.tolist(), strict=True)):
+        window = windows[index, :, down : down + height, right : right + width]
+        out[index] = window[:, :, ::-1] if mirrored else window
     return torch.from_numpy(out)
 
 

@@ -110,8 +110,8 @@ class Must:
         value = part.get("figures", {}).get(self.figure)
         row = {"figure": f"{self.part}: {self.figure}", "bound": f"{'<=' if self.most else '>='} {self.bound:g}"}
         if value is None:
-            who = self.figure.partition(" / ")[2]
-            return row | {"seen": None, "verdict": part.get("left out", {}).get(who, "not measured")}
+            peer_name = self.figure.partition(" / ")[2]
+            return row | {"seen": None, "verdict": part.get("left out", {}).get(peer_name, "not measured")}
         holds = value <= self.bound if self.most else value >= self.bound
         return row | {"seen": value, "verdict": "MET" if holds else "MISSED"}
 
@@ -161,12 +161,12 @@ def summary(values: list[float], digits: int = 4) -> Figures:
     return {name: round(value, digits) for name, value in figures.items()} | {"n": len(values)}
 
 
-def over(ours: list[float], theirs: list[float]) -> float:
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
     """The median over turns of how many times the first is the second."""
     return round(median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
-def some(work: Callable[[], int], rounds: int) -> Callable[[], Taken]:
+def timed_rounds(work: Callable[[], int], rounds: int) -> Callable[[], Taken]:
     """Some rounds of work in this process."""
 
     def turn() -> Taken:
@@ -181,22 +181,22 @@ def command(python: str, script: str, *arguments: str) -> Figures:
     """One command of a contestant; its own JSON, and the seconds of the whole command."""
     began = time.perf_counter()
     script, *style = script.split()
-    words = [python, str(HERE / "contestants" / script), *arguments, *style]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    command_line = [python, str(HERE / "contestants" / script), *arguments, *style]
+    done = subprocess.run(command_line, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
+        raise SystemExit(f"{' '.join(command_line)} failed:\n{done.stderr[-3000:]}")
     figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
     return figures | {"command_s": time.perf_counter() - began}
 
 
 @functools.cache
-def obstacle(python: str, package: str, least: tuple[int, int]) -> str | None:
+def obstacle(python: str, package: str, min_python: tuple[int, int]) -> str | None:
     """Why a peer cannot be run; None if it can."""
     path = shutil.which(python) if python else None
     if path is None:
-        newest = shutil.which(f"python{least[0]}.{least[1]}")
-        if sys.version_info < least and newest is None:
-            return f"cannot be installed: needs Python >= {least[0]}.{least[1]}"
+        newest = shutil.which(f"python{min_python[0]}.{min_python[1]}")
+        if sys.version_info < min_python and newest is None:
+            return f"cannot be installed: needs Python >= {min_python[0]}.{min_python[1]}"
         return "not asked for"
     done = subprocess.run([path, "-c", f"import {package}"], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"cannot be imported: {done.stderr.strip().splitlines()[-1]}"
@@ -210,45 +210,48 @@ def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[s
     starts: dict[str, list[float]] = {}
     federations = {}
     try:
-        for who, choice in engines.items():
+        for contestant, choice in engines.items():
             try:
-                federations[who] = with_fedloom.federation(workload, **choice)
+                federations[contestant] = with_fedloom.federation(workload, **choice)
             except with_fedloom.NOT_THERE as error:
-                left_out[who] = str(error)
+                left_out[contestant] = str(error)
                 continue
-            with_fedloom.warmed(federations[who], WARM_UP_SECONDS)
-            contestants[who] = some(with_fedloom.rounds(federations[who]), rounds)
+            with_fedloom.warmed(federations[contestant], WARM_UP_SECONDS)
+            contestants[contestant] = timed_rounds(with_fedloom.rounds(federations[contestant]), rounds)
         loops = {"plain loop": with_torch.rounds(workload)}
         if name == "fashion":
             loops["centralised"] = with_torch.centralised(workload, 600 if SMOKE else 6000)
-        for who, loop in loops.items():
+        for contestant, loop in loops.items():
             loop()
-            contestants[who] = some(loop, rounds)
-        for who, peer in PEERS.items():
+            contestants[contestant] = timed_rounds(loop, rounds)
+        for contestant, peer in PEERS.items():
             python = pythons[peer.environment]
             if name not in peer.takes:
                 continue
             if why := obstacle(python, peer.package, peer.least):
-                left_out[who] = why
+                left_out[contestant] = why
                 continue
-            starts[who] = []
-            contestants[who] = functools.partial(peer_turn, python, peer.script, name, rounds, starts[who])
+            starts[contestant] = []
+            turn = functools.partial(peer_turn, python, peer.script, name, rounds, starts[contestant])
+            contestants[contestant] = turn
         turns = in_turns(contestants, TURNS if name in ROUNDS else SHORT_TURNS)
         engine = with_fedloom.engine_of(federations["auto"]) if "auto" in federations else None
     finally:
         for federation in federations.values():
             with_fedloom.closed(federation)
     per_round = _samples_a_round(workload)
-    speed = {who: rates(contestant_turns) for who, contestant_turns in turns.items()}
+    speed = {contestant: rates(contestant_turns) for contestant, contestant_turns in turns.items()}
     ratios = {
-        f"{ours} / {who}": over(speed[ours], speed[who])
+        f"{ours} / {contestant}": median_ratio(speed[ours], speed[contestant])
         for ours in ("serial", "2 processes", "auto", "2 processes, own kernels")
-        for who in speed
-        if ours in speed and who != ours
+        for contestant in speed
+        if ours in speed and contestant != ours
     }
     return {
-        "samples_per_second": {who: summary(values, 1) for who, values in speed.items()},
-        "seconds_a_round": {who: summary([per_round / rate for rate in values]) for who, values in speed.items()},
+        "samples_per_second": {contestant: summary(values, 1) for contestant, values in speed.items()},
+        "seconds_a_round": {
+            contestant: summary([per_round / rate for rate in values]) for contestant, values in speed.items()
+        },
         **({"auto takes": engine} if engine else {}),
         "to_first_round_s": starts,
         "left out": left_out,
@@ -316,7 +319,9 @@ def from_command(python: str) -> Figures:
             seconds["fedloom"].append(time.perf_counter() - began)
             seconds["flower"].append(command(python, "with_flower.py", "fashion", str(rounds))["command_s"])
     share = round(median(seconds["fedloom"]) / median(seconds["flower"]), 3)
-    return {who: summary(values) for who, values in seconds.items()} | {"figures": {"fedloom / flower": share}}
+    return {contestant: summary(values) for contestant, values in seconds.items()} | {
+        "figures": {"fedloom / flower": share}
+    }
 
 
 def scale() -> Figures:
@@ -327,11 +332,16 @@ def scale() -> Figures:
         scenario = with_clients(workload.scenario(), count)
         federation = with_fedloom.federation(workload, scenario, name="serial")
         with_fedloom.warmed(federation, 0.0)
-        contestants[f"{count:,}"] = some(with_fedloom.rounds(federation), 1)
+        contestants[f"{count:,}"] = timed_rounds(with_fedloom.rounds(federation), 1)
     turns = in_turns(contestants, 2 if SMOKE else 20)
-    seconds = {who: [duration for duration, _ in contestant_turns] for who, contestant_turns in turns.items()}
-    figures = {"1,000,000 / 1,000": over(seconds["1,000,000"], seconds["1,000"])}
-    return {"seconds_a_round": {who: summary(values) for who, values in seconds.items()}, "figures": figures}
+    seconds = {
+        contestant: [duration for duration, _ in contestant_turns] for contestant, contestant_turns in turns.items()
+    }
+    figures = {"1,000,000 / 1,000": median_ratio(seconds["1,000,000"], seconds["1,000"])}
+    return {
+        "seconds_a_round": {contestant: summary(values) for contestant, values in seconds.items()},
+        "figures": figures,
+    }
 
 
 def memory() -> Figures:
@@ -365,35 +375,37 @@ def auto() -> Figures:
     for load in LOADS:
         with one_core_busy() if load == "a core busy" else contextlib.nullcontext():
             for name in WHOLE_RUNS:
-                seconds: dict[str, list[float]] = {who: [] for who in ENGINES}
+                seconds: dict[str, list[float]] = {contestant: [] for contestant in ENGINES}
                 engines = []
                 for turn in range(RUN_TURNS):
-                    for who in (list(ENGINES) * 2)[turn % 3 :][:3]:
-                        ran = command(sys.executable, "whole_run.py", name, str(RUN_ROUNDS), json.dumps(ENGINES[who]))
-                        seconds[who].append(ran["seconds"])
-                        if who == "auto":
+                    for contestant in (list(ENGINES) * 2)[turn % 3 :][:3]:
+                        ran = command(
+                            sys.executable, "whole_run.py", name, str(RUN_ROUNDS), json.dumps(ENGINES[contestant])
+                        )
+                        seconds[contestant].append(ran["seconds"])
+                        if contestant == "auto":
                             engines.append(ran["engine"])
-                best = min(median(seconds[who]) for who in ENGINES if who != "auto")
+                best = min(median(seconds[contestant]) for contestant in ENGINES if contestant != "auto")
                 figures["figures"][f"{name}, {load}"] = round(median(seconds["auto"]) / best, 3)
-                summaries = {who: summary(values, 3) for who, values in seconds.items()}
+                summaries = {contestant: summary(values, 3) for contestant, values in seconds.items()}
                 figures[f"{name}, {load}"] = {"seconds": summaries, "auto took": engines}
     return figures
 
 
 def evaluation() -> Figures:
     """(i) Seconds that testing takes."""
-    choices = {who: ENGINES[who] for who in ("serial", "2 processes")}
-    seconds: dict[str, list[float]] = {who: [] for who in choices}
+    choices = {contestant: ENGINES[contestant] for contestant in ("serial", "2 processes")}
+    seconds: dict[str, list[float]] = {contestant: [] for contestant in choices}
     accuracies = set()
     for _ in range(RUN_TURNS):
-        for who, choice in choices.items():
+        for contestant, choice in choices.items():
             done = command(sys.executable, "personal_tests.py", "200" if SMOKE else "2000", json.dumps(choice))
-            seconds[who].append(done["evaluate"])
+            seconds[contestant].append(done["evaluate"])
             accuracies.add(done["accuracy"])
     return {
-        "seconds": {who: summary(values, 3) for who, values in seconds.items()},
+        "seconds": {contestant: summary(values, 3) for contestant, values in seconds.items()},
         "same accuracy": len(accuracies) == 1,
-        "figures": {"2 processes / serial": over(seconds["serial"], seconds["2 processes"])},  # of their rates
+        "figures": {"2 processes / serial": median_ratio(seconds["serial"], seconds["2 processes"])},  # of their rates
     }
 
 
@@ -420,11 +432,11 @@ def parts_of(pythons: Mapping[str, str]) -> dict[str, tuple[str, Callable[[], Fi
 def print_part(name: str, figures: Figures) -> None:
     """A part in a few lines."""
     print(f"\n{name}")
-    for who, rate in figures.get("samples_per_second", {}).items():
-        seconds = figures["seconds_a_round"][who]["median"]
-        print(f"  {who:30s} {rate['median']:12,.1f} samples/s  {seconds:9.4f} s a round", flush=True)
-    for who, why in figures.get("left out", {}).items():
-        print(f"  {who:30s} {why}", flush=True)
+    for contestant, rate in figures.get("samples_per_second", {}).items():
+        seconds = figures["seconds_a_round"][contestant]["median"]
+        print(f"  {contestant:30s} {rate['median']:12,.1f} samples/s  {seconds:9.4f} s a round", flush=True)
+    for contestant, why in figures.get("left out", {}).items():
+        print(f"  {contestant:30s} {why}", flush=True)
     print(f"  {json.dumps(figures['figures'])}", flush=True)
 
 

@@ -41,7 +41,7 @@ def config_of(clients: int, participants: int, megabytes: float, rounds: int) ->
     )
 
 
-def held() -> float:
+def resident_megabytes() -> float:
     """Megabytes that this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -70,7 +70,7 @@ def main() -> None:
     participants = arguments.participants or arguments.clients
     config = config_of(arguments.clients, participants, arguments.megabytes, arguments.rounds)
     torch.set_num_threads(1)
-    before, clock = held(), Clock()
+    before, clock = resident_megabytes(), Clock()
     numbers = run_in_process(config, callbacks=[clock]).numbers
     payload = numbers["bytes_up"] / arguments.rounds / participants
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6 - before

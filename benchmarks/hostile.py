@@ -245,29 +245,29 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--honest", action="store_true", help="nobody is hostile: count what is refused")
     parser.add_argument("--json", type=Path)
-    words = parser.parse_args()
+    arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    if words.honest:
-        for name in words.methods or METHODS.names():
-            rows += [honest(name, scenario, words.rounds) for scenario in SCENARIOS]
+    if arguments.honest:
+        for name in arguments.methods or METHODS.names():
+            rows += [honest(name, scenario, arguments.rounds) for scenario in SCENARIOS]
             print(name, [(row["largest"], len(row["refused"])) for row in rows[-len(SCENARIOS) :]], flush=True)
-            if words.json:
-                words.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            if arguments.json:
+                arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         return
-    for name in words.methods or METHODS.names():
-        method = f"{name}+{words.wrapper}" if words.wrapper else name
+    for name in arguments.methods or METHODS.names():
+        method = f"{name}+{arguments.wrapper}" if arguments.wrapper else name
         try:
             config_of(method)
         except ConfigError as error:
             print(f"{method}: left out: {' '.join(str(error).split())[:120]}", flush=True)
             continue
-        rows += [measured(method, attack, words.rounds, words.epochs) for attack in (None, *words.attacks)]
+        rows += [measured(method, attack, arguments.rounds, arguments.epochs) for attack in (None, *arguments.attacks)]
         cells = [
             f"{row['attack'] or 'honest'} {row.get('accuracy', 'ended')}" for row in rows if row["method"] == method
         ]
         print(f"{method}: {', '.join(cells)}", flush=True)
-        if words.json:
-            words.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

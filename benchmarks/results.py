@@ -42,7 +42,8 @@ def studies_by_name() -> dict[str, Cells]:
 
 def setting_table(cells: Cells, setting: str) -> str:
     """All methods of one setting, those of a protocol together, best first."""
-    rows = [(label, cell) for name, cell in cells.items() for at, _, label in [name.partition("/")] if at == setting]
+    prefix = f"{setting}/"
+    rows = [(name.removeprefix(prefix), cell) for name, cell in cells.items() if name.startswith(prefix)]
     lines = [
         "| method | protocol | accuracy % | worst 10 % | learning rate | MB up | MB down | TFLOPs |",
         "|---|---|---|---|---|---|---|---|",
@@ -115,9 +116,9 @@ def _worst(cell: Mapping[str, Any]) -> str:
     return "–" if cell["worst"] is None else f"{100 * cell['worst']:.1f}"
 
 
-def main(words: list[str]) -> None:
-    for word in words:
-        print(keep(Path(word)))
+def main(folders: list[str]) -> None:
+    for folder in folders:
+        print(keep(Path(folder)))
     for page, page_tables in tables().items():
         write_atomic(page, with_tables(page.read_text(encoding="utf-8"), page_tables))
     draw(studies_by_name()["all-methods"], PICTURE)

@@ -59,8 +59,12 @@ def memory(federation: LocalFederation) -> dict[str, float]:
     superlink = federation.processes.pid_of("superlink")
     nodes = [federation.processes.pid_of(f"node-{client:06d}") for client in range(federation.clients)]
     children = [kilobytes(pid) for pid in family(superlink) - {superlink}]
-    held = {"superlink": kilobytes(superlink), "app": max(children, default=0), "nodes": sum(map(kilobytes, nodes))}
-    return {name: value / 1000 for name, value in held.items()}
+    kilobytes_by_part = {
+        "superlink": kilobytes(superlink),
+        "app": max(children, default=0),
+        "nodes": sum(map(kilobytes, nodes)),
+    }
+    return {name: value / 1000 for name, value in kilobytes_by_part.items()}
 
 
 def kill(federation: LocalFederation, client: int) -> None:
@@ -76,22 +80,22 @@ def soak(federation: LocalFederation, out: Path, seconds: float, rng: random.Ran
     due = {
         client: (began + rng.uniform(*ALIVE), True) for client in range(federation.clients)
     }  # when, and whether to kill
-    kills, turned_away, samples, looked = 0, 0, list[dict[str, float]](), began
-    while process.poll() is None and (now := time.monotonic()) - began < seconds:
+    kills, turned_away, samples, last_look = 0, 0, list[dict[str, float]](), began
+    while process.poll() is None and (seconds_now := time.monotonic()) - began < seconds:
         for client, (when, alive) in due.items():
             if alive and kilobytes(federation.processes.pid_of(f"node-{client:06d}")) == 0:
-                due[client] = now + AGAIN, False  # turned away: Flower does not know yet that it was killed
+                due[client] = seconds_now + AGAIN, False  # turned away: Flower does not know yet that it was killed
                 turned_away += 1
-            elif now >= when:
+            elif seconds_now >= when:
                 if alive:
                     kill(federation, client)
                     kills += 1
                 else:
                     federation.start_node(client)
-                due[client] = now + rng.uniform(*(DEAD if alive else ALIVE)), not alive
-        if now - looked >= EVERY:
-            looked = now
-            samples.append({"seconds": round(now - began, 1), "round": round_of(out), **memory(federation)})
+                due[client] = seconds_now + rng.uniform(*(DEAD if alive else ALIVE)), not alive
+        if seconds_now - last_look >= EVERY:
+            last_look = seconds_now
+            samples.append({"seconds": round(seconds_now - began, 1), "round": round_of(out), **memory(federation)})
             print(json.dumps(samples[-1]), flush=True)
         time.sleep(0.5)
     outcome = result(read_status(out), Log(out / "metrics.jsonl"), process.poll() is not None, samples)

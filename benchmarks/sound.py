@@ -80,14 +80,15 @@ def _chosen(cells: Cells) -> str:
             continue
         paper = next(candidate for candidate in among if not candidate.options)
         ours, theirs = (
-            [value for at in winner.settings for value in cells[f"{at}/{label}"]["validations"]]
+            [value for setting in winner.settings for value in cells[f"{setting}/{label}"]["validations"]]
             for label in (winner.label, plain)
         )
         ahead = sum(our > their for our, their in zip(ours, theirs, strict=True))
-        beside = Candidate(plain, {}, winner.settings)
+        plain_candidate = Candidate(plain, {}, winner.settings)
         lines.append(
             f"| {titles()[method]} | {_options(winner) or 'nothing'} | {_score(winner, cells)} |"
-            f" {_score(paper, cells)} | {BESIDE[plain]}: {_score(beside, cells)} | in {ahead} of {len(ours)} runs |"
+            f" {_score(paper, cells)} | {BESIDE[plain]}: {_score(plain_candidate, cells)} |"
+            f" in {ahead} of {len(ours)} runs |"
         )
     return "\n".join(lines) + "\n"
 
@@ -99,7 +100,7 @@ def _unseen(cells: Cells) -> str:
         winner, plain = chosen(candidates(method), cells), PLAIN.get(method, "fedavg")
         if winner is None:
             continue
-        pairs = [(cells.get(f"{at}/{winner.label}"), cells.get(f"{at}/{plain}")) for at in REPORT]
+        pairs = [(cells.get(f"{setting}/{winner.label}"), cells.get(f"{setting}/{plain}")) for setting in REPORT]
         differences = [
             against(ours["accuracies"], theirs["accuracies"]) if ours and theirs else "–" for ours, theirs in pairs
         ]
@@ -125,12 +126,12 @@ def _table(method: str, cells: Cells) -> str:
     ]
     for candidate in among:
         name = candidate.label.removeprefix(f"{method}-")
-        at = _percents(candidate.label, CHOOSE, cells, "validations")
-        at += _percents(candidate.label, REPORT, cells, "accuracies")
+        percents = _percents(candidate.label, CHOOSE, cells, "validations")
+        percents += _percents(candidate.label, REPORT, cells, "accuracies")
         lines.append(
             f"| {f'**{name}**' if candidate == winner else name} | {_options(candidate) or '–'} |"
             f" {_score(candidate, cells)} |"
-            f" {' | '.join(at)} |"
+            f" {' | '.join(percents)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -138,11 +139,11 @@ def _table(method: str, cells: Cells) -> str:
 def _others(cells: Cells) -> str:
     lines = [f"| method | {' | '.join(CHOOSE)} | {' | '.join(REPORT)} |", "|---" * (1 + len(CHOOSE + REPORT)) + "|"]
     for label, title in BESIDE.items():
-        at = [*_percents(label, CHOOSE, cells, "validations"), *_percents(label, REPORT, cells, "accuracies")]
-        lines.append(f"| {title} | {' | '.join(at)} |")
+        cells_of_row = [*_percents(label, CHOOSE, cells, "validations"), *_percents(label, REPORT, cells, "accuracies")]
+        lines.append(f"| {title} | {' | '.join(cells_of_row)} |")
     return "\n".join(lines) + "\n"
 
 
-def _percents(label: str, settings: tuple[str, ...], cells: Cells, what: str) -> list[str]:
+def _percents(label: str, settings: tuple[str, ...], cells: Cells, key: str) -> list[str]:
     row = [cells.get(f"{setting}/{label}") for setting in settings]
-    return ["–" if cell is None else percent(cell[what]) for cell in row]
+    return ["–" if cell is None else percent(cell[key]) for cell in row]
