@@ -27,14 +27,14 @@ class DoubleBN(TinyBN):
 
 
 def agree(method, *, labels=UNEQUAL, rounds=2, tolerance=1e-5, engine=stacked, **settings):
-    """Both engines through some rounds: the same counts, findings and (nearly) numbers."""
+    """Both engines through some rounds: the same counts, diagnostics and (nearly) numbers."""
     toys = [world(method, labels, batch_size=4, **settings) for _ in range(2)]
     toys[1].federation.engine = engine(toys[1].worker)
     for _ in range(rounds):
         serial, batched = (toy.federation.step() for toy in toys)
         assert (serial.steps, serial.samples, serial.bytes_up) == (batched.steps, batched.samples, batched.bytes_up)
         assert near(dict(serial.terms), dict(batched.terms), max(tolerance, 1e-5))
-        assert [f.code for f in serial.findings] == [f.code for f in batched.findings]
+        assert [f.code for f in serial.diagnostics] == [f.code for f in batched.diagnostics]
     one, other = (toy.federation for toy in toys)
     assert near(one.server, other.server, tolerance)
     assert one.states.keys() == other.states.keys()

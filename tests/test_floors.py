@@ -14,6 +14,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedloom"
 FLOORS: dict[str, float] = {
+    "_renamed": 0,
     "_version": 0,
     "core": 1,
     "data": 2,

@@ -9,7 +9,7 @@ from fedloom.engine import auto, jobs
 from fedloom.engine.auto import Auto, Candidate
 from fedloom.engine.choose import EngineChoice, choose
 from fedloom.engine.jobs import JobResult
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.fedavg import FedAvg
 from support import configured, same_bits, world
 
@@ -53,7 +53,7 @@ class Fake:
         return record
 
     def notes(self):
-        return [Finding(self.name, self.name, 0.0)]
+        return [Diagnostic(self.name, self.name, 0.0)]
 
     def close(self):
         self.closed += 1
@@ -220,7 +220,7 @@ def test_tests_notes_and_records_go_to_the_engine_of_the_round(clock):
         run(engine, 1)
         engine.keep({"round": number})
         assert [done.client for done in engine.test(["x", "y"])] == ["x", "y"]
-        assert [finding.code for finding in engine.notes()] == [name]
+        assert [diagnostic.code for diagnostic in engine.notes()] == [name]
     assert [len(one.tests) for one in engines] == [4, 2]
     assert [len(one.kept) for one in engines] == [2, 1]
 

@@ -94,12 +94,12 @@ def test_stacks_that_do_not_fit_are_halved_and_it_is_said():
     for one in (full, toy):
         one.federation.engine = Batched(one.worker, 32)
     report, _ = full.federation.step(), toy.federation.step()
-    assert [f.message for f in report.findings] == [
+    assert [f.message for f in report.diagnostics] == [
         "out of memory with 4 clients in a stack; it goes on with 2",
         "out of memory with 2 clients in a stack; it goes on with 1",
     ]
     assert furthest(full.federation.server["model"], toy.federation.server["model"]) < 1e-6
-    assert full.federation.step().findings == []
+    assert full.federation.step().diagnostics == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

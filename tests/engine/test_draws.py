@@ -79,7 +79,7 @@ def test_they_are_not_recorded_and_stay_the_same_where_that_was_tried():
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
     assert toys[1].worker.stepping.programs == 0
     assert toys[1].worker.stepping._refused
-    assert all(report.findings == [] for report in toys[1].reports)
+    assert all(report.diagnostics == [] for report in toys[1].reports)
 
 
 def test_the_global_generator_stays_as_it_was():

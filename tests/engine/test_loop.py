@@ -19,7 +19,7 @@ from fedloom.engine import PASS_BATCH, Federation, LocalTraining, Serial, Worker
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS, register
 from fedloom.methods.contract import method as contract
-from fedloom.methods.contract.contexts import Finding, ServerContext, Start, Task
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Start, Task
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
 from support import Backwards, Recording, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
@@ -381,11 +381,11 @@ def test_runs_take_several_models_or_refuse_them():
 def test_what_a_method_finds_before_the_first_round_is_kept():
     class Wary(Method):
         def examine(self, tasks, participants):
-            return [Finding("wary", f"{participants} of {tasks[0].clients}", float(len(tasks)))]
+            return [Diagnostic("wary", f"{participants} of {tasks[0].clients}", float(len(tasks)))]
 
     federation = world(Wary(), LABELS, participation=0.4).federation
-    assert federation.examined == [Finding("wary", "2 of 5", 1.0)]
-    assert federation.step().findings == []
+    assert federation.examined == [Diagnostic("wary", "2 of 5", 1.0)]
+    assert federation.step().diagnostics == []
 
 
 # -- a method that the loop has never heard of -------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def test_what_a_method_finds_before_the_first_round_is_kept():
 def open_registry(monkeypatch):
     """What a test registers is gone after it."""
     METHODS.names()
-    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
 
 
 def test_a_third_party_method_works_end_to_end(open_registry):
@@ -449,8 +449,8 @@ def test_a_third_party_method_works_end_to_end(open_registry):
                 return {"global": Predictor(server["model"], lambda net, x: net(x) + 0.0)}
             return {"personal": Predictor(state["last"])} if "last" in state else {}
 
-        def degeneracies(self, server, uploads, ctx):
-            return [Finding("thirdparty.alone", "one client", 1.0)] if len(uploads) == 1 else []
+        def diagnostics(self, server, uploads, ctx):
+            return [Diagnostic("thirdparty.alone", "one client", 1.0)] if len(uploads) == 1 else []
 
     assert "thirdparty" in METHODS
     method = METHODS.get("thirdparty").configured("paper", {"shrink": 0.25})
@@ -460,7 +460,7 @@ def test_a_third_party_method_works_end_to_end(open_registry):
     assert visits == {k: n for k in range(5) if (n := sum(k in r.participants for r in reports))}
     assert toy.federation.server["rounds"] == 6
     assert toy.federation.server["running"].abs().sum() > 0
-    assert all(r.findings == [] for r in reports)
+    assert all(r.diagnostics == [] for r in reports)
     assert all(r.bytes_down > 0 and r.bytes_up > 0 for r in reports)
     evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, "global/global", batch=PASS_BATCH)
     ctx = ServerContext(toy.task, 6)
@@ -477,11 +477,11 @@ def test_a_third_party_method_works_end_to_end(open_registry):
 
 def test_findings_are_those_of_the_method():
     class Alone(Method):
-        def degeneracies(self, server, uploads, ctx):
-            return [Finding("alone", f"{len(uploads)} of {ctx.task.clients}", float(len(uploads)))]
+        def diagnostics(self, server, uploads, ctx):
+            return [Diagnostic("alone", f"{len(uploads)} of {ctx.task.clients}", float(len(uploads)))]
 
     report = world(Alone(), LABELS, participation=0.4).federation.step()
-    assert [(f.code, f.message, f.figure) for f in report.findings] == [("alone", "2 of 5", 2.0)]
+    assert [(f.code, f.message, f.figure) for f in report.diagnostics] == [("alone", "2 of 5", 2.0)]
 
 
 def test_a_lost_client_state_starts_again_from_client_init():

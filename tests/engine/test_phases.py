@@ -58,7 +58,7 @@ def test_every_engine_does_the_same(fields, engine):
     for one, other in zip(*(toy.reports for toy in toys), strict=True):
         assert one.terms.keys() == other.terms.keys()
         assert all(other.terms[name] == pytest.approx(value, abs=1e-5) for name, value in one.terms.items())
-        assert one.findings == other.findings
+        assert one.diagnostics == other.diagnostics
 
 
 @pytest.mark.parametrize("fields", SHAPES)

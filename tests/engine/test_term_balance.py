@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.engine.term_balance import ROUNDS, balance, findings, gradient_norms
+from fedloom.engine.term_balance import ROUNDS, balance, diagnostics, gradient_norms
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Objective, OptimizerSpec
 from support import Recording, TinyBN, TinyDropout, configured, same_bits, world
@@ -54,20 +54,20 @@ def test_a_balance_is_a_term_s_norms_over_those_of_cross_entropy_summed_over_the
 # -- what is said, and when --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("rounds", "last"), [(2, 2), (3, 3), (5, 5), (9, 5)])
 def test_that_a_term_is_inactive_is_said_at_the_last_measured_round(rounds, last):
-    said = [r for r in range(1, rounds + 1) if findings("some", {"reg": 0.0099}, r, rounds)]
+    said = [r for r in range(1, rounds + 1) if diagnostics("some", {"reg": 0.0099}, r, rounds)]
     assert said == [last]
-    assert findings("some", {"reg": 0.01}, last, rounds) == []
-    (finding,) = findings("some", {"reg": 0.0025}, last, rounds)
-    assert (finding.code, finding.figure) == ("some.inactive_reg", 0.0025)
-    assert "reg is inactive" in finding.message
-    assert "2.5e-03" in finding.message
+    assert diagnostics("some", {"reg": 0.01}, last, rounds) == []
+    (diagnostic,) = diagnostics("some", {"reg": 0.0025}, last, rounds)
+    assert (diagnostic.code, diagnostic.figure) == ("some.inactive_reg", 0.0025)
+    assert "reg is inactive" in diagnostic.message
+    assert "2.5e-03" in diagnostic.message
 
 
 def test_that_a_term_dominates_is_said_at_once():
     for round_ in ROUNDS:
-        (finding,) = findings("some", {"reg": 12.34, "other": 10.0, "third": 1.0}, round_, 9)
-        assert (finding.code, finding.figure) == ("some.dominating_reg", 12.34)
-        assert "12.3 times" in finding.message
+        (diagnostic,) = diagnostics("some", {"reg": 12.34, "other": 10.0, "third": 1.0}, round_, 9)
+        assert (diagnostic.code, diagnostic.figure) == ("some.dominating_reg", 12.34)
+        assert "12.3 times" in diagnostic.message
 
 
 class Weighted(Method):
@@ -84,7 +84,7 @@ class Weighted(Method):
 def test_the_loop_reports_terms_out_of_proportion(weight, code):
     method = type("Weighted", (Weighted,), {"weight": weight})()
     toy = world(method, LABELS, rounds=7, optimizer=OptimizerSpec(lr=0.0))
-    reported = {r: [f.code for f in toy.federation.step().findings] for r in range(1, 8)}
+    reported = {r: [f.code for f in toy.federation.step().diagnostics] for r in range(1, 8)}
     expected = {"inactive": [5], "dominating": [2, 3, 4, 5], None: []}[code]
     assert reported == {r: [f"weighted.{code}_decay"] if r in expected else [] for r in range(1, 8)}
 

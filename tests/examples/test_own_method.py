@@ -17,7 +17,7 @@ PATH = Path(__file__).parents[2] / "examples" / "own_method.py"
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
     return runpy.run_path(str(PATH))
 
 

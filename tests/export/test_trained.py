@@ -56,7 +56,7 @@ def digits() -> Any:
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     for registry in (METHODS, MODELS):
         registry.names()
-        monkeypatch.setattr(registry, "_items", dict(registry._items))
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def test_an_honest_answer_passes():
         ({"norms": {"ce": -1.0}}, "or below 0"),
         ({"samples": 10**6}, "reports 1,000,000 samples; 2,000 at most with 100 samples"),
         ({"steps": 10**6}, "reports 1,000,000 steps"),
-        ({"notes": [Note(code="fedavg.diverged", message="x", figure=0.0)]}, "a finding called 'fedavg.diverged'"),
+        ({"notes": [Note(code="fedavg.diverged", message="x", figure=0.0)]}, "a diagnostic called 'fedavg.diverged'"),
     ],
 )
 def test_what_a_job_cannot_have_given_is_refused(facts, says):

@@ -241,7 +241,7 @@ def test_a_node_of_this_process_that_cannot_join_ends_the_run(monkeypatch):
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
 def test_no_page_terminal_or_status_obeys_a_nodes_text(nodes_of, tmp_path, capsys):
-    """Findings, excuses and reasons of a node, as the status, the report and the tables show them."""
+    """Diagnostics, excuses and reasons of a node, as the status, the report and the tables show them."""
     note = {"code": f"flower.{CLEAR}", "message": CLEAR, "figure": 1.0}
     config, out = config_of(), tmp_path / "run"
 

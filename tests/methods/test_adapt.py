@@ -197,7 +197,7 @@ def test_its_operations_count():
 @pytest.fixture
 def registered(monkeypatch):
     METHODS.names()
-    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
     for epochs in (0, 4):
         register(type(f"Tuned{epochs}", (Tuned,), {"epochs": epochs, "__doc__": "Tuned."}))
 

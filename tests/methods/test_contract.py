@@ -346,7 +346,7 @@ def test_hooks_do_not_write_their_arguments(name, preset):
         uploads = {done.client: done.payload for done in toy.federation.engine.done}
         sent = {client: to_bytes(upload) for client, upload in uploads.items()}
         again = toy.method.aggregate(server, uploads, ServerContext(toy.task, toy.federation.round))
-        toy.method.degeneracies(again, uploads, ServerContext(toy.task, toy.federation.round))
+        toy.method.diagnostics(again, uploads, ServerContext(toy.task, toy.federation.round))
         assert same_bits(again, toy.federation.server)
         assert {client: to_bytes(upload) for client, upload in uploads.items()} == sent
         assert to_bytes(server) == before

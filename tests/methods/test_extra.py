@@ -163,7 +163,7 @@ class Stop(Callback):
 @pytest.mark.parametrize("method", [Shared, Private])
 def test_it_is_kept_in_checkpoints(method, monkeypatch, tmp_path):
     METHODS.names()
-    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
 
     @register
     class Beside(method):

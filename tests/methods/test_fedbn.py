@@ -103,9 +103,9 @@ def test_without_batch_norm_it_is_fedavg_with_equal_weights():
 @pytest.mark.parametrize("statistics", ["personal", "shared"])
 def test_a_net_without_batch_norm_is_reported_before_the_run(statistics):
     method = configured("fedbn", bn_stats=statistics)
-    (finding,) = world(method, LABELS, net=Tiny).federation.examined
-    assert finding.code == "fedbn.no_batch_norm"
-    assert "\n" not in finding.message
+    (diagnostic,) = world(method, LABELS, net=Tiny).federation.examined
+    assert diagnostic.code == "fedbn.no_batch_norm"
+    assert "\n" not in diagnostic.message
     assert world(method, LABELS, net=TinyBN).federation.examined == []
 
 

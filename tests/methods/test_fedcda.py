@@ -90,7 +90,7 @@ def test_the_warm_up_is_fedavg_bit_for_bit():
 @pytest.mark.parametrize(("warmup", "codes"), [(4, ["fedcda.only_warmup"]), (3, [])])
 def test_a_run_that_is_all_warm_up_says_so(warmup, codes):
     toy = world(configured("fedcda", warmup=warmup), LABELS, rounds=4)
-    assert [finding.code for finding in toy.method.examine([toy.task], 5)] == codes
+    assert [diagnostic.code for diagnostic in toy.method.examine([toy.task], 5)] == codes
 
 
 def test_with_one_model_each_it_is_the_uniform_mean():

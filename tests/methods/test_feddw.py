@@ -291,7 +291,7 @@ def test_the_first_round_can_be_skipped():
     report = toy.federation.step()
     bare.federation.step()
     assert set(report.terms) == {"ce"}
-    assert report.findings == []
+    assert report.diagnostics == []
     assert same_tree(toy.federation.server["model"], bare.federation.server["model"])
     assert set(toy.federation.step().terms) == {"ce", "dw"}
 
@@ -396,16 +396,16 @@ def test_stacked_clients_get_the_gradients_of_single_ones(options, masked):
 
 # -- warnings ----------------------------------------------------------------------------------------------------------
 def codes(report):
-    return [finding.code for finding in report.findings]
+    return [diagnostic.code for diagnostic in report.diagnostics]
 
 
 def test_a_class_that_nobody_ever_held_is_reported():
     toy = world(configured("feddw", "paper", mu=50), SKEWED, rounds=9)
     reports = [toy.federation.step() for _ in range(5)]
     assert all("dw.unseen_rows" not in codes(report) for report in reports[:4])
-    (finding,) = [f for f in reports[4].findings if f.code == "dw.unseen_rows"]
-    assert finding.figure == 1
-    assert "class 3" in finding.message
+    (diagnostic,) = [f for f in reports[4].diagnostics if f.code == "dw.unseen_rows"]
+    assert diagnostic.figure == 1
+    assert "class 3" in diagnostic.message
     for options in ({"absent_row": "mask"}, {}):
         full = options or [[0, 1], [2, 3]]
         toy = world(configured("feddw", "paper", **options), SKEWED if options else full, rounds=2)
@@ -415,11 +415,11 @@ def test_a_class_that_nobody_ever_held_is_reported():
 def test_a_regulariser_that_does_nothing_is_reported_by_the_engine():
     def reported(mu):
         toy = world(configured("feddw", "paper", mu=mu), SKEWED, batch_size=2)
-        return [finding for _ in range(5) for finding in toy.federation.step().findings]
+        return [diagnostic for _ in range(5) for diagnostic in toy.federation.step().diagnostics]
 
-    (finding,) = [f for f in reported(1e-4) if f.code == "feddw.inactive_dw"]
-    assert 0 < finding.figure < 0.01
-    assert f"{finding.figure:.1e}" in finding.message
+    (diagnostic,) = [f for f in reported(1e-4) if f.code == "feddw.inactive_dw"]
+    assert 0 < diagnostic.figure < 0.01
+    assert f"{diagnostic.figure:.1e}" in diagnostic.message
     assert "feddw.inactive_dw" not in [f.code for f in reported(1.0)]
 
 

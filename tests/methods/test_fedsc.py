@@ -622,6 +622,6 @@ def test_server_state_survives_a_round_trip_through_bytes():
 
 def test_one_holder_per_class_is_reported():
     lonely = world(configured("fedsc"), [[0, 0], [1, 1]]).federation.step()
-    assert [f.code for f in lonely.findings] == ["fedsc.one_holder_per_class"]
-    assert world(configured("fedsc"), [[0, 0], [0, 1]]).federation.step().findings == []
-    assert world(configured("fedsc"), [[0, 0]]).federation.step().findings == []
+    assert [f.code for f in lonely.diagnostics] == ["fedsc.one_holder_per_class"]
+    assert world(configured("fedsc"), [[0, 0], [0, 1]]).federation.step().diagnostics == []
+    assert world(configured("fedsc"), [[0, 0]]).federation.step().diagnostics == []

@@ -149,7 +149,7 @@ def test_printed_weights_are_uniform_for_thousands_of_samples_and_that_is_report
         e = fedskc.aggregation_weights(local, c, torch.tensor(samples, dtype=torch.float64), "paper")
         assert (float((e - 0.25).abs().max()) < 1e-12) == uniform
         uploads = uploads_of(local, samples)
-        found = method.degeneracies(method.aggregate({}, uploads, server_context(method)), uploads, None)
+        found = method.diagnostics(method.aggregate({}, uploads, server_context(method)), uploads, None)
         assert [f.code for f in found] == (["fedskc.uniform_gda"] if uniform else [])
         assert all(f.figure < 1e-6 and f"{f.figure:.1e}" in f.message for f in found)
 
@@ -261,7 +261,7 @@ def test_shrinking_and_overstepping_are_reported():
     ):
         method, uploads = configured("fedskc", "paper", gda="fedavg", gpr=gpr), uploads_of(local)
         new = method.aggregate(server | {"knowledge": last}, uploads, server_context(method))
-        found = {f.code: f for f in method.degeneracies(new, uploads, None)}
+        found = {f.code: f for f in method.diagnostics(new, uploads, None)}
         assert list(found) == codes
         if "fedskc.gpr_shrinks" in found:
             assert found["fedskc.gpr_shrinks"].figure == 0.95
@@ -271,13 +271,13 @@ def test_shrinking_and_overstepping_are_reported():
     clipped = configured("fedskc", "paper", gda="fedavg", gpr="affine", gpr_clip=(-1, 20))
     new = clipped.aggregate(server | {"knowledge": tiny}, uploads, server_context(clipped))
     assert new["rho"] == 20
-    assert clipped.degeneracies(new, uploads, None) == []
+    assert clipped.diagnostics(new, uploads, None) == []
 
 
 def test_one_holder_per_class_is_reported():
     lonely = world(configured("fedskc"), [[0, 0], [1, 1]]).federation.step()
-    assert "fedskc.one_holder_per_class" in [f.code for f in lonely.findings]
-    assert world(configured("fedskc"), [[0, 0]]).federation.step().findings == []
+    assert "fedskc.one_holder_per_class" in [f.code for f in lonely.diagnostics]
+    assert world(configured("fedskc"), [[0, 0]]).federation.step().diagnostics == []
 
 
 # -- divergence --------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_a_round_that_diverged_ends(gda, value):
     server = {"model": {"w": torch.ones(5)}, "knowledge": knowledge_table(dtype=torch.float32)}
     new = method.aggregate(server, uploads, server_context(method))
     assert not new["model"]["w"].isfinite().any()
-    method.degeneracies(new, uploads, server_context(method))
+    method.diagnostics(new, uploads, server_context(method))
 
 
 def test_a_printed_gpr_that_throws_the_model_away_leaves_a_finished_run():

@@ -272,9 +272,9 @@ def test_a_head_of_two_layers_is_refused():
         fedssa(net=Deep)
 
 
-# -- findings, options, edges ------------------------------------------------------------------------------------------
+# -- diagnostics, options, edges --------------------------------------------------------------------------------------
 def codes(report) -> list[str]:
-    return [finding.code for finding in report.findings]
+    return [diagnostic.code for diagnostic in report.diagnostics]
 
 
 def test_rows_that_grow_without_end_are_reported():
@@ -293,9 +293,9 @@ def test_growth_is_the_longest_sent_row_in_units_of_its_first_length():
         uploads = {
             k: {"header": ClassTable(values, torch.ones(CLASSES).bool()).keep_classes(seen([0, 1]))} for k in range(2)
         }
-        findings = toy.method.degeneracies(toy.federation.server, uploads, ServerContext(toy.task, 1))
-        assert [finding.code for finding in findings] == found
-        assert all(finding.figure == pytest.approx(factor) for finding in findings)
+        diagnostics = toy.method.diagnostics(toy.federation.server, uploads, ServerContext(toy.task, 1))
+        assert [diagnostic.code for diagnostic in diagnostics] == found
+        assert all(diagnostic.figure == pytest.approx(factor) for diagnostic in diagnostics)
 
 
 def test_one_holder_per_class_is_reported():

@@ -66,14 +66,14 @@ def test_every_hook_of_the_server_has_them_from_the_first_on():
             seen["aggregate"] = ctx
             return super().aggregate(server, uploads, ctx)
 
-        def degeneracies(self, server, uploads, ctx):
-            seen["degeneracies"] = ctx
+        def diagnostics(self, server, uploads, ctx):
+            seen["diagnostics"] = ctx
             return []
 
     public = dataset([0, 1])
     after(world(Noting(), LABELS, public=public), 1)
     rounds = {name: ctx.round for name, ctx in seen.items()}
-    assert rounds == {"server_init": 0, "select": 1, "down": 1, "aggregate": 1, "degeneracies": 1}
+    assert rounds == {"server_init": 0, "select": 1, "down": 1, "aggregate": 1, "diagnostics": 1}
     assert all(ctx.public is public and ctx.net is not None for ctx in seen.values())
     after(world(Noting(), LABELS), 1)
     assert all(ctx.public is None for ctx in seen.values())
@@ -268,7 +268,7 @@ def test_a_federation_that_goes_on_closes_too():
 def registry(monkeypatch):
     """What a test registers is gone after it."""
     METHODS.names()
-    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
 
 
 class Stop(Callback):

@@ -145,7 +145,7 @@ def test_no_method_refuses_its_net_and_none_is_another_one_all_along(scale: Scal
             seen.add(key)
             made = Setup.of(config, shape.sample, len(shape.classes), config.scenario.clients)
             found = made.method.examine(made.tasks, config.scenario.clients)
-            assert [finding.code for finding in found if finding.code.endswith("only_warmup")] == [], cell.name
+            assert [diagnostic.code for diagnostic in found if diagnostic.code.endswith("only_warmup")] == [], cell.name
 
 
 def test_keys_of_a_call_lie_on_top_of_columns_and_rows() -> None:

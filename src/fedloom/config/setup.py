@@ -14,7 +14,7 @@ from fedloom.engine import PASS_BATCH, LocalTraining, Worker
 from fedloom.engine.speedups import Speedups
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.methods import Method
-from fedloom.methods.contract.contexts import Finding, Task
+from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.loaded_net import net_of_client
 from fedloom.nets.net import Net
@@ -59,7 +59,7 @@ class Setup:
         ]
         return Setup(method, streams, blueprints, nets, tasks)
 
-    def findings(self, config: RunConfig, data: Dataset) -> list[Finding]:
+    def diagnostics(self, config: RunConfig, data: Dataset) -> list[Diagnostic]:
         """What is seldom meant in how the nets train, each once. Raises `ConfigError` for a net that cannot train."""
         x = data.gather(torch.arange(min(2, len(data))))
         remarks = {
@@ -67,7 +67,7 @@ class Setup:
             for blueprint, net in zip(self.blueprints, self.nets, strict=True)
             for remark in check_trains(net, x, data.num_classes, config.batch_size, blueprint.model)
         }
-        return [Finding(code, text, 1.0) for code, text in remarks.values()]
+        return [Diagnostic(code, text, 1.0) for code, text in remarks.values()]
 
     def worker(self, config: RunConfig, data: Dataset) -> Worker:
         """What runs clients on the nets. Raises `ConfigError` for a net that does not classify `data`."""

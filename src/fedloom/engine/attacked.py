@@ -8,7 +8,7 @@ from fedloom.core.records import Record
 from fedloom.data.attacks import UploadAttack
 from fedloom.data.attacks.upload_attacks import AttackRound
 from fedloom.data.scenario import Scenario
-from fedloom.methods.contract.contexts import Finding, Task
+from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import Role
 
@@ -42,10 +42,10 @@ def as_seen(
     return _Attacked(uploads, attack, bad, received, now)
 
 
-def idle(scenario: Scenario, participants: int) -> list[Finding]:
-    """A finding if the scenario's attack does nothing in rounds of so many participants."""
+def idle(scenario: Scenario, participants: int) -> list[Diagnostic]:
+    """A diagnostic if the scenario's attack does nothing in rounds of so many participants."""
     why = None if scenario.attack is None else scenario.attack.why_idle(participants)
-    return [] if why is None else [Finding("attack.idle", why, 0.0)]
+    return [] if why is None else [Diagnostic("attack.idle", why, 0.0)]
 
 
 class _Attacked(Mapping[int, Record]):

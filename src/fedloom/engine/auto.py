@@ -14,7 +14,7 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.serial import Engine, Jobs
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 
 # Rounds between two looks at another engine, so many times as many as it is slower: looking costs little then.
 _PATIENCE = 20
@@ -96,7 +96,7 @@ class Auto:
         """`record` as it may be kept, whatever engine the next round has."""
         return self._started(self._now).keep(record)
 
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[Diagnostic]:
         return self._started(self._now).notes()
 
     def close(self) -> None:

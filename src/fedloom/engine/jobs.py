@@ -14,7 +14,7 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import Record, get_number
 from fedloom.data.augment import Augmentation
 from fedloom.evaluation.metrics import Tested
-from fedloom.methods.contract.contexts import ClientContext, Finding, Start
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Consts, OptimizerSpec, Phase
 
@@ -73,7 +73,7 @@ class JobResult:
     samples: int
     seconds: float
     norms: Mapping[str, float] = field(default_factory=dict)
-    notes: Sequence[Finding] = ()
+    notes: Sequence[Diagnostic] = ()
 
 
 @dataclass(frozen=True, slots=True)

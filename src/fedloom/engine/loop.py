@@ -21,7 +21,7 @@ from fedloom.engine.jobs import EvalJob, Job, JobResult, kept_since
 from fedloom.engine.public import require_public
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import States
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Task
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import Method, Uploads
 from fedloom.nets.functional_net import FunctionalNet
 from fedloom.nets.groups import group_of
@@ -64,7 +64,7 @@ class RoundReport:
     samples: int
     held: Mapping[int, int]
     seconds: Seconds
-    findings: list[Finding] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
     closing: Mapping[int, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class RoundReport:
             steps=self.steps + other.steps,
             samples=self.samples + other.samples,
             seconds=self.seconds.plus(other.seconds),
-            findings=[*self.findings, *other.findings],
+            diagnostics=[*self.diagnostics, *other.diagnostics],
             closing=other.held,
         )
 
@@ -213,7 +213,7 @@ class Federation:
         if self.engine.loses:
             chosen = uploads.close()
         seen = as_seen(uploads, bad.intersection(chosen), received, self.scenario, method.spec, self.task_of, now)
-        findings, asked, before = list[Finding](), time.perf_counter(), uploads.waited
+        diagnostics, asked, before = list[Diagnostic](), time.perf_counter(), uploads.waited
         read = method.unpack(self.server, seen, lambda client: self._context(self.task_of(client), now))
         server = self.server
         if chosen:
@@ -223,11 +223,11 @@ class Federation:
         in_order = [done[client] for client in chosen]
         if uploads:
             self.server = server
-            findings = method.degeneracies(self.server, read, ctx)
+            diagnostics = method.degeneracies(self.server, read, ctx)
             balance = term_balance.balance([one.norms for one in in_order])
-            findings = findings + self._diverged(in_order, now)
-            findings = findings + term_balance.findings(method.name(), balance, now, ctx.task.rounds)
-            findings = findings + self.engine.notes() + [note for one in in_order for note in one.notes]
+            diagnostics = diagnostics + self._diverged(in_order, now)
+            diagnostics = diagnostics + term_balance.diagnostics(method.name(), balance, now, ctx.task.rounds)
+            diagnostics = diagnostics + self.engine.notes() + [note for one in in_order for note in one.notes]
         for one in in_order:
             if one.state:
                 self.states[one.client] = self.engine.keep(one.state)
@@ -247,7 +247,7 @@ class Federation:
             samples=sum(one.samples for one in in_order),
             held=self._held(chosen),
             seconds=seconds,
-            findings=findings,
+            diagnostics=diagnostics,
             figures=method.figures(self.server, ctx),
         )
 
@@ -271,13 +271,13 @@ class Federation:
             held[group] = held.get(group, 0) + len(self.scenario.train[client])
         return held
 
-    def _diverged(self, done: Sequence[JobResult], now: int) -> list[Finding]:
-        """A finding if the losses of some participants are not finite. Nothing is repaired, the run goes on."""
+    def _diverged(self, done: Sequence[JobResult], now: int) -> list[Diagnostic]:
+        """A diagnostic if the losses of some participants are not finite. Nothing is repaired, the run goes on."""
         lost = sum(not all(math.isfinite(value) for value in d.terms.values()) for d in done)
         if not lost:
             return []
         message = f"diverged: in round {now} the losses of {lost} of {len(done)} participants are not finite"
-        return [Finding(f"{self.method.name()}.diverged", message, float(lost))]
+        return [Diagnostic(f"{self.method.name()}.diverged", message, float(lost))]
 
 
 class _Sizes:

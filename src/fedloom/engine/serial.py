@@ -9,7 +9,7 @@ from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.patience import Patience
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 
 
 class Jobs(Protocol):
@@ -48,7 +48,7 @@ class Engine(Protocol):
         """`record` as it may be kept: what `run` yields need not outlive the next `run`."""
         ...
 
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[Diagnostic]:
         """What to tell of the last `run`: the engine had to change how it works."""
         ...
 
@@ -89,7 +89,7 @@ class Serial:
     def keep(self, record: Record) -> Record:
         return record
 
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[Diagnostic]:
         return []
 
     def close(self) -> None:

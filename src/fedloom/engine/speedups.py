@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from fedloom.engine.steps import Block, Steps, one_by_one
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Objective
 from fedloom.nets.net import Net
 
@@ -22,7 +22,7 @@ class Stepping(Protocol):
 
     def __call__(self, steps: Steps, block: Block) -> list[Objective]: ...
 
-    def notes(self) -> Sequence[Finding]:
+    def notes(self) -> Sequence[Diagnostic]:
         """What there is to say, once: why steps could not be taken sooner."""
         ...
 
@@ -33,7 +33,7 @@ class _Plain:
     def __call__(self, steps: Steps, block: Block) -> list[Objective]:
         return one_by_one(steps, block)
 
-    def notes(self) -> Sequence[Finding]:
+    def notes(self) -> Sequence[Diagnostic]:
         return ()
 
 

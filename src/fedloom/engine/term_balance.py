@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 
 # Rounds in which gradients are measured: early, and not in round 1, which has no knowledge yet in most methods. Whether
 # a term is inactive is said at the last of them, because some grow.
@@ -41,16 +41,16 @@ def balance(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(client.get(name, 0.0) for client in measured) / reference for name in names}
 
 
-def findings(method: str, measured: Mapping[str, float], round_: int, rounds: int) -> list[Finding]:
+def diagnostics(method: str, measured: Mapping[str, float], round_: int, rounds: int) -> list[Diagnostic]:
     """Terms that are out of proportion in this round."""
     found = []
     for name, ratio in measured.items():
         if ratio > DOMINATING:
             message = f"{method}: the loss term {name} dominates: its gradient is {ratio:.1f} times cross-entropy's"
-            found.append(Finding(f"{method}.dominating_{name}", message, ratio))
+            found.append(Diagnostic(f"{method}.dominating_{name}", message, ratio))
         if ratio < INACTIVE and round_ == min(ROUNDS[-1], rounds):
             message = f"{method}: the loss term {name} is inactive: its gradient is {ratio:.1e} of cross-entropy's"
-            found.append(Finding(f"{method}.inactive_{name}", message, ratio))
+            found.append(Diagnostic(f"{method}.inactive_{name}", message, ratio))
     return found
 
 

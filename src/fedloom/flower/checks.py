@@ -39,7 +39,9 @@ def check_trained(trained: TrainReply, measured: bool, samples: int, terms: Coll
             raise MessageError(f"it reports {count:,} {name}; {most:,} at most with {samples:,} samples")
     wrong = next((note.code for note in trained.notes if not note.code.startswith(_NOTES)), None)
     if wrong is not None:
-        raise MessageError(f"it reports a finding called {wrong[:80]!r}; nodes report on their engine and disk alone")
+        raise MessageError(
+            f"it reports a diagnostic called {wrong[:80]!r}; nodes report on their engine and disk alone"
+        )
 
 
 def check_scored(scored: EvalReply, predictors: Collection[str], total: int | None, samples: int) -> None:

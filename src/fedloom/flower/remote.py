@@ -36,7 +36,7 @@ from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
 from fedloom.flower.upload_checks import UploadError, UploadReader
 from fedloom.flower.wire import ErrorReply, EvalReply, Message, MessageError, TrainReply, read_reply
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.method import Uploads
 
 _EVERY = 10.0  # seconds between two words on whom a round waits for
@@ -167,11 +167,11 @@ class RemoteEngine:
     def keep(self, record: Record) -> Record:
         return record
 
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[Diagnostic]:
         """In the last round: clients that never took part, and why."""
         absent = self._roster.never_joined() if self._is_last else {}
         return [
-            Finding(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
+            Diagnostic(f"flower.absent/{client}", f"client {client} never took part: {reason}", float(client))
             for client, reason in absent.items()
         ]
 
@@ -320,7 +320,7 @@ class RemoteEngine:
         self._uploads.check(trained, job, samples)
         payload = self._uploads.read(answer.body, job, samples)
         state = kept_remotely(job.ctx.round) if trained.kept else {}
-        notes = [Finding(printable(note.code), printable(note.message), note.figure) for note in trained.notes]
+        notes = [Diagnostic(printable(note.code), printable(note.message), note.figure) for note in trained.notes]
         counts = trained.terms, trained.steps, trained.samples, trained.seconds, trained.norms, notes
         return JobResult(job.ctx.client, payload, state, *counts)
 

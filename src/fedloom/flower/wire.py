@@ -69,7 +69,7 @@ class Request(_MessageFacts):
 
 
 class Note(BaseModel):
-    """A finding on its way."""
+    """A diagnostic on its way."""
 
     model_config = _STRICT
 

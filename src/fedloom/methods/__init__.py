@@ -3,11 +3,14 @@
 A plug-in finds everything that it needs here: `from fedloom.methods import Method, register, Train, ...`.
 """
 
+from typing import TYPE_CHECKING
+
+from fedloom._renamed import missing_attribute
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import METHODS, WRAPPERS, Method, Options, Uploads, register
 from fedloom.methods.contract.phases import (
@@ -46,7 +49,7 @@ __all__ = [
     "ClientContext",
     "Collect",
     "Consts",
-    "Finding",
+    "Diagnostic",
     "FunctionalNet",
     "Method",
     "Net",
@@ -82,3 +85,8 @@ __all__ = [
     "weighted_mean",
     "wrapped",
 ]
+
+if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
+
+    def __getattr__(name: str) -> object:
+        raise missing_attribute("fedloom.methods", name)

@@ -14,7 +14,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, select
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import ClassCovariances, ClassMeans, Collect, Phase
@@ -50,7 +50,7 @@ class CCVR(Method):
     Options = Options
     about = About("Luo et al.", "NeurIPS", 2021, "arXiv 2106.05001", {"P": 1}, {"P": 1})
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         found = super().examine(tasks, participants)
         require_linear_head(tasks[0], self.name())
         return found

@@ -15,7 +15,7 @@ from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
@@ -68,7 +68,7 @@ class FedALA(Method):
         code="TsingZ0/FedALA at a7a9b21",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         require_trained_head(tasks[0], self.name())
         return super().examine(tasks, participants)
 

@@ -14,7 +14,7 @@ from fedloom.core.records import Record, get_number, get_tensor, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task, Work
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.parameters import parameters
@@ -60,11 +60,11 @@ class FedCDA(method.Method):
         compared_in=("fedsc",),
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         found, rounds = super().examine(tasks, participants), tasks[0].rounds
         if self.options.warmup >= rounds:
             message = f"warmup = {self.options.warmup} covers all {rounds} rounds: this run is FedAvg"
-            found = [*found, Finding("fedcda.only_warmup", message, float(self.options.warmup))]
+            found = [*found, Diagnostic("fedcda.only_warmup", message, float(self.options.warmup))]
         return found
 
     def server_init(self, ctx: ServerContext) -> Record:

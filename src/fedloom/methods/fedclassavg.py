@@ -14,7 +14,7 @@ from fedloom.core import trees
 from fedloom.core.records import Record, get_tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start, Task, Work
 from fedloom.methods.contract.heads import require_same_heads
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
@@ -64,7 +64,7 @@ class FedClassAvg(Method):
         code="hukla/FedClassAvg at 4ea500d",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         require_same_heads(tasks, self.name())
         return super().examine(tasks, participants)
 

@@ -16,7 +16,7 @@ from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
 from fedloom.methods.contract.losses import kl_divergence
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.phases import Predictor
@@ -70,7 +70,7 @@ class FedDF(method.Method):
         code="epfml/federated-learning-public-code at 2ec0157",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         if len(tasks) > 1 and self.wrappers:
             raise ConfigError(
                 f"{self.name()}: a wrapper works on one architecture, the clients have {len(tasks)}; use one model, or "

@@ -15,7 +15,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Train
@@ -200,14 +200,14 @@ class DW(Method):
         return self.names.without(record, *_OWN)
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
-        found = super().degeneracies(self._inner(server), uploads, ctx)
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        found = super().diagnostics(self._inner(server), uploads, ctx)
         unseen = (~get_tensor(server, self.names.entry("classes_seen"))).nonzero().flatten().tolist()
         if unseen and self.dw.absent_row != "mask" and ctx.round >= min(_FIRST_ROUNDS, ctx.task.rounds):
             message = (
                 f"no participant ever held class {', '.join(map(str, unseen))}: rows of the SL matrix without data"
             )
-            found.append(Finding("dw.unseen_rows", message, float(len(unseen))))
+            found.append(Diagnostic("dw.unseen_rows", message, float(len(unseen))))
         return found
 
 

@@ -14,7 +14,7 @@ from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Uploads, register
@@ -74,7 +74,7 @@ class FedGen(method.Method):
         code="zhuangdizhu/FedGen at 67f2cd7",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         found = super().examine(tasks, participants)
         require_linear_head(tasks[0], self.name())
         return found

@@ -13,7 +13,7 @@ from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
@@ -76,7 +76,7 @@ class FedKD(Method):
             sends={"model": Sent(each=factors, form="own" if factors else "whole")},
         )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         require_same_net(tasks, MENTEE, f"{self.name()}.mentee")
         return super().examine(tasks, participants)
 

@@ -15,7 +15,7 @@ from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Uploads, register
@@ -90,7 +90,7 @@ class FedNH(method.Method):
         code="Yutong-Dai/FedNH",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         task = tasks[0]
         require_linear_head(task, self.name(), bias=False)
         if task.feature_dim < task.num_classes:

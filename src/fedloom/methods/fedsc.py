@@ -13,13 +13,13 @@ from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import Prototypes, distances_to, prototype_contrast, prototypes_of, ramped
-from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
+from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
     client_distances,
     cosine,
@@ -115,7 +115,7 @@ class FedSC(Method):
         code="hwang52/FedSC at a04dc8e",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
 
@@ -189,7 +189,7 @@ class FedSC(Method):
         return payload | {"prototypes": work.collected["prototypes"], "class_counts": ctx.class_counts}, state
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
         held = torch.stack([get_table(upload, "prototypes").held for upload in uploads.values()])
         return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")
 

@@ -15,13 +15,13 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import distances_to, prototype_contrast, prototypes_of, ramped
-from fedloom.methods.parts.findings import neighbours_clamped, one_holder_per_class
+from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
     client_distances,
     merge_neighbours,
@@ -128,7 +128,7 @@ class FedSKC(Method):
         code="hwang52/FedSKC at b513979",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         clamped = neighbours_clamped("fedskc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
 
@@ -198,7 +198,7 @@ class FedSKC(Method):
         }, state
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
         options, clients = self.options, len(uploads)
         local = ClassTable.stack([get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
         found = one_holder_per_class("fedskc", local.held, "no row has a neighbour, c~ = the local knowledge")
@@ -208,17 +208,17 @@ class FedSKC(Method):
             spread = float((weights * clients - 1).abs().max())
             if spread < 1e-6:
                 message = f"GDA weights are uniform (max |e_k m - 1| = {spread:.1e}): gda={options.gda} does nothing"
-                found.append(Finding("fedskc.uniform_gda", message, spread))
+                found.append(Diagnostic("fedskc.uniform_gda", message, spread))
         if "rho" in server:
             rho, beta = get_number(server, "rho"), options.beta
             if options.gpr == "paper" and beta < 1:
                 message = f"GPR's coefficients sum to beta = {beta:g}: weights shrink by {1 - beta:.0%} a round"
-                found.append(Finding("fedskc.gpr_shrinks", message, beta))
+                found.append(Diagnostic("fedskc.gpr_shrinks", message, beta))
             if abs(rho) * (1 - beta) > 1 + 1e-9:
                 message = (
                     f"GPR oversteps the last model: |rho| = {abs(rho):.3g} > 1 / (1 - beta) = {1 / (1 - beta):.3g}"
                 )
-                found.append(Finding("fedskc.gpr_oversteps", message, rho))
+                found.append(Diagnostic("fedskc.gpr_oversteps", message, rho))
         return found
 
 

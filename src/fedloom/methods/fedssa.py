@@ -17,12 +17,12 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Phase, Train
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.findings import one_holder_per_class
+from fedloom.methods.parts.diagnostics import one_holder_per_class
 from fedloom.methods.parts.gradients import clipped
 from fedloom.nets.roles import ALL_ROLES
 
@@ -110,7 +110,7 @@ class FedSSA(Method):
         elif self.options.pool == "all_known":
             self.spec = replace(self.spec, sends={"header": Sent(each=True, labels=True)})
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         for task in tasks:
             require_linear_head(task, self.name())
         shapes = [_rows(task.init, self.options.share_bias).shape for task in tasks]
@@ -180,7 +180,7 @@ class FedSSA(Method):
         return payload, {"model": work.tree}
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
         tables = ClassTable.stack([get_table(upload, "header") for upload in uploads.values()])
         nothing = "the global row is the client's own, nothing is shared"
         found = one_holder_per_class("fedssa", tables.held, nothing) if self.options.pool == "sampled" else []
@@ -188,7 +188,7 @@ class FedSSA(Method):
         growth = float(torch.where(tables.held, tables.values.norm(dim=2) / first, 0.0).max())
         if growth > GROWN:
             message = f"a header row is {growth:.0f} times as long as at first: the unnormalised fusion adds up"
-            found.append(Finding("fedssa.rows_grow", message, growth))
+            found.append(Diagnostic("fedssa.rows_grow", message, growth))
         return found
 
 

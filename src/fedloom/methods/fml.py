@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Task
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
@@ -69,7 +69,7 @@ class FML(Method):
         nets = {OWN: None, MEME: self.options.meme}
         self.spec = Spec(nets=nets, private_nets=frozenset({OWN}), architectures="any")
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         require_same_net(tasks, MEME, f"{self.name()}.meme")
         return super().examine(tasks, participants)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import Finding, Task
+from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.contract.heads import require_same_heads
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.spec import Spec
@@ -26,6 +26,6 @@ class LGFedAvg(Method):
         "Liang et al.", "preprint", 2020, "arXiv 2001.01523", {"H": 1}, {"H": 1}, {"B": 1}, compared_in=("fedssa",)
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         require_same_heads(tasks, self.name())
         return super().examine(tasks, participants)

@@ -16,7 +16,7 @@ from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import PRESETS, Uploads, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, OptimizerSpec, Phase, SampleMean, Train
@@ -60,7 +60,7 @@ class SCAFFOLD(method.Method):
         compared_in=("fedskc",),
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         optimizer, plain = tasks[0].optimizer, OptimizerSpec()
         for key in ("name", "momentum", "weight_decay", "decay") if self.options.option == 2 else ():
             if getattr(optimizer, key) != getattr(plain, key):

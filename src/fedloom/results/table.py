@@ -186,7 +186,7 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
 
 
 def has_diverged(numbers: Mapping[str, Any]) -> bool:
-    """Whether the last test loss of a run is not finite, or a loss in training was not (the finding "diverged")."""
+    """Whether the last test loss of a run is not finite, or a loss in training was not (the diagnostic "diverged")."""
     noted = any(note.startswith("diverged") or note.endswith(".diverged") for note in numbers["degenerate"])
     return noted or numbers.get("test_loss", 0.0) is None
 

@@ -28,7 +28,7 @@ def training_rows(report: RoundReport) -> list[Row]:
         "seconds_move": seconds.move,
         **report.figures,
     }
-    values |= {f"degenerate/{f.code}": f.figure for f in report.findings}
+    values |= {f"degenerate/{f.code}": f.figure for f in report.diagnostics}
     rows = [system_row(now, name, value) for name, value in values.items()]
     rows += [
         Row(round=now, client=None, split="train", protocol=None, name=name, value=value)

@@ -16,7 +16,7 @@ from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose
 from fedloom.engine.states import States
 from fedloom.evaluation import Evaluator
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
 from fedloom.storage import checkpoint as checkpoints
 from fedloom.storage import data_record as dealt
@@ -137,7 +137,7 @@ class _Run:
         setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
         self.method, nets, self.streams = setup.method, setup.nets, setup.streams
         self.worker = setup.worker(config, data)
-        model_findings = setup.findings(config, data)
+        model_findings = setup.diagnostics(config, data)
         self.federation = Federation(
             self.method,
             Serial(self.worker),
@@ -147,7 +147,7 @@ class _Run:
             states=States(config.engine.state_budget(), folder.states if folder else None),
             nets=[net.functional for net in nets],
         )
-        self.findings = {finding.code: finding for finding in [*self.federation.examined, *model_findings]}
+        self.diagnostics = {diagnostic.code: diagnostic for diagnostic in [*self.federation.examined, *model_findings]}
         self.protocol = config.evaluation.protocol
         self.evaluator = setup.evaluator(config, self.worker, scenario)
         self._refuse_what_cannot_be_tested()
@@ -185,7 +185,7 @@ class _Run:
             if first > 1:
                 self.stopped = callback.on_resume(self.config, self.rows) or self.stopped
             callback.on_start(self.config, first)
-            notes = [self.warning, *self.scenario.notes, *(finding.message for finding in self.findings.values())]
+            notes = [self.warning, *self.scenario.notes, *(diagnostic.message for diagnostic in self.diagnostics.values())]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
         written, weights = time.monotonic(), functools.partial(copied, self.federation)
@@ -233,7 +233,7 @@ class _Run:
         began = time.perf_counter()
         report = self.federation.step()
         trained = time.perf_counter()
-        self._tell(report.findings)
+        self._tell(report.diagnostics)
         rows = training_rows(report)
         now, every = report.round, self.config.evaluation.every
         if now % every == 0 or now == self.config.rounds:
@@ -297,12 +297,12 @@ class _Run:
         described = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
         return described if self.data is None else described | {dealt.KEY: self.data}
 
-    def _tell(self, findings: Sequence[Finding]) -> None:
-        """Note each finding once."""
-        for finding in findings:
-            if finding.code not in self.findings:
-                self.findings[finding.code] = finding
-                self.note(finding.message)
+    def _tell(self, diagnostics: Sequence[Diagnostic]) -> None:
+        """Note each diagnostic once."""
+        for diagnostic in diagnostics:
+            if diagnostic.code not in self.diagnostics:
+                self.diagnostics[diagnostic.code] = diagnostic
+                self.note(diagnostic.message)
 
     def note(self, text: str) -> None:
         """Tell whoever watches."""
@@ -331,7 +331,7 @@ class _Run:
         config, last = self.config, self.federation.round
         numbers = summarise(config, self.federation, self.worker, self.rows) | {
             "stopped": {"round": last, "reason": self.stopped} if last < config.rounds else None,
-            "degenerate": degenerate(self.rows, self.findings),
+            "degenerate": degenerate(self.rows, self.diagnostics),
             "fingerprint": config.fingerprint(),
             "checkpoint_sha256": self.digest or None,
             "run_dir": str(self.folder.path) if self.folder else None,

@@ -9,7 +9,7 @@ from typing import Any
 from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.config.run_config import RunConfig
 from fedloom.storage.environment import peak_memory_mb
 from fedloom.storage.run_folder import Row
@@ -30,11 +30,11 @@ def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: S
     }
 
 
-def degenerate(rows: Sequence[Row], findings: Mapping[str, Finding]) -> list[str]:
-    """How the method degenerated: the messages of `findings` (by code), and codes alone of findings before a resume."""
+def degenerate(rows: Sequence[Row], diagnostics: Mapping[str, Diagnostic]) -> list[str]:
+    """How the method degenerated: the messages of `diagnostics` (by code), and codes alone of diagnostics before a resume."""
     codes = {r["name"].partition("/")[2] for r in rows if r["name"].startswith("degenerate/")}
-    codes |= findings.keys()
-    return [findings[c].message if c in findings else c for c in sorted(codes)]
+    codes |= diagnostics.keys()
+    return [diagnostics[c].message if c in diagnostics else c for c in sorted(codes)]
 
 
 def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:

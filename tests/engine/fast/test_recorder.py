@@ -49,7 +49,7 @@ def same(toys):
     assert one.federation.states.keys() == other.federation.states.keys()
     assert all(same_bits(state, other.federation.states[k]) for k, state in one.federation.states.items())
     for a, b in zip(one.reports, other.reports, strict=True):
-        assert (a.terms, a.findings, a.steps, a.samples) == (b.terms, b.findings, b.steps, b.samples)
+        assert (a.terms, a.diagnostics, a.steps, a.samples) == (b.terms, b.diagnostics, b.steps, b.samples)
     return other.worker.stepping.programs
 
 
@@ -129,11 +129,11 @@ class Decides(FedAvg):
 
 def test_a_loss_that_decides_by_a_value_is_not_recorded_and_it_is_said_once():
     toys = pair(Decides(), rounds=3)
-    findings = [finding for report in toys[1].reports for finding in report.findings]
-    assert [finding.code for finding in findings] == ["engine.plain_steps"]
-    assert findings[0].message.startswith("steps are taken one by one, slower and with the same numbers: ")
-    assert "\n" not in findings[0].message
-    toys[1].reports = [dataclasses.replace(report, findings=[]) for report in toys[1].reports]
+    diagnostics = [diagnostic for report in toys[1].reports for diagnostic in report.diagnostics]
+    assert [diagnostic.code for diagnostic in diagnostics] == ["engine.plain_steps"]
+    assert diagnostics[0].message.startswith("steps are taken one by one, slower and with the same numbers: ")
+    assert "\n" not in diagnostics[0].message
+    toys[1].reports = [dataclasses.replace(report, diagnostics=[]) for report in toys[1].reports]
     assert same(toys) == 0
 
 

@@ -63,7 +63,7 @@ def test_every_method_has_the_bits_of_the_serial_engine(name):
     assert same_federation(*toys)
     for serial, other in zip(*reports, strict=True):
         assert (serial.terms, serial.bytes_up, serial.bytes_down) == (other.terms, other.bytes_up, other.bytes_down)
-        assert (serial.steps, serial.findings) == (other.steps, other.findings)
+        assert (serial.steps, serial.diagnostics) == (other.steps, other.diagnostics)
 
 
 def test_spawned_workers_have_the_same_bits(monkeypatch):

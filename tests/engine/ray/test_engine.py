@@ -53,7 +53,7 @@ def test_every_method_has_the_bits_of_the_serial_engine(name):
     serial, other = world(configured(name), LABELS, **how), on_ray(configured(name), **how)
     assert alike(rounds(serial), rounds(other), "ray")
     for one, two in zip(serial.reports, other.reports, strict=True):
-        assert (one.terms, one.findings, one.participants) == (two.terms, two.findings, two.participants)
+        assert (one.terms, one.diagnostics, one.participants) == (two.terms, two.diagnostics, two.participants)
 
 
 class Waits(FedAvg):

@@ -253,8 +253,8 @@ def test_the_method_says_nothing_of_single_uploads():
     """FedSSA reports classes with one holder; with noise it must not look."""
     names = ("fedssa", "fedssa+dp")
     plain, private = (after(world(configured(name), [[0, 1], [2, 3]]), 1).reports[0] for name in names)
-    assert any("one_holder" in finding.code for finding in plain.findings)
-    assert not any("one_holder" in finding.code for finding in private.findings)
+    assert any("one_holder" in diagnostic.code for diagnostic in plain.diagnostics)
+    assert not any("one_holder" in diagnostic.code for diagnostic in private.diagnostics)
 
 
 # -- refusals ------------------------------------------------------------------------------------------------

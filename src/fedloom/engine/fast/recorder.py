@@ -20,7 +20,7 @@ from fedloom.engine.fast.programs import Program, RandomNumbersError, Unrecordab
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import leaves_of, rebuilt, shape_of
 from fedloom.engine.steps import Block, Steps, Taken, all_steps, loss_and_gradients
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch, Consts, Objective
 from fedloom.nets.functional_call import FunctionalCall
 
@@ -88,7 +88,7 @@ class Recorder:
         self.programs = 0
         self._seen: dict[Hashable, _Seen] = {}
         self._refused: set[Hashable] = set()  # kinds of steps, of whatever length
-        self._notes: list[Finding] = []
+        self._notes: list[Diagnostic] = []
         self._last: _Epoch | None = None
 
     def __call__(self, steps: Steps, block: Block) -> list[Objective]:
@@ -105,7 +105,7 @@ class Recorder:
             found += self._taken(epoch, piece)
         return found
 
-    def notes(self) -> Sequence[Finding]:
+    def notes(self) -> Sequence[Diagnostic]:
         """Why steps are not recorded: each reason once."""
         told, self._notes = self._notes, []
         return told
@@ -158,7 +158,7 @@ class Recorder:
             if not isinstance(error, UnrecordableError):
                 reason = f"{type(error).__name__}: {reason}"
             message = f"steps are taken one by one, slower and with the same numbers: {reason}"
-            self._notes.append(Finding("engine.plain_steps", message, 1.0))
+            self._notes.append(Diagnostic("engine.plain_steps", message, 1.0))
         self.expected_seconds = min(self.expected_seconds, time.perf_counter() - started)
 
 

@@ -25,7 +25,7 @@ from fedloom.engine.processes.messages import Request, packed, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting
 from fedloom.engine.processes.workers import WorkerHandle, start_worker
 from fedloom.engine.serial import Jobs
-from fedloom.methods.contract.contexts import Finding, Task
+from fedloom.methods.contract.contexts import Diagnostic, Task
 
 _ATTEMPTS = 3  # of one client, if its worker dies under it
 # Clients are handed out several at a time, fewer towards the end: up to this many, and this many times a worker.
@@ -148,7 +148,7 @@ class Processes:
         """`record` with copies of what would not outlive the next `run`."""
         return lasting(record, [worker.results for worker in self._workers])
 
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[Diagnostic]:
         return []
 
     def close(self) -> None:

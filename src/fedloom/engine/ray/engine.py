@@ -17,7 +17,7 @@ from fedloom.engine.processes.shared_memory import Packed, Packer, SharedMemory
 from fedloom.engine.ray.cluster import Cluster, Lost, Ref, connected
 from fedloom.engine.ray.task import work
 from fedloom.engine.serial import Jobs
-from fedloom.methods.contract.contexts import ClientContext, Finding, Task
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 
 _AHEAD = 2  # clients for each core that are under way at once: no core waits for this process
 
@@ -75,7 +75,7 @@ class OnRay:
     def keep(self, record: Record) -> Record:
         return record
 
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[Diagnostic]:
         return []
 
     def close(self) -> None:

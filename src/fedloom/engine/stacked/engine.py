@@ -16,7 +16,7 @@ from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
 from fedloom.engine.serial import Jobs
 from fedloom.engine.stacked.stacks import Stacks
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 
 
 class Batched:
@@ -41,7 +41,7 @@ class Batched:
         """`record` with copies of tensors that lie in a stack: one client's must not keep the others' in memory."""
         return map_tensors(record, _own)
 
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[Diagnostic]:
         told, self.stacks.notes = self.stacks.notes, []
         return told
 

@@ -19,7 +19,7 @@ from fedloom.engine.leaves import shape_of
 from fedloom.engine.stacked.members import StackedNet, collect_statistics, stacked_trees
 from fedloom.engine.stacked.training import Training
 from fedloom.engine.stacked.trial import is_of_vmap, obstacle_of, reason_of
-from fedloom.methods.contract.contexts import Finding
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Collect, Train
 from fedloom.nets.roles import BATCH_NORM
 
@@ -48,7 +48,7 @@ class Stacks:
 
     def __init__(self, worker: Worker, stack: int) -> None:
         self.worker, self.stack = worker, stack
-        self.notes: list[Finding] = []
+        self.notes: list[Diagnostic] = []
         self._nets = [StackedNet(live.net) for live in worker.loaded_nets]
 
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
@@ -78,7 +78,7 @@ class Stacks:
         """Memory does not suffice for a stack of so many: half as wide from now on."""
         self.stack = clients // 2
         message = f"out of memory with {clients} clients in a stack; it goes on with {self.stack}"
-        self.notes.append(Finding("engine.smaller_stacks", message, float(self.stack)))
+        self.notes.append(Diagnostic("engine.smaller_stacks", message, float(self.stack)))
         torch.cuda.empty_cache()
 
     def _key(self, client: Client) -> Hashable | None:

@@ -127,8 +127,9 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A method degenerating in this run: a stable `code`, one line with the figure, and the figure itself."""
+class Diagnostic:
+    """A sign that a method does not do what it should in this run: a stable `code`, one line with the figure, and the
+    figure itself."""
 
     code: str
     message: str

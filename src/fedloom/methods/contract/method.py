@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
+from fedloom._renamed import RENAMED, missing_attribute
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
 from fedloom.methods.contract.citation import About
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.means import mean_of
@@ -95,6 +96,12 @@ class Method(RareHooks):
     about: ClassVar[About | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a class that overrides a hook by a name that the hook no longer has: nobody would call it."""
+        super().__init_subclass__(**kwargs)
+        for name in RENAMED["fedloom.methods.Method"].keys() & vars(cls).keys():
+            raise TypeError(f"{cls.__name__}: {missing_attribute('fedloom.methods.Method', name)}")
+
     def __init__(self, options: BaseModel | None = None) -> None:
         self.options: Any = options if options is not None else self.Options()
 
@@ -125,7 +132,7 @@ class Method(RareHooks):
             raise ConfigError(f"{cls.name()}.{key} = {short_repr(first['input'])}: {first['msg']}") from None
 
     # 0. examine ---------------------------------------------------------------------------------------------
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         """What is wrong with this method in this run before it starts; `tasks` by group, `participants` a round.
 
         Raises `ConfigError` for what cannot work, and returns what works, but not as meant.
@@ -145,7 +152,7 @@ class Method(RareHooks):
                 require_trained_head(task, self.name())
         if self.spec.private and self.spec.private <= BN_ROLES and not tasks[0].names(BN_ROLES):
             message = f"{self.name()} keeps batch norm with the client, and this net has none: nothing is kept"
-            return [Finding(f"{self.name()}.no_batch_norm", message, 0.0)]
+            return [Diagnostic(f"{self.name()}.no_batch_norm", message, 0.0)]
         return []
 
     # 1. init ------------------------------------------------------------------------------------------------
@@ -222,8 +229,8 @@ class Method(RareHooks):
             return {}
         return {"personal": Predictor(self._joined(server, state, ctx.task))}
 
-    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
-        """Ways in which the method does not do what it should in this run, seen after `aggregate`."""
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        """Report, after `aggregate`, where the method does not do what it should in this run."""
         return []
 
     # -- shared by the defaults ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.core.records import Record, get_table
 from fedloom.core.tables import ClassTable
-from fedloom.methods.contract.contexts import ClientContext, Finding, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_same_width
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
@@ -32,7 +32,7 @@ class PrototypePull(Method):
 
     spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(labels=True)})
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         require_same_width(tasks, self.name())
         return super().examine(tasks, participants)
 

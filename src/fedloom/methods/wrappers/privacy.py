@@ -23,7 +23,7 @@ from fedloom.core.records import Record, Value, get_number
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import Finding, ServerContext, Task
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, Weights
 from fedloom.methods.contract.optional_hooks import RareHooks
 from fedloom.methods.contract.phases import Predictor
@@ -61,7 +61,7 @@ class DP(Method):
         self._refuse_own_uploads()
 
     # -- before the run --------------------------------------------------------------------------------------
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         self._refuse_own_uploads()  # of wrappers around this one, too
         for task in tasks:
             if statistics := sorted(task.names(frozenset({Role.BN_STAT})) - self.private_names(task)):
@@ -80,12 +80,12 @@ class DP(Method):
         require_accountant(self.name())
         return [*super().examine(tasks, participants), *self._large_delta(tasks[0].clients)]
 
-    def _large_delta(self, clients: int) -> list[Finding]:
+    def _large_delta(self, clients: int) -> list[Diagnostic]:
         delta = self._target_delta(clients)
         if delta <= _LARGE:
             return []
         message = f"delta = {delta:g}: epsilon leaves out events of that chance; set dp_delta far below 1 / clients"
-        return [Finding("dp.large_delta", message, delta)]
+        return [Diagnostic("dp.large_delta", message, delta)]
 
     def _refuse_own_uploads(self) -> None:
         each = [name for name, sent in self.spec.sends.items() if sent.each]
@@ -151,7 +151,7 @@ class DP(Method):
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         return super().predictors(self._without_ledger(server), state, ctx)
 
-    def degeneracies(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Finding]:
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
         """None: the method would tell of single clients' uploads."""
         return []
 

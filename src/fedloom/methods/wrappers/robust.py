@@ -21,7 +21,7 @@ from fedloom.core.records import Record, Value
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import Finding, ServerContext, Task
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads
 from fedloom.methods.contract.spec import Spec
 from fedloom.methods.wrappers.uploads import Changed
@@ -114,7 +114,7 @@ class Robust(Method):
     def rule(self, rows: Tensor) -> Tensor:
         """What stands in place of the mean of [m, p]: [p]."""
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Finding]:
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         needed = 2 * self.robust.faulty + 3 if isinstance(self.robust, Faulty) else 1
         if participants < needed:
             raise ConfigError(

@@ -1,0 +1,25 @@
+"""Degeneracies that several methods share."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedloom.methods.contract.contexts import Diagnostic
+
+
+def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Diagnostic]:
+    """A diagnostic if, of several participants, no two hold a class in common. held [m, C]."""
+    if len(held) < 2 or int(held.sum(0).max()) > 1:
+        return []
+    message = f"every class is held by one participant: {consequence}"
+    return [Diagnostic(f"{method}.one_holder_per_class", message, 1.0)]
+
+
+def neighbours_clamped(method: str, neighbours: int, participants: int) -> list[Diagnostic]:
+    """A diagnostic if M neighbours are asked for where a round has no more than M participants."""
+    if neighbours < participants:
+        return []
+    message = (
+        f"neighbours = {neighbours}: with {participants} participants a round, at most {participants - 1} are used"
+    )
+    return [Diagnostic(f"{method}.neighbours_clamped", message, float(participants - 1))]

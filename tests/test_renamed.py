@@ -1,0 +1,32 @@
+"""Old names of the documented API fail, and the error says the new name."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from fedloom._renamed import RENAMED
+from fedloom.methods import Method
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        (module, old, new)
+        for module, names in RENAMED.items()
+        if not module.rpartition(".")[2][0].isupper()
+        for old, new in names.items()
+    ],
+)
+def test_an_old_name_of_a_module_tells_the_new_one(module, old, new):
+    with pytest.raises(AttributeError, match=f"it is now called '{new}'"):
+        getattr(importlib.import_module(module), old)
+    assert hasattr(importlib.import_module(module), new)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED["fedloom.methods.Method"].items())
+def test_a_method_with_a_hook_of_an_old_name_is_refused(old, new):
+    with pytest.raises(TypeError, match=f"Late: .* '{old}'; it is now called '{new}'"):
+        type("Late", (Method,), {old: None})
+    assert hasattr(Method, new)
