@@ -223,7 +223,7 @@ class Federation:
         in_order = [done[client] for client in chosen]
         if uploads:
             self.server = server
-            diagnostics = method.degeneracies(self.server, read, ctx)
+            diagnostics = method.diagnostics(self.server, read, ctx)
             balance = term_balance.balance([one.norms for one in in_order])
             diagnostics = diagnostics + self._diverged(in_order, now)
             diagnostics = diagnostics + term_balance.diagnostics(method.name(), balance, now, ctx.task.rounds)
