@@ -31,7 +31,7 @@ def made(name, **keys):
 
 
 def drawn(attack, seed=0, of=None):
-    return attack.among(of or scenario(), Streams(seed).numpy("attack"))
+    return attack.add_to(of or scenario(), Streams(seed).numpy("attack"))
 
 
 def now(participants=4, bad=1, left=(), changes=(), seed=0):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import itertools
-import pkgutil
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from hypothesis import strategies as st
 from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.data import SKEWS, SOURCES, partitions, skews
+from fedloom.data import SKEWS, SOURCES
 from fedloom.data.partitions import PARTITIONS, deal_by_counts, deal_by_shares, labels_only
 from fedloom.data.partitions.dealing import cut, deal_alike
 from fedloom.data.partitions.iid import IID
@@ -147,18 +144,6 @@ def test_dealing_alike_keeps_shares_and_leaves_out_what_nobody_trains_on():
     views = deal_by_counts(labels, np.array([[4, 0], [6, 2]]), np.random.default_rng(0))
     alike = deal_alike(views, labels, others, 3, np.random.default_rng(1))
     assert alike.class_counts(others, 3).tolist() == [[2, 0, 0], [3, 4, 0]]
-
-
-@pytest.mark.parametrize("package", [partitions, skews], ids=["partitions", "skews"])
-def test_examples_of_the_docstrings_run(package):
-    ran = 0
-    for found in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{found.name}")
-        given = {"labels_only": labels_only, "rng": np.random.default_rng(0), "np": np}
-        result = doctest.testmod(module, extraglobs=given)
-        assert not result.failed
-        ran += result.attempted
-    assert ran
 
 
 def test_every_partition_and_skew_says_what_it_is_with_an_example():

@@ -12,7 +12,7 @@ _LISTED = 3  # groups in a note
 def folded(name: str) -> str:
     """A name without case, accents, full-width letters, repeated spaces and trailing dots; a number as its value.
 
-    Examples:
+    Example:
         >>> folded(" Ｙｅｓ. "), folded("1.0"), folded("Café  au lait")
         ('yes', '1', 'cafe au lait')
     """

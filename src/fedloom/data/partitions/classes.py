@@ -20,10 +20,11 @@ class Classes(Partition):
     `pathological` does. Classes are chosen client by client at random among those with most places left, so that every
     class has k = classes_per_client N / C holders; k must be a whole number. Test views likewise.
 
-    >>> data = labels_only(list(range(10)) * 20)
-    >>> dealt = Classes(classes_per_client=2).deal(data, data, 10, rng)
-    >>> (dealt.train.class_counts(data.y.numpy(), 10) > 0).sum(1)
-    array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    Example:
+        >>> data = labels_only(list(range(10)) * 20)
+        >>> dealt = Classes(classes_per_client=2).deal(data, data, 10, rng)
+        >>> (dealt.train.class_counts(data.y.numpy(), 10) > 0).sum(1)
+        array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
 
     classes_per_client: int = Field(

@@ -20,9 +20,10 @@ class Dirichlet(Partition):
     number of draws is reported, because redrawing conditions the skew.
     Test views take the same shares of the test set, so that a client is tested on its own mix.
 
-    >>> data = labels_only([0, 1] * 50)
-    >>> bool(Dirichlet(alpha=0.5, min_samples=5).deal(data, data, 4, rng).train.sizes.min() >= 5)
-    True
+    Example:
+        >>> data = labels_only([0, 1] * 50)
+        >>> bool(Dirichlet(alpha=0.5, min_samples=5).deal(data, data, 4, rng).train.sizes.min() >= 5)
+        True
     """
 
     alpha: float = Field(

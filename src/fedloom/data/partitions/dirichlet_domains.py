@@ -25,10 +25,11 @@ class DirichletDomains(Partition):
     The test view is random test images of the domain in the client's own mix, as many as there are: floor(r train_c)
     of class c, r = min_c test_c / train_c. Clients of one domain may share test images.
 
-    >>> data = labels_only([0, 1] * 100, domain=[0] * 100 + [1] * 100, domains=["photo", "sketch"])
-    >>> dealt = DirichletDomains(alpha=1.0, domain_parts=2).deal(data, data, 2, rng)
-    >>> np.unique(data.domain[dealt.test[1]])
-    array([1])
+    Example:
+        >>> data = labels_only([0, 1] * 100, domain=[0] * 100 + [1] * 100, domains=["photo", "sketch"])
+        >>> dealt = DirichletDomains(alpha=1.0, domain_parts=2).deal(data, data, 2, rng)
+        >>> np.unique(data.domain[dealt.test[1]])
+        array([1])
     """
 
     alpha: float = Field(

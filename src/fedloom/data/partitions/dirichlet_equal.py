@@ -26,9 +26,10 @@ class DirichletEqual(Partition):
     Dirichlet borders, so that a piece may hold the end of one client's list and the start of the next one's.
     Test views take each client's share of each class. Draws are counted over all groups.
 
-    >>> data = labels_only(list(range(10)) * 100)
-    >>> DirichletEqual(alpha=0.2).deal(data, data, 20, rng).train.sizes.tolist() == [50] * 20
-    True
+    Example:
+        >>> data = labels_only(list(range(10)) * 100)
+        >>> DirichletEqual(alpha=0.2).deal(data, data, 20, rng).train.sizes.tolist() == [50] * 20
+        True
     """
 
     alpha: float = Field(

@@ -22,9 +22,10 @@ class DirichletFedMA(Partition):
     Fed-CO2's label skew. Sizes are more equal than those of `dirichlet`. Fed-CO2 with 300 clients or more: its
     minimum of 10 accepts hardly any draw; use `min_samples: 1, min_test: 1`.
 
-    >>> data = labels_only([0, 1, 2, 3] * 50)
-    >>> bool(DirichletFedMA(alpha=0.5).deal(data, data, 5, rng).train.sizes.min() >= 10)
-    True
+    Example:
+        >>> data = labels_only([0, 1, 2, 3] * 50)
+        >>> bool(DirichletFedMA(alpha=0.5).deal(data, data, 5, rng).train.sizes.min() >= 10)
+        True
     """
 
     alpha: float = Field(

@@ -19,9 +19,10 @@ class Domains(Partition):
     view is of the same domain. FedBN (Li et al. 2021, arXiv 2102.07623) and Fed-CO2 (`clients_per_domain: 1`). The
     source must know the domain of each sample.
 
-    >>> data = labels_only([0, 1] * 10, domain=[0] * 12 + [1] * 8, domains=["photo", "sketch"])
-    >>> Domains(clients_per_domain=2).deal(data, data, 4, rng).train.sizes
-    array([6, 6, 4, 4])
+    Example:
+        >>> data = labels_only([0, 1] * 10, domain=[0] * 12 + [1] * 8, domains=["photo", "sketch"])
+        >>> Domains(clients_per_domain=2).deal(data, data, 4, rng).train.sizes
+        array([6, 6, 4, 4])
     """
 
     clients_per_domain: int = Field(

@@ -13,9 +13,10 @@ from fedloom.data.views import Views
 class IID(Partition):
     """No skew: samples shuffled and dealt in equal parts (sizes differ by at most one).
 
-    >>> data = labels_only([0, 1, 2] * 4)
-    >>> IID().deal(data, data, 5, rng).train.sizes
-    array([3, 3, 2, 2, 2])
+    Example:
+        >>> data = labels_only([0, 1, 2] * 4)
+        >>> IID().deal(data, data, 5, rng).train.sizes
+        array([3, 3, 2, 2, 2])
     """
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:

@@ -22,9 +22,10 @@ class Natural(Partition):
     Without ids of the test samples, these are dealt in each client's share of each class. Clients follow the sorted ids
     (the source's order for domains). The number of clients is the number of ids.
 
-    >>> data = labels_only([0, 1, 1], domain=[1, 0, 1], domains=["north", "south"])
-    >>> Natural().deal(data, data, 2, rng).train.sizes
-    array([1, 2])
+    Example:
+        >>> data = labels_only([0, 1, 1], domain=[1, 0, 1], domains=["north", "south"])
+        >>> Natural().deal(data, data, 2, rng).train.sizes
+        array([1, 2])
     """
 
     owners: Path | None = Field(

@@ -21,9 +21,10 @@ class NID2(Partition):
     i C/5 to (i+1) C/5 - 1, client 5 gets s_c of every class. On balanced data all six hold C s samples (CIFAR-10:
     8,330); the n_c - 6 s_c left over go to nobody. Test views follow the same rule.
 
-    >>> data = labels_only(list(range(5)) * 12)
-    >>> NID2().deal(data, data, 6, rng).train.class_counts(data.y.numpy(), 5).diagonal()
-    array([10, 10, 10, 10, 10])
+    Example:
+        >>> data = labels_only(list(range(5)) * 12)
+        >>> NID2().deal(data, data, 6, rng).train.class_counts(data.y.numpy(), 5).diagonal()
+        array([10, 10, 10, 10, 10])
     """
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:

@@ -23,10 +23,11 @@ class Pachinko(Partition):
     (60,000): a client's training images become its training view, its test images its test view (about 500 and 100 of
     100 clients). The rest of the division goes to nobody. Superclasses come from the names of the classes.
 
-    >>> data = labels_only(list(range(100)) * 6, [str(c) for c in range(100)])
-    >>> dealt = Pachinko().deal(data, data, 10, rng)
-    >>> dealt.train.sizes + dealt.test.sizes
-    array([120, 120, 120, 120, 120, 120, 120, 120, 120, 120])
+    Example:
+        >>> data = labels_only(list(range(100)) * 6, [str(c) for c in range(100)])
+        >>> dealt = Pachinko().deal(data, data, 10, rng)
+        >>> dealt.train.sizes + dealt.test.sizes
+        array([120, 120, 120, 120, 120, 120, 120, 120, 120, 120])
     """
 
     alpha: float = Field(

@@ -24,10 +24,11 @@ class Pathological(Partition):
     of the class, of the training and of the test set alike. What the rounding leaves, up to k - 1 samples of a class,
     goes to nobody.
 
-    >>> data = labels_only(list(range(10)) * 100)
-    >>> dealt = Pathological(classes_per_client=2).deal(data, data, 20, rng)
-    >>> (dealt.train.class_counts(data.y.numpy(), 10) > 0).sum(0)
-    array([4, 4, 4, 4, 4, 4, 4, 4, 4, 4])
+    Example:
+        >>> data = labels_only(list(range(10)) * 100)
+        >>> dealt = Pathological(classes_per_client=2).deal(data, data, 20, rng)
+        >>> (dealt.train.class_counts(data.y.numpy(), 10) > 0).sum(0)
+        array([4, 4, 4, 4, 4, 4, 4, 4, 4, 4])
     """
 
     classes_per_client: int = Field(

@@ -18,10 +18,11 @@ class Quantity(Partition):
 
     Li et al. 2022 (NIID-Bench, arXiv 2102.02079). Test views take the same shares.
 
-    >>> data = labels_only([0, 1] * 500)
-    >>> sizes = Quantity(alpha=0.5).deal(data, data, 5, rng).train.sizes
-    >>> int(sizes.sum()), bool(sizes.min() >= 10)
-    (1000, True)
+    Example:
+        >>> data = labels_only([0, 1] * 500)
+        >>> sizes = Quantity(alpha=0.5).deal(data, data, 5, rng).train.sizes
+        >>> int(sizes.sum()), bool(sizes.min() >= 10)
+        (1000, True)
     """
 
     alpha: float = Field(

@@ -20,8 +20,9 @@ class LongTail(Skew):
     it has if it has fewer. Cao et al. 2019 (arXiv 1906.07413), as in the released code of FedSKC and FedSC, where the
     config key is 1 / rho.
 
-    >>> tail_counts(50_000 / 10, 10, rho=100)
-    array([5000, 2997, 1796, 1077,  645,  387,  232,  139,   83,   50])
+    Example:
+        >>> tail_counts(50_000 / 10, 10, rho=100)
+        array([5000, 2997, 1796, 1077,  645,  387,  232,  139,   83,   50])
     """
 
     rho: float = Field(
