@@ -28,7 +28,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.data.dataset import Dataset
 from fedloom.methods import METHODS, Method, fedsc
 from fedloom.methods.contract.method import ClientContext, ServerContext, Task
-from fedloom.methods.contract.phases import Batch
+from fedloom.methods.contract.phases import Batch, Train
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepare_net
 from fedloom.storage.environment import describe
@@ -113,7 +113,10 @@ def measure_wide() -> dict[str, Any]:
         "consistent": table(classes, width),
     }
     ctx = ClientContext(task, 5, 0, BATCH, torch.ones(classes, dtype=torch.int64))
-    consts = method.begin(sent, {}, ctx).consts
+    start = method.begin(sent, {}, ctx)
+    phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
+    data = Dataset(torch.randn(BATCH, width), torch.arange(BATCH) % classes, tuple(map(str, range(classes))))
+    consts = {**start.consts, **with_fedloom.statistics_of(net, phase, start.consts, data, classes)}
     z, y = torch.randn(BATCH, width, requires_grad=True), torch.randint(0, classes, (BATCH,))
     batch = Batch(z, y)
 

@@ -17,13 +17,14 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
 from fedloom.engine.choose import EngineChoice, choose
+from fedloom.engine.client import measure_of
 from fedloom.engine.fast import Recorder
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.steps import Block, Steps, moving, one_by_one
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ClientContext, Start, Task
-from fedloom.methods.contract.phases import OptimizerSpec, Phase, Train
+from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Train
 from fedloom.methods.fedavg import FedAvg
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
@@ -94,6 +95,16 @@ def engine_of(federation: Federation) -> str:
     return federation.engine.name
 
 
+@torch.no_grad()
+def statistics_of(net: Net, phase: Train, consts: Consts, data: Dataset, classes: int) -> dict[str, Any]:
+    """What a client measures on its data before an epoch, such as FedSC's mean distances."""
+    batch, statistics = Batch(data.gather(torch.arange(len(data))), data.y), phase.refresh or {}
+    return {
+        name: statistic.result(statistic.add({}, measure_of(name, statistic)(net, batch, consts), batch, classes))
+        for name, statistic in statistics.items()
+    }
+
+
 def local_steps(
     net: Net,
     data: Dataset,
@@ -117,7 +128,8 @@ def local_steps(
         live = worker.loaded_nets[0]
         trained = {name: live.parameters[name] for name in moving(live.parameters, phase, ctx)}
         optimizer = Optimizer(worker.local.optimizer, list(trained.values()))
-        steps = Steps(live, phase, start.consts, trained, optimizer, ahead=1.0)
+        consts = {**start.consts, **statistics_of(live.net, phase, start.consts, data, ctx.task.num_classes)}
+        steps = Steps(live, phase, consts, trained, optimizer, ahead=1.0)
 
         def step() -> None:
             part = next(parts)
