@@ -15,22 +15,22 @@ from fedloom.methods import METHODS
 from fedloom.runs.run import _Run
 from flower_world import DEALT, config_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
+PAGES = Path(__file__).parents[2] / "docs" / "deployment"
 
 
 def test_the_page_shows_the_table():
-    assert table() in PAGE.read_text(encoding="utf-8")
+    assert table() in (PAGES / "privacy.md").read_text(encoding="utf-8")
 
 
 def test_the_page_shows_what_letters_tell():
-    assert reported_facts_table() in PAGE.read_text(encoding="utf-8")
+    assert reported_facts_table() in (PAGES / "privacy.md").read_text(encoding="utf-8")
     for facts, letter in zip(REPORTED_FACTS.values(), (JoinReply, TrainReply, EvalReply), strict=True):
         assert facts.keys() == letter.model_fields.keys() - {"letter", "run", "kind", "client", "round"}
 
 
 def test_the_pages_federation_of_three_machines_is_one():
     """The config of the page, and the file of its first node."""
-    config, node = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[:2]
+    config, node = re.findall(r"```yaml\n(.*?)```", (PAGES / "tutorial.md").read_text(encoding="utf-8"), re.DOTALL)[:2]
     parsed = parse(yaml.safe_load(config))
     assert node_source(parsed).numeric_features == (0, 1)
     assert {"source", "path", "label"} == yaml.safe_load(node).keys()

@@ -31,7 +31,7 @@ pytestmark = [
 
 
 DEALT = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 3, "val": 0.0}
-STATED = 1_000  # bytes beside payloads, for each node, second and direction: docs/deployment.md
+STATED = 1_000  # bytes beside payloads, for each node, second and direction: docs/deployment/measurements.md
 
 
 def final(out, round_):
