@@ -27,7 +27,7 @@ from fedloom.core.streams import Streams
 from fedloom.data import augment as module
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
-from fedloom.storage.environment import describe
+from fedloom.storage.environment import describe_environment
 
 BATCH, STORED, TURNS, REPEATS, CROP = 64, 2000, 15, 8, 4
 LIMIT_MS = 1.5
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"batch": BATCH, "turns": TURNS, "repeats": REPEATS, "environment": describe()}
+    result: dict[str, Any] = {"batch": BATCH, "turns": TURNS, "repeats": REPEATS, "environment": describe_environment()}
     for shape in ((3, 32, 32), (3, 64, 64)):
         for dtype in (torch.float32, torch.uint8):
             figures = measure(images(shape, dtype))

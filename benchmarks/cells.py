@@ -14,7 +14,7 @@ from fedloom.methods.catalogue.descriptions import entries
 from fedloom.results.clients import worst_of_group
 from fedloom.results.result import Result
 from fedloom.results.statistics import mean_std
-from fedloom.storage.environment import describe
+from fedloom.storage.environment import describe_environment
 from fedloom.studies.plan import Study
 from fedloom.studies.study_folder import StudyFolder, read
 from fedloom.studies.tuning import validation_accuracy
@@ -36,7 +36,7 @@ def keep(out: Path) -> Path:
         raise SystemExit(f"{out}: no study there")
     path = FOLDER / f"{out.resolve().name}.json"
     earlier = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
-    machine = describe()
+    machine = describe_environment()
     cells = earlier | {
         name: block | {"environment": machine} for name, block in measured(study, StudyFolder(out)).items()
     }

@@ -46,7 +46,7 @@ import overhead
 from contestants import with_fedloom, with_torch
 from contestants.workloads import LR, SMOKE, WORKLOADS, Workload, with_clients
 from fedloom.core.files import write_atomic
-from fedloom.storage.environment import describe
+from fedloom.storage.environment import describe_environment
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "engines.json"
@@ -469,7 +469,7 @@ def main() -> None:
     for name, (letter, part) in parts.items():
         if selected and not selected & {name, letter}:
             continue
-        results[name] = part() | {"environment": describe()}  # parts may come from different machines
+        results[name] = part() | {"environment": describe_environment()}  # parts may come from different machines
         print_part(name, results[name])
         results["must hold"] = [must.judged(results) for must in MUST]
         if out:

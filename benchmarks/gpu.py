@@ -30,7 +30,7 @@ from contestants.workloads import LR, Workload
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.storage.environment import describe
+from fedloom.storage.environment import describe_environment
 
 CLASSES, TURNS = 10, 5
 WARM_UP_SECONDS = 8.0
@@ -126,7 +126,7 @@ def main() -> None:
     drawn = np.random.default_rng(0).dirichlet([0.5] * 10) * (100 if arguments.small else 50_000)
     paper, lenet = [max(2, int(size)) for size in drawn], [64 if arguments.small else 320] * 20
     warm_up = 0.0 if arguments.small else WARM_UP_SECONDS
-    figures: dict[str, Any] = {"environment": describe(), "device": str(device)}
+    figures: dict[str, Any] = {"environment": describe_environment(), "device": str(device)}
     job = workload("fedsc", "resnet10", len(paper), epochs=1 if arguments.small else 10, batch=64)
     for half, engine in itertools.product((False, True), ENGINES):
         name = f"fedsc, resnet10, {engine}, {'bfloat16' if half else 'float32'}"

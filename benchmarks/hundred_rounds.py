@@ -20,7 +20,7 @@ from fedloom.core.files import write_atomic
 from fedloom.methods import METHODS
 from fedloom.results.statistics import mean_std
 from fedloom.runs.run import run
-from fedloom.storage.environment import describe
+from fedloom.storage.environment import describe_environment
 
 RESULTS = Path(__file__).parent / "results" / "hundred_rounds.json"
 SEEDS = range(5)
@@ -143,7 +143,7 @@ def main() -> None:
             continue
         measured_cases.append(measure((method, preset, options, alpha)))
         print(measured_cases[-1], flush=True)
-        results = {"rounds": ROUNDS, "papers": PAPERS, "cases": measured_cases, "environment": describe()}
+        results = {"rounds": ROUNDS, "papers": PAPERS, "cases": measured_cases, "environment": describe_environment()}
         write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())
 
 

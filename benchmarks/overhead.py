@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from contestants import with_fedloom
 from contestants.workloads import NO_OP, SMOKE
-from fedloom.storage.environment import describe
+from fedloom.storage.environment import describe_environment
 
 CLIENTS = 20
 ROUNDS = 2 if SMOKE else 10
@@ -94,7 +94,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"clients": CLIENTS, "rounds": ROUNDS, "turns": REPEATS, "environment": describe()}
+    result: dict[str, Any] = {
+        "clients": CLIENTS,
+        "rounds": ROUNDS,
+        "turns": REPEATS,
+        "environment": describe_environment(),
+    }
     print(f"overhead per client-round, no-op client, {CLIENTS} clients, median of {REPEATS} turns (min .. max)")
     for size, limit in ((10, 0.3), (500_000, 1.5)):
         figures = result[str(size)] = measure(size)

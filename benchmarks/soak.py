@@ -23,7 +23,7 @@ from fedloom.core.errors import RunFolderError
 from fedloom.flower.processes import family
 from fedloom.flower.status import Status, read_status
 from fedloom.flower.up import LocalFederation
-from fedloom.storage.log import Log
+from fedloom.storage.log import MetricsLog
 
 ALIVE, DEAD = (60.0, 300.0), (1.0, 20.0)  # seconds, at least and at most, between a start and a kill, and the other way
 AGAIN = 5.0  # seconds until a node that ended by itself starts again, as a service manager would start it
@@ -98,7 +98,7 @@ def soak(federation: LocalFederation, out: Path, seconds: float, rng: random.Ran
             samples.append({"seconds": round(seconds_now - began, 1), "round": round_of(out), **memory(federation)})
             print(json.dumps(samples[-1]), flush=True)
         time.sleep(0.5)
-    outcome = result(read_status(out), Log(out / "metrics.jsonl"), process.poll() is not None, samples)
+    outcome = result(read_status(out), MetricsLog(out / "metrics.jsonl"), process.poll() is not None, samples)
     return {"kills": kills, "turned_away": turned_away, **outcome}
 
 
@@ -109,7 +109,7 @@ def round_of(out: Path) -> int:
     return 0
 
 
-def result(status: Status, log: Log, ended: bool, samples: list[dict[str, float]]) -> dict[str, Any]:
+def result(status: Status, log: MetricsLog, ended: bool, samples: list[dict[str, float]]) -> dict[str, Any]:
     """What a soak says in the end. Memory: the most in the second and in the last quarter of the time."""
     rounds = {row["round"] for row in log.rows()}
     missing = len(set(range(1, status.round + 1)) - rounds)

@@ -31,7 +31,7 @@ from fedloom.methods.contract.method import ClientContext, ServerContext, Task
 from fedloom.methods.contract.phases import Batch, Train
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepare_net
-from fedloom.storage.environment import describe
+from fedloom.storage.environment import describe_environment
 
 BATCH, CLASSES, HOLDERS = 64, 10, 10
 TURNS, WARM_UP = 1000, 20
@@ -138,7 +138,7 @@ def main() -> None:
         "steps": measure_steps(recorded=False),
         "recorded steps": measure_steps(recorded=True),
         "fedsc_wide": measure_wide(),
-        "environment": describe(),
+        "environment": describe_environment(),
     }
     for kind in ("steps", "recorded steps"):
         print(kind)

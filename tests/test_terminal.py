@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedloom.commands.shared import spoken
-from fedloom.terminal import comparison, holdings, listing
+from fedloom.commands.shared import make_printable
+from fedloom.terminal import print_comparison, print_holdings, print_listing
 
 ROW: dict[str, Any] = {
     "label": "fedprox+dw, model=[mlp]",
@@ -51,7 +51,7 @@ PICTURE: dict[str, Any] = {
 def printed(width: int, show: Any, *facts: Any, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    spoken(stream)
+    make_printable(stream)
     show(Console(file=stream, width=width, highlight=False), *facts)
     stream.flush()
     return raw.getvalue().decode(encoding)
@@ -59,7 +59,7 @@ def printed(width: int, show: Any, *facts: Any, encoding: str = "utf-8") -> str:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 200])
 def test_no_cell_of_the_table_is_cut(width: int) -> None:
-    text = printed(width, comparison, [ROW])
+    text = printed(width, print_comparison, [ROW])
     for cell in [*CELLS, "97.5 ± 0.6"]:
         assert cell in text
     assert "…" not in text
@@ -68,19 +68,19 @@ def test_no_cell_of_the_table_is_cut(width: int) -> None:
 @pytest.mark.parametrize("width", [30, 120, 200])
 def test_attacks_have_columns_of_their_own(width: int) -> None:
     flip = ROW | {"attack": "label-flip 0.2", "attack_success": 0.25}
-    text = printed(width, comparison, [flip, ROW | {"attack": "sign-flip 0.2"}])
+    text = printed(width, print_comparison, [flip, ROW | {"attack": "sign-flip 0.2"}])
     assert all(told in text for told in ["label-flip 0.2", "25.0", "sign-flip 0.2", "–", "All test data are clean"])
-    assert "success" not in printed(width, comparison, [ROW])
+    assert "success" not in printed(width, print_comparison, [ROW])
 
 
 def test_methods_stand_side_by_side_where_they_fit() -> None:
-    assert len([line for line in printed(120, comparison, [ROW, ROW]).splitlines() if "97.5 ± 0.6" in line]) == 2
-    assert [line for line in printed(40, comparison, [ROW]).splitlines() if line.startswith("accuracy %")]
+    assert len([line for line in printed(120, print_comparison, [ROW, ROW]).splitlines() if "97.5 ± 0.6" in line]) == 2
+    assert [line for line in printed(40, print_comparison, [ROW]).splitlines() if line.startswith("accuracy %")]
 
 
 @pytest.mark.parametrize("width", [30, 45, 60, 100])
 def test_the_picture_shrinks_and_keeps_its_numbers(width: int) -> None:
-    text = printed(width, holdings, PICTURE)
+    text = printed(width, print_holdings, PICTURE)
     assert "…" not in text
     assert "150" in text
     assert "nobody holds: 2" in " ".join(text.split())
@@ -92,17 +92,17 @@ def test_the_picture_shrinks_and_keeps_its_numbers(width: int) -> None:
 
 
 def test_names_and_texts_are_whole() -> None:
-    text = printed(30, listing, "scenario", [("fedsc/tiny-imagenet-longtail-100", "one of [many]")])
+    text = printed(30, print_listing, "scenario", [("fedsc/tiny-imagenet-longtail-100", "one of [many]")])
     assert "fedsc/tiny-imagenet-longtail-100" in text
     assert "one of [many]" in text
 
 
 def test_ascii_columns_stay_in_line() -> None:
-    text = printed(100, comparison, [ROW, ROW | {"std": None}], encoding="ascii")
+    text = printed(100, print_comparison, [ROW, ROW | {"std": None}], encoding="ascii")
     for cell in [*CELLS, "97.5 +- 0.6"]:
         assert cell in text
     rows = [line for line in text.splitlines() if "46.2 MB" in line]
     assert len({line.index("46.2 MB") for line in rows}) == 1
     assert "..." not in text
-    picture = printed(100, holdings, PICTURE, encoding="ascii")
+    picture = printed(100, print_holdings, PICTURE, encoding="ascii")
     assert "###" in picture

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, overload
 from torch import nn
 
 from fedloom.config.grid import variants
-from fedloom.config.model_key import in_words, is_given
+from fedloom.config.model_key import is_python_object, with_user_models
 from fedloom.config.run_config import parse
 from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError
@@ -81,16 +81,20 @@ def run(
     else what suits the source. out: run folder, None keeps nothing on disk. Raises what `fedloom.runs.run.run`
     raises.
     """
-    own = scenario if isinstance(scenario, Scenario) else None
+    user_scenario = scenario if isinstance(scenario, Scenario) else None
     values = {"method": method, **keys, "scenario": _section(scenario)}
-    if is_given(model):
+    if is_python_object(model):
         config = parse(values)
         with reproducible_settings():
-            own = own or config.scenario.build(config.seed)
-            model = in_words(model, own.train_set)
-    config = parse({**values, "model": _suited(model, own)})
+            user_scenario = user_scenario or config.scenario.build(config.seed)
+            model = with_user_models(model, user_scenario.train_set)
+    config = parse({**values, "model": _suited(model, user_scenario)})
     return run_config(
-        config, scenario=own, out=None if out is None else expand_home(out), existing=existing, callbacks=callbacks
+        config,
+        scenario=user_scenario,
+        out=None if out is None else expand_home(out),
+        existing=existing,
+        callbacks=callbacks,
     )
 
 
@@ -116,29 +120,29 @@ def compare(
     every run gets copies of its own. Raises what `fedloom.config.grid.variants` and `fedloom.studies.compare.compare`
     raise.
     """
-    own = scenario if isinstance(scenario, Scenario) else None
-    each = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
-    if len(each) > 1 and any(isinstance(one, Scenario) for one in each):
+    user_scenario = scenario if isinstance(scenario, Scenario) else None
+    scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
+    if len(scenarios) > 1 and any(isinstance(entry, Scenario) for entry in scenarios):
         raise ConfigError("scenario: of scenarios that are objects, one at a time can be compared")
-    described = [_section(one) for one in each]
-    if is_given(model):
+    sections = [_section(entry) for entry in scenarios]
+    if is_python_object(model):
         with reproducible_settings():
-            data = own or parse({"scenario": described[0]}).scenario.build(run_seed=0)
-            model = in_words(model, data.train_set)
-    values = {**keys, "model": _suited(model, own), "scenario": described}
+            data = user_scenario or parse({"scenario": sections[0]}).scenario.build(run_seed=0)
+            model = with_user_models(model, data.train_set)
+    values = {**keys, "model": _suited(model, user_scenario), "scenario": sections}
     configs = variants(values, [methods] if isinstance(methods, str) else methods, seeds)
     folder = None if out is None else expand_home(out)
     return Comparison(
-        compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=own, callbacks=callbacks)
+        compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=user_scenario, callbacks=callbacks)
     )
 
 
-def _suited(model: Any, own: Scenario | None) -> Any:
+def _suited(model: Any, user_scenario: Scenario | None) -> Any:
     """`model`, or for data of one's own without images the name of one that takes them."""
-    data = None if own is None else own.train_set
-    if model is not None or data is None or data.x.dim() != 2:
+    train_set = None if user_scenario is None else user_scenario.train_set
+    if model is not None or train_set is None or train_set.x.dim() != 2:
         return model
-    return "mlp" if data.x.is_floating_point() else "bilstm"
+    return "mlp" if train_set.x.is_floating_point() else "bilstm"
 
 
 def _section(scenario: Any) -> dict[str, Any]:

@@ -33,15 +33,15 @@ from fedloom.commands.shared import (
     Quiet,
     Rounds,
     Seed,
+    config_path,
     console_of,
-    found,
-    in_folder,
-    in_words,
+    expand_home_in,
+    make_printable,
+    output_folder,
+    overrides_with_options,
     print_json,
-    rewound,
+    rewind_run,
     say,
-    spoken,
-    with_home,
 )
 from fedloom.core.errors import ConfigError, FedloomError, printable
 from fedloom.core.interrupts import raise_first_interrupt
@@ -60,8 +60,8 @@ app = typer.Typer(
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same config.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedloom {__version__}")
         raise typer.Exit
 
@@ -94,17 +94,19 @@ def demo(
     from fedloom.config.ready import find_ready
     from fedloom.config.run_config import load
 
-    words = in_words(None, rounds=rounds, seed=seed)
-    configs = variants(load(find_ready("demo").path, words), ["fedavg", "fedsc"], seeds)
+    overrides = overrides_with_options(None, rounds=rounds, seed=seed)
+    configs = variants(load(find_ready("demo").path, overrides), ["fedavg", "fedsc"], seeds)
     console = console_of(as_json)
-    with in_folder(out):
+    with output_folder(out):
         if not as_json and not quiet:
             from fedloom.data import describe_scenario
-            from fedloom.terminal import holdings
+            from fedloom.terminal import print_holdings
 
-            at = configs[0].seed
-            console.print(f"Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed {at}:")
-            holdings(console, describe_scenario(configs[0].scenario.build(at)))
+            first_seed = configs[0].seed
+            console.print(
+                f"Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed {first_seed}:"
+            )
+            print_holdings(console, describe_scenario(configs[0].scenario.build(first_seed)))
         several.side_by_side(configs, out, "fresh", jobs, as_json, quiet, console)
 
 
@@ -122,19 +124,19 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train and test one method as a config says."""
-    from fedloom.commands.progress import Live
+    from fedloom.commands.progress import ProgressDisplay
     from fedloom.config.run_config import load, parse
     from fedloom.results.result import Result
     from fedloom.runs.run import run as run_config
     from fedloom.studies.compare import Forward, folder_name
-    from fedloom.terminal import outcome
+    from fedloom.terminal import print_result
 
-    parsed = parse(load(found(config), in_words(overrides, seed=seed, rounds=rounds)))
+    parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)))
     folder = out or Path("runs") / folder_name(parsed)
     existing = _existing(resume or from_round is not None, fresh)
     if from_round is not None:
-        say(rewound(folder, from_round))
-    with in_folder(folder), Live([parsed], quiet=quiet or as_json) as live:
+        say(rewind_run(folder, from_round))
+    with output_folder(folder), ProgressDisplay([parsed], quiet=quiet or as_json) as live:
         finished_before = existing != "fresh" and Result.read(folder) is not None
         result = run_config(parsed, out=folder, existing=existing, callbacks=[Forward(0, live)])
     if finished_before:
@@ -142,7 +144,7 @@ def run(
     if as_json:
         print_json(result.numbers)
     else:
-        outcome(console_of(as_json), result, brief=quiet)
+        print_result(console_of(as_json), result, brief=quiet)
 
 
 app.command()(several.compare)
@@ -161,13 +163,13 @@ def inspect(
     """Who holds what: clients x classes and skew figures, before any training."""
     from fedloom.config.run_config import load, parse
     from fedloom.data import describe_scenario
-    from fedloom.terminal import holdings
+    from fedloom.terminal import print_holdings
 
     if out is not None:
         from fedloom.report import check_picture
 
         check_picture(out)
-    parsed = parse(load(found(config), in_words(overrides, seed=seed)))
+    parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed)))
     picture = describe_scenario(parsed.scenario.build(parsed.seed))
     if out is not None:
         from fedloom.report import save_holdings
@@ -177,7 +179,7 @@ def inspect(
         print_json(picture | {"picture": None if out is None else str(out)})
         return
     console = console_of(as_json)
-    holdings(console, picture)
+    print_holdings(console, picture)
     if out is not None:
         console.print(f"  picture: {out}", markup=False, soft_wrap=True)
 
@@ -192,22 +194,24 @@ model.register(app)
 app.add_typer(flower.group, name="flower")
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns failures into exit codes."""
     for stream in (sys.stdout, sys.stderr):
-        spoken(stream)
+        make_printable(stream)
     try:
         with raise_first_interrupt() as interrupts:
-            typed = [with_home(word) for word in (sys.argv[1:] if words is None else words)]
-            code = app(args=typed, prog_name="fedloom", standalone_mode=False)
+            typed_arguments = [
+                expand_home_in(argument) for argument in (sys.argv[1:] if arguments is None else arguments)
+            ]
+            code = app(args=typed_arguments, prog_name="fedloom", standalone_mode=False)
             _flush()
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "fedloom"
         _fail(f"{error.format_message().rstrip('.')}; `{path} --help` says more", error.exit_code)
     except FedloomError as error:
         if error.exit_code == 1 and error.__cause__ is not None:  # inside the work: not what a person can correct
-            told = "".join(traceback.format_exception(error.__cause__))
-            print(printable(told, keep_lines=True), end="", file=sys.stderr)
+            trace = "".join(traceback.format_exception(error.__cause__))
+            print(printable(trace, keep_lines=True), end="", file=sys.stderr)
         _fail(error, error.exit_code)
     except BrokenPipeError:  # the reader has gone, e.g. `fedloom methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -220,16 +224,16 @@ def main(words: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"the output cannot be written ({error.strerror}); what was trained is kept", FedloomError.exit_code)
     if code == _INTERRUPTED:
-        code = _stopped(interrupts.signal or signal.SIGINT, next(iter(typed), ""))
+        code = _stopped(interrupts.signal or signal.SIGINT, next(iter(typed_arguments), ""))
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _stopped(number: int, command: str) -> int:
+def _stopped(signal_number: int, command: str) -> int:
     """Say that a signal has ended a command, and how it goes on; the exit code."""
-    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    cause = "" if signal_number == signal.SIGINT else f" by {signal.Signals(signal_number).name}"
     with contextlib.suppress(OSError):  # the terminal may be gone
-        say(f"stopped{by}{_GO_ON.get(command, '')}")
-    return 128 + number
+        say(f"stopped{cause}{_GO_ON.get(command, '')}")
+    return 128 + signal_number
 
 
 def _flush() -> None:

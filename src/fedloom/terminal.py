@@ -28,35 +28,35 @@ _UNBOUNDED = 10_000
 _FIRST_FACT = 30  # columns of the terminal for it
 
 
-def listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
+def print_listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
     """Names with one line each."""
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     table.add_column(noun, style="cyan", no_wrap=True)
     table.add_column("what it is")
     for name, line in items:
         table.add_row(name, Text(line))
-    _show(console, table, wraps=True)
+    _print_table(console, table, wraps=True)
 
 
-def grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Plain cells under headings; those of the last column wrap."""
     table = Table(box=SIMPLE_HEAD, header_style="bold")
-    for place, column in enumerate(columns):
-        table.add_column(column, style="cyan" if not place else None, no_wrap=not place)
+    for index, column in enumerate(columns):
+        table.add_column(column, style="cyan" if not index else None, no_wrap=not index)
     for row in rows:
         table.add_row(*map(Text, row))
-    _show(console, table, wraps=True)
+    _print_table(console, table, wraps=True)
 
 
-def catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapping[str, str]]]) -> None:
     """Names with facts: a column for each where they fit side by side, else below one another. The first fact may take
     several lines."""
     columns = [noun, *items[0][1]]
     wide = Table(box=SIMPLE_HEAD, header_style="bold")
     rows = [[name, *facts.values()] for name, facts in items]
-    for place, column in enumerate(columns):
-        widest = max(len(cell) for cell in [column, *(row[place] for row in rows)])
-        wide.add_column(column, min_width=min(widest, _FIRST_FACT) if place == 1 else widest)
+    for index, column in enumerate(columns):
+        widest = max(len(cell) for cell in [column, *(row[index] for row in rows)])
+        wide.add_column(column, min_width=min(widest, _FIRST_FACT) if index == 1 else widest)
     for row in rows:
         wide.add_row(*map(Text, row))
     if _fits(console, wide, wraps=True):
@@ -64,9 +64,9 @@ def catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapping[st
         return
     narrow = []
     for name, facts in items:
-        first, *others = facts.items()
-        narrow.append((name, "\n".join([first[1], "; ".join(f"{key}: {value}" for key, value in others if value)])))
-    listing(console, noun, narrow)
+        first, *further = facts.items()
+        narrow.append((name, "\n".join([first[1], "; ".join(f"{key}: {value}" for key, value in further if value)])))
+    print_listing(console, noun, narrow)
 
 
 def _fits(console: Console, table: Table, wraps: bool) -> bool:
@@ -75,7 +75,7 @@ def _fits(console: Console, table: Table, wraps: bool) -> bool:
     return (needed.minimum if wraps else needed.maximum) <= console.width
 
 
-def _show(console: Console, table: Table, wraps: bool = False) -> None:
+def _print_table(console: Console, table: Table, wraps: bool = False) -> None:
     if _fits(console, table, wraps):
         console.print(table)
         return
@@ -87,14 +87,14 @@ def _show(console: Console, table: Table, wraps: bool = False) -> None:
         console.print()
 
 
-def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> None:
+def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
     """Clients x classes as shades, with the skew figures. `picture` is what scenario.json holds."""
-    table = _held_table(picture, most, _APART)
+    table = _holdings_table(picture, shown_clients, _APART)
     if not _fits(console, table, wraps=False):
-        table = _held_table(picture, most, 0, console.width - _BESIDE)
-    _show(console, table, wraps=True)
-    if picture["clients"] > most:
-        console.print(f"  … and {picture['clients'] - most} more clients")
+        table = _holdings_table(picture, shown_clients, 0, console.width - _BESIDE)
+    _print_table(console, table, wraps=True)
+    if picture["clients"] > shown_clients:
+        console.print(f"  … and {picture['clients'] - shown_clients} more clients")
     console.print(
         f"  {picture['clients']} clients hold {picture['classes_per_client']:.1f} of {len(picture['classes'])} classes "
         f"on average; label mixes differ by {picture['total_variation']:.2f} "
@@ -114,15 +114,15 @@ def holdings(console: Console, picture: Mapping[str, Any], most: int = 20) -> No
         names = ", ".join(str(picture["classes"][c]) for c in picture["empty_classes"])
         console.print(f"  nobody holds: {escape(names)}")
     if attack := picture.get("attack"):
-        told = ", ".join(map(str, attack["clients"])) or "none"
-        console.print(f"  attack {attack['name']}: clients that misbehave: {told}", soft_wrap=True)
+        clients = ", ".join(map(str, attack["clients"])) or "none"
+        console.print(f"  attack {attack['name']}: clients that misbehave: {clients}", soft_wrap=True)
     if picture["empty_clients"]:
         console.print(f"  {picture['empty_clients']} clients hold nothing")
     for note in picture.get("notes", ()):
         console.print(f"  [yellow]note:[/] {escape(note)}", soft_wrap=True)
 
 
-def _held_table(picture: Mapping[str, Any], most: int, apart_up_to: int, cells: int = _CELLS) -> Table:
+def _holdings_table(picture: Mapping[str, Any], shown_clients: int, apart_up_to: int, cells: int = _CELLS) -> Table:
     """A row for each of the first clients. Up to `apart_up_to` classes have a column each; more of them share one, with
     at most `cells` cells."""
     counts: list[list[int]] = picture["class_counts"]
@@ -144,20 +144,20 @@ def _held_table(picture: Mapping[str, Any], most: int, apart_up_to: int, cells: 
     if picture["domains"]:
         table.add_column("domain")
     table.add_column("samples", justify="right", no_wrap=True)
-    for client, row in enumerate(counts[:most]):
+    for client, row in enumerate(counts[:shown_clients]):
         shades = [_SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))] for n in row]
         shown = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
-        domain = [Text(", ".join(_held(picture, client)))] if picture["domains"] else []
+        domain = [Text(", ".join(_domains_of(picture, client)))] if picture["domains"] else []
         table.add_row(str(client), *shown, *domain, str(sum(picture["class_counts"][client])))
     return table
 
 
-def _held(picture: Mapping[str, Any], client: int) -> list[str]:
+def _domains_of(picture: Mapping[str, Any], client: int) -> list[str]:
     """Names of the domains of which a client holds samples."""
     return [name for name, n in zip(picture["domains"], picture["domain_counts"][client], strict=True) if n]
 
 
-def outcome(console: Console, result: Result, brief: bool = False) -> None:
+def print_result(console: Console, result: Result, brief: bool = False) -> None:
     """One finished run: what came out, and, unless `brief`, what it cost and where the time went."""
     n = result.numbers
     console.print(
@@ -171,18 +171,20 @@ def outcome(console: Console, result: Result, brief: bool = False) -> None:
         f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
         f"{n['flops'] / 1e9:,.1f} GFLOPs"
     )
-    spent = n["seconds"]
-    shares = ", ".join(f"{name} {spent[name]:.1f} s" for name in SECONDS if name != "total" and name in spent)
-    console.print(f"  {spent['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
+    seconds = n["seconds"]
+    shares = ", ".join(f"{name} {seconds[name]:.1f} s" for name in SECONDS if name != "total" and name in seconds)
+    console.print(f"  {seconds['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
     if figures := n.get("figures"):
         console.print("  " + ", ".join(f"{name} {value:.3g}" for name, value in sorted(figures.items())))
     if attack := n.get("attack"):
         success = attack["success"]
-        told = "one run cannot show its success" if success is None else f"success {percent(success)} %"
+        success_text = "one run cannot show its success" if success is None else f"success {percent(success)} %"
         honest = attack["honest_accuracy"]
-        told += "" if honest is None else f"; accuracy of honest clients {percent(honest)} %"
+        success_text += "" if honest is None else f"; accuracy of honest clients {percent(honest)} %"
         bad = ", ".join(map(str, attack["clients"]))
-        console.print(f"  attack {attack['name']} by clients {bad}: {told}; test data are clean", soft_wrap=True)
+        console.print(
+            f"  attack {attack['name']} by clients {bad}: {success_text}; test data are clean", soft_wrap=True
+        )
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
     if stopped := n.get("stopped"):
@@ -198,7 +200,7 @@ def _plain(console: Console, text: str) -> str:
     return text.replace("±", "+-") if console.options.ascii_only else text
 
 
-def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
+def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     """Methods side by side."""
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     table.add_column("method", no_wrap=True)
@@ -222,7 +224,7 @@ def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
             *(figure_text(row, name) for name in figures),
             *(_plain(console, text(row)) for _, _, text in optional),
         )
-    _show(console, table)
+    _print_table(console, table)
     named = sorted({(row["protocol"], row["select"]) for row in rows})
     protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
@@ -230,7 +232,7 @@ def comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     if any(row["attack"] for row in rows):
         console.print(f"  {ATTACK_NOTE}", soft_wrap=True)
     for row in rows:
-        for told in row["stopped"]:
-            console.print(f"  {escape(row['label'])}: {escape(told)}", soft_wrap=True)
+        for reason in row["stopped"]:
+            console.print(f"  {escape(row['label'])}: {escape(reason)}", soft_wrap=True)
         for note in row["degenerate"]:
             console.print(f"  [yellow]{escape(row['label'])} is degenerate:[/] {escape(note)}", soft_wrap=True)

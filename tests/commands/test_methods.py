@@ -9,7 +9,7 @@ from rich.console import Console
 import command_line
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.descriptions import entry
-from fedloom.terminal import catalogue
+from fedloom.terminal import print_catalogue
 
 
 def call(capsys, *words):
@@ -82,7 +82,7 @@ def test_one_method_as_json(capsys):
 def test_no_fact_is_cut_in_any_terminal(width):
     shown = [(name, entry(name).facts()) for name in ("fedavg", "fedclassavg", "fedco2")]
     stream = io.StringIO()
-    catalogue(Console(file=stream, width=width, highlight=False), "method", shown)
+    print_catalogue(Console(file=stream, width=width, highlight=False), "method", shown)
     text = " ".join(stream.getvalue().split())
     assert all(len(line) <= width for line in stream.getvalue().splitlines()) or width < 40
     for name, facts in shown:

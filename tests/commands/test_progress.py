@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.commands.progress import Live, Pace
+from fedloom.commands.progress import ProgressDisplay, ProgressEstimate
 from fedloom.config.run_config import parse
 from fedloom.studies.compare import Event
 
@@ -27,7 +27,7 @@ def config(seed: int = 0, rounds: int = 4) -> Any:
 
 def test_time_left_is_known_after_the_first_round_however_slow() -> None:
     clock = Clock()
-    pace = Pace([5], clock)
+    pace = ProgressEstimate([5], clock)
     pace.news(0, 0)
     assert pace.left() is None
     for round_, left in ((1, 4 * 3600), (2, 3 * 3600), (3, 2 * 3600)):
@@ -43,7 +43,7 @@ def test_time_left_is_known_after_the_first_round_however_slow() -> None:
 
 def test_rounds_that_were_done_before_say_nothing_of_the_pace() -> None:
     clock = Clock()
-    pace = Pace([10, 10, 10], clock)
+    pace = ProgressEstimate([10, 10, 10], clock)
     pace.news(0, 10)  # finished before
     pace.news(1, 6)  # resumed
     assert (pace.done, pace.total, pace.left()) == (16, 30, None)
@@ -54,7 +54,7 @@ def test_rounds_that_were_done_before_say_nothing_of_the_pace() -> None:
 
 def test_runs_side_by_side_share_the_time() -> None:
     clock = Clock()
-    pace = Pace([4, 4], clock)
+    pace = ProgressEstimate([4, 4], clock)
     pace.news(0, 0)
     pace.news(1, 0)
     clock.now += 10
@@ -65,7 +65,7 @@ def test_runs_side_by_side_share_the_time() -> None:
 
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with Live([config(rounds=100)], quiet=False, clock=clock) as live:
+    with ProgressDisplay([config(rounds=100)], quiet=False, clock=clock) as live:
         live(Event(0, 0))
         for round_ in range(1, 101):
             clock.now += 1
@@ -83,13 +83,13 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
 
 def test_long_runs_have_few_lines_and_slow_rounds_one_each(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with Live([config(rounds=36_000)], quiet=False, clock=clock) as live:
+    with ProgressDisplay([config(rounds=36_000)], quiet=False, clock=clock) as live:
         live(Event(0, 0))
         for round_ in range(1, 36_000):
             clock.now += 1
             live(Event(0, round_))
     assert 80 < len(capsys.readouterr().err.splitlines()) < 120  # ten hours
-    with Live([config(rounds=5)], quiet=False, clock=clock) as live:
+    with ProgressDisplay([config(rounds=5)], quiet=False, clock=clock) as live:
         live(Event(0, 0))
         for round_ in range(1, 5):
             clock.now += 7200
@@ -100,7 +100,7 @@ def test_long_runs_have_few_lines_and_slow_rounds_one_each(capsys: pytest.Captur
 
 def test_several_runs_have_a_share_of_them_all(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with Live([config(0), config(1)], quiet=False, clock=clock) as live:
+    with ProgressDisplay([config(0), config(1)], quiet=False, clock=clock) as live:
         live(Event(0, 4))  # reused
         live(Event(1, 0))
         clock.now += 30
@@ -112,7 +112,7 @@ def test_several_runs_have_a_share_of_them_all(capsys: pytest.CaptureFixture[str
 
 
 def test_quiet_leaves_notes_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with Live([config()], quiet=True) as live:
+    with ProgressDisplay([config()], quiet=True) as live:
         live(Event(0, 0))
         live(Event(0, 1, 0.5))
         live(Event(0, 0, note="term [ce] of the loss is lost"))
@@ -126,7 +126,7 @@ def test_a_terminal_has_bars_the_one_of_all_runs_first(
         monkeypatch.setenv(name, value)
     clock = Clock()
     configs = [config(seed) for seed in range(30)]
-    with Live(configs, quiet=False, clock=clock) as live:
+    with ProgressDisplay(configs, quiet=False, clock=clock) as live:
         for run in range(3):
             live(Event(run, 0))
         clock.now += 60

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from fedloom.config.explain import fields_of
-from fedloom.config.model_key import GivenModel, ModelConfig
+from fedloom.config.model_key import ModelConfig, UserModelConfig
 from fedloom.config.public_data import PublicConfig
 from fedloom.config.run_config import RunConfig
 from fedloom.config.scenario_config import ScenarioConfig
@@ -25,7 +25,7 @@ def sections_below(kind):
                 yield from sections_below(annotation)
 
 
-KINDS = dict.fromkeys([*sections_below(RunConfig), ScenarioConfig, PublicConfig, ModelConfig, GivenModel])
+KINDS = dict.fromkeys([*sections_below(RunConfig), ScenarioConfig, PublicConfig, ModelConfig, UserModelConfig])
 for registry in (SOURCES, PARTITIONS, SKEWS, ATTACKS):
     KINDS |= dict.fromkeys(kind for _, kind in registry if kind.__module__.startswith("fedloom."))
 KEYS = [(kind.__name__, name, fields_of(kind)[name]) for kind in KINDS for name in fields_of(kind)]

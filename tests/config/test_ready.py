@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedloom.config.ready import Ready, find_config, find_ready, ready_configs
+from fedloom.config.ready import ReadyConfig, find_config, find_ready, ready_configs
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.data.client_splits import hold_out
@@ -63,7 +63,7 @@ def values_of(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("ready", READY, ids=lambda r: r.name)
-def test_every_ready_config_parses_and_says_what_it_is(ready: Ready) -> None:
+def test_every_ready_config_parses_and_says_what_it_is(ready: ReadyConfig) -> None:
     values = yaml.safe_load(ready.text)
     config = parse(values)
     assert config.resolved()["scenario"]["clients"] >= 1
@@ -72,7 +72,7 @@ def test_every_ready_config_parses_and_says_what_it_is(ready: Ready) -> None:
 
 
 @pytest.mark.parametrize("ready", OF_PAPERS, ids=lambda r: r.name)
-def test_every_ready_config_of_a_paper_names_its_method_and_preset(ready: Ready) -> None:
+def test_every_ready_config_of_a_paper_names_its_method_and_preset(ready: ReadyConfig) -> None:
     values = yaml.safe_load(ready.text)
     method = PurePosixPath(ready.name).parent.name
     assert (values["method"], values["preset"]) == (method, "paper")
@@ -82,7 +82,7 @@ def test_every_ready_config_of_a_paper_names_its_method_and_preset(ready: Ready)
 
 
 @pytest.mark.parametrize("ready", OF_PAPERS, ids=lambda r: r.name)
-def test_headers_name_the_tables_of_their_setting(ready: Ready) -> None:
+def test_headers_name_the_tables_of_their_setting(ready: ReadyConfig) -> None:
     paper, name = ready.name.split("/")
     found = re.match(r"[\w-]+, (Tables?) ([^:]+):", ready.summary)
     assert found is not None
@@ -139,12 +139,12 @@ def test_every_table_of_the_papers_has_its_settings(paper: str) -> None:
 
 
 @pytest.mark.parametrize("ready", [r for r in OF_PAPERS if r.name.startswith("feddw/")], ids=lambda r: r.name)
-def test_feddw_has_the_mu_that_the_paper_found_best(ready: Ready) -> None:
+def test_feddw_has_the_mu_that_the_paper_found_best(ready: ReadyConfig) -> None:
     assert parse(yaml.safe_load(ready.text)).build_method().options.mu == (10 if "cifar100-" in ready.name else 0.1)
 
 
 @pytest.mark.parametrize("ready", [r for r in OF_PAPERS if r.name.startswith("fedssa/")], ids=lambda r: r.name)
-def test_fedssa_has_uneven_shares_and_tests_on_a_tenth_of_the_client_s_own(ready: Ready) -> None:
+def test_fedssa_has_uneven_shares_and_tests_on_a_tenth_of_the_client_s_own(ready: ReadyConfig) -> None:
     scenario = parse(yaml.safe_load(ready.text)).scenario
     assert scenario.partition == "pathological"
     assert scenario.split is not None

@@ -155,7 +155,7 @@ def test_a_model_may_take_options_of_types_that_pydantic_does_not_know(monkeypat
     ): ...
 
     MODELS.names()
-    monkeypatch.setitem(MODELS._items, "odd", odd)
+    monkeypatch.setitem(MODELS._entries, "odd", odd)
     parse(SMALL | {"model": {"name": "odd", "sizes": [1, 2], "plain": "x", "block": 3}})
     with pytest.raises(ConfigError, match=r"model\.sizes = 3: "):
         parse(SMALL | {"model": {"name": "odd", "sizes": 3}})
@@ -231,7 +231,7 @@ class Brisk(Method):
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry knows `brisk` for the time of one test."""
     METHODS.names()  # loads the built-in ones
-    monkeypatch.setitem(METHODS._items, "brisk", Brisk)
+    monkeypatch.setitem(METHODS._entries, "brisk", Brisk)
 
 
 @pytest.mark.usefixtures("brisk")

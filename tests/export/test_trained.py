@@ -395,7 +395,7 @@ def test_a_package_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytes
     def lacking(*, input_shape: Any, num_classes: int) -> Any:
         raise ModuleNotFoundError("No module named 'torchvision'")
 
-    monkeypatch.setitem(MODELS._items, "borrowed", lacking)
+    monkeypatch.setitem(MODELS._entries, "borrowed", lacking)
     for place in (tmp_path / "run", tmp_path / "m.safetensors"):
         with pytest.raises(ConfigError, match=r"model borrowed needs a package that is not installed: .*torchvision"):
             fl.load(place)

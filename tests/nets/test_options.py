@@ -28,7 +28,7 @@ def test_an_option_of_a_plugin_may_lack_type_and_default(monkeypatch):
     def factory(*, input_shape, num_classes, width, depth: "NoSuchType" = 2):  # noqa: F821
         raise NotImplementedError
 
-    monkeypatch.setitem(MODELS._items, "plugin", factory)
+    monkeypatch.setitem(MODELS._entries, "plugin", factory)
     options = model_options("plugin")
     assert options["width"].is_required()
     assert [option.annotation for option in options.values()] == [Any, Any]

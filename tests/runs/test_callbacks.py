@@ -218,5 +218,5 @@ def test_weights_that_do_not_exist_are_refused(client: int, says: str) -> None:
 
 
 def test_nothing_is_copied_unless_asked(monkeypatch: Any) -> None:
-    monkeypatch.setattr(run_module, "copied", lambda *a: pytest.fail("copied"))
+    monkeypatch.setattr(run_module, "copy_weights", lambda *a: pytest.fail("copied"))
     run(small(rounds=1), callbacks=[Callback()])

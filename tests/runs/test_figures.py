@@ -13,7 +13,7 @@ from fedloom.methods.wrappers.accountant import epsilon
 from fedloom.report.table_html import numbers_table
 from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
-from fedloom.terminal import comparison, outcome
+from fedloom.terminal import print_comparison, print_result
 
 
 def shown(print_, *things):
@@ -36,7 +36,7 @@ def test_epsilon_is_in_the_result(tmp_path):
     assert result.summary()[0]["epsilon"] == wanted[1]
     read = Result.read(tmp_path / "run")
     assert read.numbers["figures"] == result.numbers["figures"]
-    assert f"delta 0.001, epsilon {wanted[1]:.3g}\n" in shown(outcome, read)
+    assert f"delta 0.001, epsilon {wanted[1]:.3g}\n" in shown(print_result, read)
     assert "epsilon" in Comparison([read]).to_pandas()
 
 
@@ -90,7 +90,7 @@ def test_the_page_and_the_terminal_show_them(mixed):
     page = numbers_table(rows, {})
     assert '<th scope="col" class="num">Epsilon</th>' in page
     assert 'data-value="12.345">12.3</td>' in page
-    told = shown(comparison, rows)
+    told = shown(print_comparison, rows)
     assert "epsilon" in told
     assert "12.3" in told
-    assert "epsilon" not in shown(comparison, rows[:1])
+    assert "epsilon" not in shown(print_comparison, rows[:1])

@@ -257,7 +257,7 @@ def test_entries_of_the_server_s_state(half, kind):
 @pytest.mark.parametrize("kind", BROKEN)
 def test_entries_of_a_client_s_state(half, kind):
     round_ = half / "checkpoint" / "round-000001"
-    stored = packs.Stored(round_, packs.read_index(round_))
+    stored = packs.ArchivedStates(round_, packs.read_index(round_))
     states = {client: dict(stored[client]) for client in stored}
     for name in list(states[0]):
         changed = {key: value for key, value in states[0].items() if key != name}
@@ -265,7 +265,7 @@ def test_entries_of_a_client_s_state(half, kind):
         for pack in round_.glob("*.pack"):
             pack.unlink()
         index = packs.write(round_, 1, states | {0: changed}, states, None)
-        forge_checkpoint(round_, clients=packs.content(index))
+        forge_checkpoint(round_, clients=packs.content_digest(index))
         go_on(half)
 
 

@@ -17,7 +17,7 @@ from fedloom.runs.run import run
 from fedloom.studies.collect import collect
 from fedloom.studies.plan import parse_study
 from fedloom.studies.reuse import reuse
-from fedloom.studies.study_folder import Place
+from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.workers import run_study
 
 
@@ -107,20 +107,20 @@ def test_a_table_refuses_runs_on_different_data_unless_they_are_joined_by_intent
 
 def test_a_study_stops_at_the_first_cell_on_other_data(data):
     study = parse_study(_values(rounds=1, methods=["fedavg", "fedprox"], seeds=1))
-    run_study(study, Place(Path("s")), study.chosen(["fedavg"]))
+    run_study(study, StudyFolder(Path("s")), study.chosen(["fedavg"]))
     _write(data, 1)
     with pytest.raises(RunFolderError, match=r"d\.csv: not the data that the run in s/fedavg"):
-        run_study(study, Place(Path("s")), study.cells)
+        run_study(study, StudyFolder(Path("s")), study.cells)
     assert not list(Path("s").glob("*.error.txt"))
 
 
 def test_cells_of_another_study_on_other_data_are_not_reused(data):
     study = parse_study(_values(rounds=1, methods=["fedavg", "fedprox"], seeds=1))
-    run_study(study, Place(Path("s")), study.chosen(["fedavg"]))
+    run_study(study, StudyFolder(Path("s")), study.chosen(["fedavg"]))
     _write(data, 1)
-    run_study(study, Place(Path("t")), study.chosen(["fedprox"]))
+    run_study(study, StudyFolder(Path("t")), study.chosen(["fedprox"]))
     with pytest.raises(RunFolderError, match=r"d\.csv: s/fedavg\S* and t/fedprox\S* had different data"):
-        reuse(Place(Path("s")), study.cells, Path("t"))
+        reuse(StudyFolder(Path("s")), study.cells, Path("t"))
     assert len(list(Path("s").glob("*/summary.json"))) == 1
 
 

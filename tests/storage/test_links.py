@@ -11,10 +11,10 @@ import pytest
 from fedloom.config.run_config import parse
 from fedloom.core.errors import RunFolderError
 from fedloom.runs.run import run
-from fedloom.storage.log import START, Log
+from fedloom.storage.log import START, MetricsLog
 from fedloom.studies.compare import compare, folder_name
 from fedloom.studies.plan import parse_study
-from fedloom.studies.study_folder import Place
+from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.workers import run_study
 
 VALUES = {
@@ -92,7 +92,7 @@ def test_a_linked_cell_of_a_comparison_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", [".locks", "trials", ".copies"])
 def test_a_linked_folder_of_a_study_is_refused(tmp_path, name):
-    study, place = parse_study(VALUES | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
+    study, place = parse_study(VALUES | {"methods": ["fedavg"], "seeds": 1}), StudyFolder(tmp_path / "s")
     place.claim(study)
     (tmp_path / "victim").mkdir()
     (place.path / name).symlink_to(tmp_path / "victim")
@@ -102,7 +102,7 @@ def test_a_linked_folder_of_a_study_is_refused(tmp_path, name):
 
 
 def test_a_linked_cell_of_a_study_fails_and_its_target_stays(tmp_path):
-    study, place = parse_study(VALUES | {"methods": ["fedavg"], "seeds": 1}), Place(tmp_path / "s")
+    study, place = parse_study(VALUES | {"methods": ["fedavg"], "seeds": 1}), StudyFolder(tmp_path / "s")
     place.claim(study)
     (tmp_path / "victim").mkdir()
     place.cell(study.cells[0].folder).symlink_to(tmp_path / "victim")
@@ -113,10 +113,10 @@ def test_a_linked_cell_of_a_study_fails_and_its_target_stays(tmp_path):
 
 def test_a_copy_of_hard_links_does_not_share_its_metrics(tmp_path):
     row = {"round": 1, "client": None, "split": "test", "protocol": None, "name": "accuracy", "value": 0.5}
-    first = Log(tmp_path / "a.jsonl")
+    first = MetricsLog(tmp_path / "a.jsonl")
     first.append([row])
     os.link(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    Log(tmp_path / "b.jsonl").cut(START)
+    MetricsLog(tmp_path / "b.jsonl").cut(START)
     assert len(first.rows()) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import ClientError, RunFolderError
-from fedloom.storage.resources import explained
+from fedloom.storage.resources import explain_shortage
 
 
 @pytest.mark.parametrize(
@@ -29,18 +29,18 @@ from fedloom.storage.resources import explained
     ],
 )
 def test_shortages_are_one_line(error: Exception, says: str) -> None:
-    with pytest.raises(RunFolderError, match=says) as caught, explained(Path("runs/a")):
+    with pytest.raises(RunFolderError, match=says) as caught, explain_shortage(Path("runs/a")):
         raise error
     assert "\n" not in str(caught.value)
 
 
 def test_what_torch_says_when_it_cannot_allocate() -> None:
-    with pytest.raises(RunFolderError, match="out of memory"), explained(Path("runs/a")):
+    with pytest.raises(RunFolderError, match="out of memory"), explain_shortage(Path("runs/a")):
         torch.empty(1 << 60, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("x"), OSError(errno.EACCES, "x")])
 def test_other_errors_stay(error: Exception) -> None:
-    with pytest.raises(type(error)) as caught, explained(Path("runs/a")):
+    with pytest.raises(type(error)) as caught, explain_shortage(Path("runs/a")):
         raise error
     assert caught.value is error

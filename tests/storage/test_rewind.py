@@ -9,7 +9,7 @@ from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
 from fedloom.runs.run import run
-from fedloom.storage.checkpoint import rounds_at_hand, spaced
+from fedloom.storage.checkpoint import checkpoints_by_round, is_kept_for_rewind
 from fedloom.storage.rewind import rewind
 
 CONFIG = {
@@ -33,7 +33,7 @@ def finished(tmp_path):
 def test_a_run_that_was_taken_back_trains_the_same_rounds_again(finished):
     before = Result.read(finished)
     assert rewind(finished, 3) == [4, 5]
-    assert list(rounds_at_hand(finished / "checkpoint")) == [2, 3]
+    assert list(checkpoints_by_round(finished / "checkpoint")) == [2, 3]
     again = run(parse(CONFIG), out=finished, existing="resume")
     assert again.numbers["checkpoint_sha256"] == before.numbers["checkpoint_sha256"]
     assert [row["value"] for row in again.rows if row["name"] == "accuracy"] == [
@@ -67,8 +67,8 @@ def test_history_keeps_ever_fewer_checkpoints_the_older_they_are(tmp_path):
     """Whatever is kept at a round was kept at all rounds before it, so it is still there."""
     kept = set()
     for newest in range(1, 200):
-        kept = {round_ for round_ in {*kept, newest} if spaced(round_, newest) or newest - round_ < 3}
-        assert {round_ for round_ in range(1, newest) if spaced(round_, newest)} <= kept
+        kept = {round_ for round_ in {*kept, newest} if is_kept_for_rewind(round_, newest) or newest - round_ < 3}
+        assert {round_ for round_ in range(1, newest) if is_kept_for_rewind(round_, newest)} <= kept
         assert len(kept) <= 4 + 2 * newest.bit_length()
     assert min(kept) <= 128
 
@@ -78,7 +78,7 @@ def test_a_served_run_keeps_history(tmp_path):
 
     config = parse({**CONFIG, "rounds": 12, "method": "fedavg", "checkpoint": {"seconds": 0, "keep": 2}})
     first = run_in_process(config, out=tmp_path / "run", states=tmp_path / "states")
-    assert list(rounds_at_hand(tmp_path / "run" / "checkpoint")) == [4, 8, 10, 11, 12]
+    assert list(checkpoints_by_round(tmp_path / "run" / "checkpoint")) == [4, 8, 10, 11, 12]
     rewind(tmp_path / "run", 8)
     again = run_in_process(config, out=tmp_path / "run", states=tmp_path / "states")
     assert again.numbers["checkpoint_sha256"] == first.numbers["checkpoint_sha256"]

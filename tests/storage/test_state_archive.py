@@ -33,8 +33,8 @@ def saved(path: Path, states: dict[int, Record], changed: Any = (), last: Path |
     return path
 
 
-def stored(path: Path) -> packs.Stored:
-    return packs.Stored(path, packs.read_index(path))
+def stored(path: Path) -> packs.ArchivedStates:
+    return packs.ArchivedStates(path, packs.read_index(path))
 
 
 def test_states_come_back_bit_for_bit_from_one_file(tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_the_content_does_not_depend_on_the_packs(tmp_path: Path) -> None:
     steps = saved(tmp_path / "b", new, [0, 1, 2], saved(tmp_path / "a", old), 2)
     once = saved(tmp_path / "c", new)
     assert len(list(steps.glob("*.pack"))) == 2
-    assert (tmp_path / "a" / packs.pack_name(1)).samefile(steps / packs.pack_name(1))  # shared
-    assert packs.content(packs.read_index(steps)) == packs.content(packs.read_index(once))
+    assert (tmp_path / "a" / packs.archive_name(1)).samefile(steps / packs.archive_name(1))  # shared
+    assert packs.content_digest(packs.read_index(steps)) == packs.content_digest(packs.read_index(once))
     other = saved(tmp_path / "d", old)
-    assert packs.content(packs.read_index(other)) != packs.content(packs.read_index(once))
+    assert packs.content_digest(packs.read_index(other)) != packs.content_digest(packs.read_index(once))
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate"])

@@ -40,22 +40,22 @@ def scenarios(
 ) -> None:
     """Ready configs: one for every setting of the papers' tables, and the demo's."""
     from fedloom.config.ready import find_ready, ready_configs
-    from fedloom.terminal import listing
+    from fedloom.terminal import print_listing
 
     if name is not None:
-        found = find_ready(name)
+        config = find_ready(name)
         if as_json:
             from fedloom.core.safe_yaml import parse_yaml
 
-            print_json({"name": found.name, "path": str(found.path), "config": parse_yaml(found.text)})
+            print_json({"name": config.name, "path": str(config.path), "config": parse_yaml(config.text)})
         else:
-            console_of(as_json).print(f"# {found.path}\n{found.text.rstrip()}", markup=False, soft_wrap=True)
+            console_of(as_json).print(f"# {config.path}\n{config.text.rstrip()}", markup=False, soft_wrap=True)
         return
     ready = ready_configs()
     if as_json:
         print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
     else:
-        listing(console_of(as_json), "scenario", [(r.name, r.summary) for r in ready])
+        print_listing(console_of(as_json), "scenario", [(r.name, r.summary) for r in ready])
 
 
 def _keys_and_meanings(fields: Mapping[str, FieldInfo]) -> dict[str, dict[str, Any]]:
@@ -64,27 +64,27 @@ def _keys_and_meanings(fields: Mapping[str, FieldInfo]) -> dict[str, dict[str, A
     return {"keys": keys, "meanings": {name: field.description for name, field in fields.items()}}
 
 
-def _catalogue(noun: str, items: Registry[Any], name: str | None, as_json: bool, facts: Any) -> None:
+def _catalogue(noun: str, registry: Registry[Any], name: str | None, as_json: bool, facts: Any) -> None:
     """List all items, or show one."""
-    from fedloom.terminal import listing
+    from fedloom.terminal import print_listing
 
-    def first_line(item: Any) -> str:
-        return (item.__doc__ or "").strip().split("\n")[0]
+    def first_line(entry: Any) -> str:
+        return (entry.__doc__ or "").strip().split("\n")[0]
 
     console = console_of(as_json)
     if name is None:
         if as_json:
-            print_json({n: {"summary": first_line(item), **facts(item)} for n, item in items})
+            print_json({entry_name: {"summary": first_line(entry), **facts(entry)} for entry_name, entry in registry})
         else:
-            listing(console, noun, [(n, first_line(item)) for n, item in items])
+            print_listing(console, noun, [(entry_name, first_line(entry)) for entry_name, entry in registry])
         return
-    item = items.get(name)
-    text = inspect.cleandoc(item.__doc__ or "")
+    entry = registry.get(name)
+    text = inspect.cleandoc(entry.__doc__ or "")
     if as_json:
-        print_json({"name": name, "text": text, **facts(item)})
+        print_json({"name": name, "text": text, **facts(entry)})
         return
     console.print(text, markup=False, soft_wrap=True)
-    for title, values in facts(item).items():
+    for title, values in facts(entry).items():
         if not values:
             continue
         console.print(f"\n[bold]{title}[/]")

@@ -36,15 +36,15 @@ def status(
 
     console = console_of(as_json)
     while True:
-        now, certificates = read_status(run), ending(keys or folder_of(run) / "keys")
+        snapshot, certificates = read_status(run), ending(keys or folder_of(run) / "keys")
         if as_json:
-            age = round(time.time() - now.written, 3)
-            print_json(now.model_dump() | {"age_seconds": age, "certificates": certificates})
+            age = round(time.time() - snapshot.written, 3)
+            print_json(snapshot.model_dump() | {"age_seconds": age, "certificates": certificates})
         else:
             if watch and console.is_terminal:
                 console.clear()
-            _page(console, now, certificates)
-        if not watch or now.state != "running":
+            _page(console, snapshot, certificates)
+        if not watch or snapshot.state != "running":
             return
         time.sleep(_EVERY)
 
@@ -82,44 +82,47 @@ def admit(
     say(f"client {client} of {run}: bound to {whom}, from any disk")
 
 
-def _page(console: Console, now: Status, certificates: list[str]) -> None:
+def _page(console: Console, snapshot: Status, certificates: list[str]) -> None:
     from fedloom.flower.node_registry import listed
     from fedloom.report import bytes_text
-    from fedloom.terminal import grid
+    from fedloom.terminal import print_grid
 
     def line(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
-    line(f"{now.method}, run {now.run}: {now.state}, round {now.round} of {now.rounds}")
-    line(f"  {_alive(now)}")
-    if now.wait is not None:
-        clients = listed(now.wait.clients)
-        since, left = _seconds(now.written - now.wait.since), _seconds(now.wait.until - now.written)
-        line(f"  waits for {now.wait.what} of clients {clients}: since {since}, at most {left} more")
-    line(f"  payloads: up {bytes_text(now.bytes_up)}, down {bytes_text(now.bytes_down)}")
-    line(f"  refused: {now.refused}; exceptions of clients: {now.failures}")
-    if (error := now.last_error) is not None:
+    line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")
+    line(f"  {_alive(snapshot)}")
+    if snapshot.wait is not None:
+        clients = listed(snapshot.wait.clients)
+        since, limit = (
+            _seconds(snapshot.written - snapshot.wait.since),
+            _seconds(snapshot.wait.until - snapshot.written),
+        )
+        line(f"  waits for {snapshot.wait.what} of clients {clients}: since {since}, at most {limit} more")
+    line(f"  payloads: up {bytes_text(snapshot.bytes_up)}, down {bytes_text(snapshot.bytes_down)}")
+    line(f"  refused: {snapshot.refused}; exceptions of clients: {snapshot.failures}")
+    if (error := snapshot.last_error) is not None:
         line(f"  last error ({error.event}, {_clock(error.time)}): {error.text}")
     for text in certificates:
         line(f"  {text}")
-    if now.nodes:
+    if snapshot.nodes:
         rows = [
             (str(seat.client), "there" if seat.there else "away", str(seat.samples), str(seat.round or ""), seat.node)
-            for seat in now.nodes
+            for seat in snapshot.nodes
         ]
-        grid(console, ("client", "node is", "samples", "last round", "node"), rows)
-    for absence in now.absent:
+        print_grid(console, ("client", "node is", "samples", "last round", "node"), rows)
+    for absence in snapshot.absent:
         line(f"  node {absence.node} is left out: {absence.reason}")
 
 
-def _alive(now: Status) -> str:
+def _alive(snapshot: Status) -> str:
     from fedloom.flower.status import SILENT
 
-    age = time.time() - now.written
-    told = f"last written {_seconds(age)} ago, {_clock(now.written)}"
-    if now.state == "running" and age > SILENT:
-        told += ": the server is dead, or busy with a long step of its own"
-    return told
+    age = time.time() - snapshot.written
+    text = f"last written {_seconds(age)} ago, {_clock(snapshot.written)}"
+    if snapshot.state == "running" and age > SILENT:
+        text += ": the server is dead, or busy with a long step of its own"
+    return text
 
 
 def _seconds(seconds: float) -> str:

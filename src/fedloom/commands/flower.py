@@ -14,12 +14,12 @@ from fedloom.commands.shared import (
     FromRound,
     Overrides,
     Quiet,
+    config_path,
     console_of,
     echo,
-    found,
-    in_words,
+    overrides_with_options,
     print_json,
-    rewound,
+    rewind_run,
     say,
 )
 
@@ -66,7 +66,7 @@ def rewind(
 ) -> None:
     """Take a run back to an earlier checkpoint, e.g. to one from before a node spoiled it. The server must be stopped;
     it goes on from there when it starts again."""
-    echo(rewound(run, from_round))
+    echo(rewind_run(run, from_round))
 
 
 @group.command()
@@ -91,11 +91,11 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Run a federation of real processes on this machine, with TLS and node keys; the same command goes on with it."""
-    from fedloom.terminal import outcome
+    from fedloom.terminal import print_result
 
     parsed = _parsed(config, overrides, clients)
     if from_round is not None:
-        say(rewound(out, from_round))
+        say(rewind_run(out, from_round))
     if in_process:
         from fedloom.flower.in_process import run_in_process
         from fedloom.report import write_report
@@ -105,12 +105,12 @@ def up(
     else:
         from fedloom.flower.up import up as run
 
-        told = (lambda text: None) if quiet else say
-        result = run(parsed, out, insecure=insecure, port=port, data=data, say=told)
+        tell = (lambda text: None) if quiet else say
+        result = run(parsed, out, insecure=insecure, port=port, data=data, say=tell)
     if as_json:
         print_json(result.numbers)
     else:
-        outcome(console_of(as_json), result, brief=quiet)
+        print_result(console_of(as_json), result, brief=quiet)
         echo(f"  report: {out / 'report.html'}")
 
 
@@ -122,6 +122,6 @@ group.command()(federation.admit)
 def _parsed(config: Path, overrides: list[str] | None, clients: int | None) -> RunConfig:
     from fedloom.config.run_config import load, parse
 
-    words = in_words(overrides)
+    words = overrides_with_options(overrides)
     words += [] if clients is None else [f"scenario.clients={clients}"]
-    return parse(load(found(config), words))
+    return parse(load(config_path(config), words))

@@ -14,7 +14,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 if TYPE_CHECKING:
     from fedloom.methods.catalogue.descriptions import Entry
 
-_Flag = Callable[["Entry"], bool]
+_Filter = Callable[["Entry"], bool]
 
 
 def methods(
@@ -30,7 +30,7 @@ def methods(
     as_json: AsJson = False,
 ) -> None:
     """The federated methods, or one of them with its equations, options, presets and sources."""
-    flags: list[tuple[bool, _Flag]] = [
+    possible_filters: list[tuple[bool, _Filter]] = [
         (global_, lambda entry: "global" in entry.abilities.predicts),
         (personal, lambda entry: "personal" in entry.abilities.predicts),
         (any_architecture, lambda entry: entry.abilities.any_architecture),
@@ -40,20 +40,20 @@ def methods(
         (takes is not None, lambda entry: entry.wrappers[str(takes)] is None),
         (compared_in is not None, lambda entry: entry.about is not None and compared_in in entry.about.compared_in),
     ]
-    wanted = [flag for given, flag in flags if given]
+    filters = [flag for is_set, flag in possible_filters if is_set]
     if name is not None:
-        if wanted:
+        if filters:
             raise ConfigError(f"methods {name}: filters are for the list of all methods; leave them out")
-        _one(name, as_json)
+        _show_method(name, as_json)
     else:
-        _all(wanted, takes, compared_in, as_json)
+        _show_methods(filters, takes, compared_in, as_json)
 
 
-def _all(wanted: Sequence[_Flag], takes: str | None, compared_in: str | None, as_json: bool) -> None:
+def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: str | None, as_json: bool) -> None:
     from fedloom.methods import METHODS, WRAPPERS
     from fedloom.methods.catalogue.descriptions import entries
     from fedloom.methods.contract.paper_settings import PAPERS
-    from fedloom.terminal import catalogue
+    from fedloom.terminal import print_catalogue
 
     if takes is not None:
         WRAPPERS.get(takes)
@@ -61,50 +61,50 @@ def _all(wanted: Sequence[_Flag], takes: str | None, compared_in: str | None, as
         raise ConfigError(
             f"--compared-in {short_repr(compared_in)}: no such paper: {suggest_name(compared_in, PAPERS)}"
         )
-    found = [entry for entry in entries() if all(flag(entry) for flag in wanted)]
+    matching = [entry for entry in entries() if all(accepts(entry) for accepts in filters)]
     if as_json:
-        print_json({one.name: _summary(one) | _options(METHODS.get(one.name)) for one in found})
+        print_json({method.name: _summary(method) | _options(METHODS.get(method.name)) for method in matching})
         return
     console = console_of(as_json)
-    if not found:
+    if not matching:
         console.print("no method is all that")
         return
-    catalogue(console, "method", [(one.name, one.facts()) for one in found])
-    words = ", ".join(WRAPPERS.names())
-    console.print(f"  down, up, client keeps: `fedloom methods NAME` explains the formulas; wrappers: {words}")
+    print_catalogue(console, "method", [(method.name, method.facts()) for method in matching])
+    wrapper_names = ", ".join(WRAPPERS.names())
+    console.print(f"  down, up, client keeps: `fedloom methods NAME` explains the formulas; wrappers: {wrapper_names}")
 
 
-def _one(name: str, as_json: bool) -> None:
+def _show_method(name: str, as_json: bool) -> None:
     from fedloom.methods import METHODS
     from fedloom.methods.catalogue.descriptions import entry, meanings, own_choice, set_by
     from fedloom.methods.contract.citation import SYMBOLS
-    from fedloom.terminal import grid, listing
+    from fedloom.terminal import print_grid, print_listing
 
-    kind, one = METHODS.get(name), entry(name)
-    text, ours = inspect.cleandoc(kind.__doc__ or ""), own_choice(kind)
-    facts = {**_summary(one), **_options(kind), "our_choice": ours}
+    kind, description = METHODS.get(name), entry(name)
+    text, repairs = inspect.cleandoc(kind.__doc__ or ""), own_choice(kind)
+    facts = {**_summary(description), **_options(kind), "our_choice": repairs}
     if as_json:
         print_json({"name": name, "text": text, **facts})
         return
-    console, about = console_of(as_json), one.about
+    console, about = console_of(as_json), description.about
     console.print(text, markup=False, soft_wrap=True)
-    pairs = [(key, value) for key, value in one.facts().items() if value and key != "idea"]
+    pairs = [(key, value) for key, value in description.facts().items() if value and key != "idea"]
     if about:
         used = dict.fromkeys([*about.down, *about.up, *about.state])
         pairs += [(f"({symbol})", SYMBOLS[symbol]) for symbol in used]
         sources = [("source", about.source), ("released code", about.code or "none, or none read")]
         pairs = [pair for pair in sources if pair[1]] + pairs
-    pairs += [(f"not +{word}", why) for word, why in one.wrappers.items() if why]
-    pairs.append(("our choice", ours or "none is noted"))
-    listing(console, name, pairs)
-    told = meanings(kind.Options)
+    pairs += [(f"not +{wrapper}", why) for wrapper, why in description.wrappers.items() if why]
+    pairs.append(("our choice", repairs or "none is noted"))
+    print_listing(console, name, pairs)
+    option_meanings = meanings(kind.Options)
     rows = [
-        (key, str(field.default), _values(set_by(kind, key)), told.get(key, ""))
+        (key, str(field.default), _values(set_by(kind, key)), option_meanings.get(key, ""))
         for key, field in kind.Options.model_fields.items()
     ]
     if rows:
-        grid(console, ("option", "default", "set by presets", "meaning"), rows)
-    grid(
+        print_grid(console, ("option", "default", "set by presets", "meaning"), rows)
+    print_grid(
         console, ("preset", "options", "where a config leaves them out"), [_preset(kind, name) for name in kind.presets]
     )
 
@@ -114,14 +114,14 @@ def _preset(kind: Any, name: str) -> tuple[str, str, str]:
     return name, _values(kind.presets[name]) or "the defaults", _values(kind.settings.get(name, {}))
 
 
-def _summary(one: Entry) -> dict[str, Any]:
+def _summary(description: Entry) -> dict[str, Any]:
     """Facts of a method for programs."""
-    about = one.about
+    about = description.about
     return {
-        "summary": f"{one.title}: {one.idea}",
+        "summary": f"{description.title}: {description.idea}",
         "source": about.source if about else None,
         "code": about.code if about else None,
-        **{key.replace(" ", "_"): value for key, value in one.facts().items()},
+        **{key.replace(" ", "_"): value for key, value in description.facts().items()},
     }
 
 

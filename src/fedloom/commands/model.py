@@ -12,7 +12,7 @@ from fedloom.commands.shared import echo, say
 
 if TYPE_CHECKING:
     from fedloom.export.trained import Trained
-    from fedloom.storage.curves import At
+    from fedloom.storage.curves import RoundSelection
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Client = Annotated[int | None, typer.Option(help="This client's personal model; without it the server's.")]
@@ -63,7 +63,7 @@ def predict(
     rows: list[list[float]] = trained.probabilities(samples).tolist()
     classes = trained.metadata.classes
     if as_json:
-        found = [
+        predictions = [
             {
                 "sample": name,
                 "class": classes[row.index(max(row))],
@@ -71,7 +71,7 @@ def predict(
             }
             for name, row in zip(names, rows, strict=True)
         ]
-        typer.echo(json.dumps({**_about(trained), "predictions": found}))
+        typer.echo(json.dumps({**_about(trained), "predictions": predictions}))
         return
     width = max(map(len, names))
     for name, row in zip(names, rows, strict=True):
@@ -82,7 +82,7 @@ def predict(
 def _trained(run: Path, client: int | None, at: str) -> Trained:
     from fedloom.export.trained import read
 
-    return read(run, client, cast("At", at), note=say)
+    return read(run, client, cast("RoundSelection", at), note=say)
 
 
 def _about(trained: Trained) -> dict[str, Any]:
@@ -92,5 +92,5 @@ def _about(trained: Trained) -> dict[str, Any]:
 
 def _sentence(trained: Trained) -> str:
     about = trained.metadata.training
-    whose = "the global model" if about.client is None else f"the model of client {about.client}"
-    return f"{whose} of {about.method} after round {about.round} of {about.rounds}"
+    owner = "the global model" if about.client is None else f"the model of client {about.client}"
+    return f"{owner} of {about.method} after round {about.round} of {about.rounds}"

@@ -18,12 +18,12 @@ VALUES = "reproduced.csv"
 _REPRODUCED = "reproduced.json"
 
 
-def keep_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
+def save_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
     """Keep in a study's folder what it reproduces, and in what setting, for every page that is made of it."""
     write_atomic(folder / _REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
 
 
-def parts_of(folders: Sequence[Path], beside: bool = True) -> list[PageSection]:
+def sections_of_studies(folders: Sequence[Path], beside: bool = True) -> list[PageSection]:
     """The parts of the studies in `folders`. beside: those of ours beside a paper's values, too.
 
     Raises `RunFolderError` for a study that cannot be read.
@@ -34,19 +34,19 @@ def parts_of(folders: Sequence[Path], beside: bool = True) -> list[PageSection]:
     from fedloom.studies.study_folder import StudyFolder, read
     from fedloom.studies.workers import failed_of, outcome
 
-    made: list[PageSection] = []
+    sections_of_page: list[PageSection] = []
     studies = [(folder, study) for folder in folders if (study := read(folder)) is not None]
-    for k, (folder, study) in enumerate(studies):
-        ended = outcome(study, StudyFolder(folder), study.cells)
-        parts = [progress(study, ended)]
+    for number, (folder, study) in enumerate(studies):
+        outcomes = outcome(study, StudyFolder(folder), study.cells)
+        parts = [progress(study, outcomes)]
         if beside and (folder / _REPRODUCED).exists():
-            parts.insert(0, _beside(folder, failed_of(study, ended)))
-        if k:
-            parts = [replace(part, name=f"{part.name}-{k + 1}") for part in parts]
+            parts.insert(0, _paper_section(folder, failed_of(study, outcomes)))
+        if number:
+            parts = [replace(part, name=f"{part.name}-{number + 1}") for part in parts]
         if len(studies) > 1:
             parts = [_named(part, folder) for part in parts]
-        made += parts
-    return made
+        sections_of_page += parts
+    return sections_of_page
 
 
 def _named(part: PageSection, folder: Path) -> PageSection:
@@ -54,15 +54,15 @@ def _named(part: PageSection, folder: Path) -> PageSection:
     return replace(part, title=f"{part.title} ({folder})", limits=[f"{folder}: {text}" for text in part.limits])
 
 
-def _beside(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> PageSection:
+def _paper_section(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> PageSection:
     from fedloom.papers.measurements import read_measurements
     from fedloom.papers.recipe import find_recipe
     from fedloom.papers.table_section import as_part
 
     try:
-        told = parse_json((folder / _REPRODUCED).read_text(encoding="utf-8"))
-        found = read_measurements(folder / VALUES) if (folder / VALUES).exists() else []
-        return as_part(find_recipe(told["name"]), found, told["setting"], failed)
+        stored = parse_json((folder / _REPRODUCED).read_text(encoding="utf-8"))
+        measurements = read_measurements(folder / VALUES) if (folder / VALUES).exists() else []
+        return as_part(find_recipe(stored["name"]), measurements, stored["setting"], failed)
     except (ValueError, KeyError, TypeError) as error:
         why = " ".join(str(error).split())
         raise RunFolderError(

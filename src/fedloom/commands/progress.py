@@ -30,7 +30,7 @@ _BARS = 6  # runs that all have a bar of their own; of more, those under way
 _PAUSE, _SHARE = 15.0, 0.05  # at least so many seconds between two lines, and this share of the time so far
 
 
-class Pace:
+class ProgressEstimate:
     """How much of several runs is done, and how long the rest takes: rounds since the first news, in seconds.
 
     Rounds that were done before (a run that is resumed or reused) count as done, and say nothing of the pace.
@@ -67,19 +67,19 @@ class Pace:
 
     def left(self) -> float | None:
         """Seconds until the end; None before the first round is done."""
-        here = self.done - sum(self._first.values())
-        if not here:
+        finished = self.done - sum(self._first.values())
+        if not finished:
             return None
-        rest = (self._last - self._began) / here * (self.total - self.done)
-        return max(0.0, rest - (self._clock() - self._last))
+        remaining = (self._last - self._began) / finished * (self.total - self.done)
+        return max(0.0, remaining - (self._clock() - self._last))
 
 
-class Live:
+class ProgressDisplay:
     """Shows events of runs on stderr; nothing but notes if `quiet`."""
 
     def __init__(self, configs: Sequence[RunConfig], quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._configs = configs
-        self._pace = Pace([config.rounds for config in configs], clock)
+        self._pace = ProgressEstimate([config.rounds for config in configs], clock)
         self._console = console_of(True)
         bars = self._console.is_terminal and self._console.width >= _NARROW
         self._lines = not quiet and not bars
@@ -90,13 +90,13 @@ class Live:
             MofNCompleteColumn(),
             TextColumn("{task.fields[accuracy]}"),
             TimeElapsedColumn(),
-            _Left(self._pace),
+            _RemainingTime(self._pace),
         )
         self._progress = Progress(*columns, console=self._console, disable=quiet or not bars, expand=True)
         self._all = self._task("all runs", self._pace.total, len(configs) > 1, whole=True)
         self._tasks = [self._task(_name(c), c.rounds, len(configs) <= _BARS, whole=len(configs) == 1) for c in configs]
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> ProgressDisplay:
         self._progress.start()
         return self
 
@@ -132,8 +132,8 @@ class Live:
             runs = _name(config) if len(self._configs) == 1 else f"{len(self._configs)} runs"
             self._console.print(f"{runs}: {counted(pace.total - pace.done, 'round')} to go", soft_wrap=True)
             self._due = 0.0
-        left = pace.left()
-        if left is None or pace.gone < self._due or pace.done == pace.total:
+        seconds_left = pace.left()
+        if seconds_left is None or pace.gone < self._due or pace.done == pace.total:
             return
         self._due = pace.gone + max(_PAUSE, _SHARE * pace.gone)
         parts = [f"{_name(config)}: round {event.round} of {config.rounds}"]
@@ -141,13 +141,15 @@ class Live:
             parts.append(f"accuracy {100 * event.accuracy:.1f} %")
         if len(self._configs) > 1:
             parts.append(f"all runs {pace.done / pace.total:.0%}")
-        self._console.print(", ".join([*parts, f"{_clock(pace.gone)} gone, {_clock(left)} left"]), soft_wrap=True)
+        self._console.print(
+            ", ".join([*parts, f"{_clock(pace.gone)} gone, {_clock(seconds_left)} left"]), soft_wrap=True
+        )
 
 
-class _Left(ProgressColumn):
+class _RemainingTime(ProgressColumn):
     """Time left of all runs, on the line that stands for all of them."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: ProgressEstimate) -> None:
         super().__init__()
         self._pace = pace
 
@@ -155,8 +157,10 @@ class _Left(ProgressColumn):
         """The time, or dashes before the first round is done."""
         if not task.fields["whole"]:
             return Text("")
-        left = self._pace.left()
-        return Text("-:--:-- left" if left is None else f"{_clock(left)} left", style="progress.remaining")
+        seconds_left = self._pace.left()
+        return Text(
+            "-:--:-- left" if seconds_left is None else f"{_clock(seconds_left)} left", style="progress.remaining"
+        )
 
 
 def _name(config: RunConfig) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.commands.parts import VALUES, keep_recipe
+from fedloom.commands.parts import VALUES, save_recipe
 from fedloom.commands.shared import AsJson, Quiet, console_of, print_json, say
-from fedloom.commands.studies import AllowMixed, Only, carry_out
+from fedloom.commands.studies import AllowMixed, Only, run_and_report
 from fedloom.core.errors import ConfigError, RunFolderError
 
 if TYPE_CHECKING:
@@ -70,29 +70,29 @@ def reproduce(
     from fedloom.papers.missing_data import refuse_missing
     from fedloom.storage.resources import stopped_by_full_disk
     from fedloom.studies.reuse import reusable
-    from fedloom.studies.reuse import reuse as copies
+    from fedloom.studies.reuse import reuse as copy_cells
     from fedloom.studies.study_folder import StudyFolder
     from fedloom.studies.workers import refuse_other_versions
 
     study_folder = StudyFolder(folder)
     study_folder.check(study)
-    kept = {cell.folder for other in reuse or () for cell in reusable(study_folder, cells, other)}
-    kept |= {cell.folder for cell in cells if study_folder.finished(cell.folder)}
-    refuse_missing([cell for cell in cells if cell.folder not in kept or recipe.table.kind in MODEL_FIGURES])
+    finished = {cell.folder for source_folder in reuse or () for cell in reusable(study_folder, cells, source_folder)}
+    finished |= {cell.folder for cell in cells if study_folder.finished(cell.folder)}
+    refuse_missing([cell for cell in cells if cell.folder not in finished or recipe.table.kind in MODEL_FIGURES])
     if not allow_mixed:
         refuse_other_versions(study, study_folder, cells)
     with stopped_by_full_disk(folder):
         study_folder.claim(study)  # once nothing speaks against it
-        for other in reuse or ():
-            copied = copies(study_folder, cells, other)
-            say(f"{len(copied)} of {len(cells)} cells copied from {other}")
+        for source_folder in reuse or ():
+            copied = copy_cells(study_folder, cells, source_folder)
+            say(f"{len(copied)} of {len(cells)} cells copied from {source_folder}")
         if recipe.table.kind == "table":
-            foresee(cells, study_folder)
-        carry_out(
+            estimate_cells(cells, study_folder)
+        run_and_report(
             *(study, folder, only or (), False, workers, quiet, as_json),
             allow_mixed=allow_mixed,
             one_core=True,
-            beside=lambda: write_beside(recipe, folder, chosen, overrides or (), allow_mixed),
+            beside=lambda: write_paper_comparison(recipe, folder, chosen, overrides or (), allow_mixed),
         )
 
 
@@ -102,17 +102,19 @@ def show_all(scale: Scale, as_json: bool) -> None:
     from fedloom.papers.missing_data import missing_sources, source_names
     from fedloom.papers.recipe import recipes
 
-    told: list[dict[str, Any]] = []
+    summaries: list[dict[str, Any]] = []
     for name, recipe in recipes().items():
         row: dict[str, Any] = {"name": name, "title": f"{recipe.paper.title}, {recipe.table.title}"}
         if recipe.table.why_not_run is not None:
-            told.append(row | {"cells": 0, "data": "", "missing": [], "hours": 0.0, "facts": recipe.table.why_not_run})
+            summaries.append(
+                row | {"cells": 0, "data": "", "missing": [], "hours": 0.0, "facts": recipe.table.why_not_run}
+            )
             continue
         cells = recipe.study(scale).cells
         say(f"{name}: a trial of its networks")
         cost = study_cost(cells, by_method=False, progress=say)
-        hours = sum(one.seconds for one in cost.values()) / 3600
-        told.append(
+        hours = sum(estimate.seconds for estimate in cost.values()) / 3600
+        summaries.append(
             row
             | {
                 "cells": len(cells),
@@ -122,15 +124,15 @@ def show_all(scale: Scale, as_json: bool) -> None:
             }
         )
     if as_json:
-        from fedloom.storage.environment import describe, in_words
+        from fedloom.storage.environment import describe_environment, environment_line
 
-        print_json({"scale": scale, "machine": in_words(describe()), "tables": told})
+        print_json({"scale": scale, "machine": environment_line(describe_environment()), "tables": summaries})
         return
     console = console_of(as_json)
-    for row in told:
+    for row in summaries:
         absent = f", not here: {', '.join(row['missing'])}" if row["missing"] else ""
-        what = f"{row['cells']:>4} cells {row['hours']:>9,.1f} h  " if row["cells"] else f"{'nothing is run':>23}  "
-        line = f"{row['name']:<16} {what}{row['title']} ({row['data']}{absent})".replace(" ()", "")
+        amount = f"{row['cells']:>4} cells {row['hours']:>9,.1f} h  " if row["cells"] else f"{'nothing is run':>23}  "
+        line = f"{row['name']:<16} {amount}{row['title']} ({row['data']}{absent})".replace(" ()", "")
         console.print(line, markup=False, soft_wrap=True)
     console.print(
         "hours: one core of this machine, as if every method cost what FedAvg costs; --plan tries each method"
@@ -154,8 +156,8 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
     total = sum(row["hours"] or 0.0 for row in rows)
     unknown = sum(row["hours"] is None for row in rows)
     if as_json:
-        told = {"name": recipe.name, "scale": scale, "says": recipe.scale_text(scale), "rows": rows, "hours": total}
-        print_json(told | {"missing": absent, "open": list(recipe.choices)})
+        overview = {"name": recipe.name, "scale": scale, "says": recipe.scale_text(scale), "rows": rows, "hours": total}
+        print_json(overview | {"missing": absent, "open": list(recipe.choices)})
         return
     console = console_of(as_json)
     console.print(f"{recipe.paper.title}, {recipe.table.title}\nscale: {recipe.scale_text(scale)}", markup=False)
@@ -170,38 +172,40 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
 
 
 def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], study_folder: StudyFolder) -> dict[str, Any]:
-    known = [cost[cell.name].seconds for cell in cells if cell.name in cost]  # all of a row, or none
-    hours = sum(known) / 3600 if known else None
+    seconds = [cost[cell.name].seconds for cell in cells if cell.name in cost]  # all of a row, or none
+    hours = sum(seconds) / 3600 if seconds else None
     done = sum(study_folder.state(cell.folder, cell.config) == "done" for cell in cells)
     return {"name": name, "cells": len(cells), "done": done, "hours": hours}
 
 
-def foresee(cells: Sequence[Cell], study_folder: StudyFolder) -> None:
+def estimate_cells(cells: Sequence[Cell], study_folder: StudyFolder) -> None:
     """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays, also what
-    another process foresaw meanwhile. Raises `RunFolderError` as `foreseen` does."""
+    another process foresaw meanwhile. Raises `RunFolderError` as `read_estimates` does."""
     from fedloom.core.files import json_text, write_atomic
     from fedloom.papers.cost import study_cost
 
-    there = foreseen(study_folder.path)
-    new = {cell.group: cell for cell in cells if cell.group not in there}
-    if new:
-        say(f"how long {len(new)} rows will take: trials of their networks")
-        cost = study_cost(list(new.values()), progress=say)
-        found = {name: round(cost[cell.name].seconds, 1) for name, cell in new.items() if cell.name in cost}
+    known_estimates = read_estimates(study_folder.path)
+    groups = {cell.group: cell for cell in cells if cell.group not in known_estimates}
+    if groups:
+        say(f"how long {len(groups)} rows will take: trials of their networks")
+        cost = study_cost(list(groups.values()), progress=say)
+        estimates = {name: round(cost[cell.name].seconds, 1) for name, cell in groups.items() if cell.name in cost}
         with study_folder.locked():
-            write_atomic(study_folder.path / _FORESEEN, json_text(found | foreseen(study_folder.path), indent=1))
+            write_atomic(
+                study_folder.path / _FORESEEN, json_text(estimates | read_estimates(study_folder.path), indent=1)
+            )
 
 
-def foreseen(folder: Path) -> dict[str, float]:
+def read_estimates(folder: Path) -> dict[str, float]:
     """Seconds of one core for a run of each row, by "column/row", as far as they were foreseen. Raises `RunFolderError`
     if the file is damaged."""
     from fedloom.core.files import parse_json
 
     path = folder / _FORESEEN
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and all(isinstance(seconds, int | float) for seconds in found.values()):
-            return found
+        estimates = parse_json(path.read_text(encoding="utf-8"))
+        if isinstance(estimates, dict) and all(isinstance(seconds, int | float) for seconds in estimates.values()):
+            return estimates
         why = "no seconds of rows"
     except FileNotFoundError:
         return {}
@@ -210,7 +214,7 @@ def foreseen(folder: Path) -> dict[str, float]:
     raise RunFolderError(f"{path}: damaged ({why}); delete this file, and the next call foresees again")
 
 
-def write_beside(
+def write_paper_comparison(
     recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence[str], allow_mixed: bool = False
 ) -> None:
     """Write into the study's folder what its finished cells show: a figure with its rows as CSV, and of a table also
@@ -229,16 +233,20 @@ def write_beside(
         return
     ended = outcome(whole, StudyFolder(folder), whole.cells)
     done = done_of(whole, ended, allow_mixed)
-    known = recipe.table.columns.keys(), recipe.rows.keys()  # those of an earlier version may be gone
-    done = {(column, row): runs for (column, row), runs in done.items() if column in known[0] and row in known[1]}
+    known_names = recipe.table.columns.keys(), recipe.rows.keys()  # those of an earlier version may be gone
+    done = {
+        (column, row): runs
+        for (column, row), runs in done.items()
+        if column in known_names[0] and row in known_names[1]
+    }
     if not done:
         return
-    words = recipe.changing(overrides, scale)
-    told = [recipe.scale_text(scale)] if scale == "small" else []
-    told += [f"with {' '.join(words)}"] if words else []
-    changed, kind = ", ".join(told), recipe.table.kind
+    overrides_beyond_recipe = recipe.changing(overrides, scale)
+    changes = [recipe.scale_text(scale)] if scale == "small" else []
+    changes += [f"with {' '.join(overrides_beyond_recipe)}"] if overrides_beyond_recipe else []
+    changed, kind = ", ".join(changes), recipe.table.kind
     setting = changed or recipe.scale_text(scale)
-    keep_recipe(folder, recipe, setting)
+    save_recipe(folder, recipe, setting)
     rows = [row | {"changed": changed} for row in figure_rows(recipe, done, say)]
     written = save("bars" if kind == "table" else kind, rows, folder, recipe.table.axis)
     say(f"figure: {', '.join(map(str, written))}")
@@ -246,8 +254,8 @@ def write_beside(
         say(f"not drawn: {text}")
     if kind != "table":
         return
-    own = scale == "full" and not recipe.beyond(words)
-    found = measure(recipe, done, foreseen(folder), changed, own)
-    write_atomic(folder / "reproduced.md", as_markdown(recipe, found, setting, failed_of(whole, ended)))
-    write_atomic(folder / VALUES, measurements_csv(found))
+    comparable = scale == "full" and not recipe.beyond(overrides_beyond_recipe)
+    measurements = measure(recipe, done, read_estimates(folder), changed, comparable)
+    write_atomic(folder / "reproduced.md", as_markdown(recipe, measurements, setting, failed_of(whole, ended)))
+    write_atomic(folder / VALUES, measurements_csv(measurements))
     say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / VALUES}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedloom.commands.parts import parts_of
+from fedloom.commands.parts import sections_of_studies
 from fedloom.commands.shared import (
     AsJson,
     Config,
@@ -19,10 +19,10 @@ from fedloom.commands.shared import (
     Rounds,
     Runs,
     Seed,
+    config_path,
     console_of,
-    found,
-    in_folder,
-    in_words,
+    output_folder,
+    overrides_with_options,
     print_json,
     say,
 )
@@ -65,7 +65,9 @@ def compare(
     from fedloom.config.run_config import load
 
     names = None if methods is None else [name.strip() for name in methods.split(",")]
-    configs = variants(load(found(config), in_words(overrides, seed=seed, rounds=rounds)), names, seeds)
+    configs = variants(
+        load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)), names, seeds
+    )
     folder = out or Path("runs") / f"compare-{config.stem}"
     side_by_side(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
 
@@ -80,12 +82,12 @@ def side_by_side(
     console: Console,
 ) -> None:
     """Run all configs, show their table and write the report beside them."""
-    from fedloom.commands.progress import Live
+    from fedloom.commands.progress import ProgressDisplay
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.studies.compare import compare as compare_runs
 
-    with in_folder(out), Live(configs, quiet=quiet or as_json) as live:
+    with output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
         check_place(out / "report.html")
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
     page = write_report(done.results, out / "report.html")
@@ -97,9 +99,9 @@ def side_by_side(
 
 def show(console: Console, done: Comparison, page: Path) -> None:
     """The table of finished runs, what it says, what was tuned, and where the report is."""
-    from fedloom.terminal import comparison
+    from fedloom.terminal import print_comparison
 
-    comparison(console, done.rows())
+    print_comparison(console, done.rows())
     console.print(done.verdict(), soft_wrap=True)
     for note in done.tuned():
         console.print(note, markup=False, soft_wrap=True)
@@ -120,16 +122,16 @@ def report(
 
     if out is not None:
         check_place(out)
-    taken = collect(runs, allow_mixed)
-    done = Comparison(taken.results)
-    parts = parts_of(_studies(runs, taken.results, allow_mixed))
+    collected = collect(runs, allow_mixed)
+    done = Comparison(collected.results)
+    parts = sections_of_studies(_studies(runs, collected.results, allow_mixed))
     limits = [text for part in parts for text in part.limits]
     page = write_report(done.results, out or runs[0] / "report.html", parts=parts)
     if as_json:
-        left_out = [{"folder": str(path), "why": why} for path, why in taken.left_out]
+        left_out = [{"folder": str(path), "why": why} for path, why in collected.left_out]
         print_json({"report": str(page), "table": done.rows(), "left_out": left_out, "limits": limits})
         return
-    say_left_out(taken.left_out)
+    say_left_out(collected.left_out)
     for text in limits:
         say(text)
     console_of(as_json).print(f"{counted(len(done), 'run')}: {page}", markup=False, soft_wrap=True)
@@ -151,13 +153,13 @@ def table(
     from fedloom.results.comparison import Comparison
     from fedloom.studies.collect import collect
 
-    taken = collect(runs, allow_mixed)
-    done = Comparison(taken.results)
+    collected = collect(runs, allow_mixed)
+    done = Comparison(collected.results)
     if target and costs:
         raise ConfigError("--target and --costs are two tables: ask for one of them")
     text = done.target_table(target, format) if target else done.cost_table(format) if costs else done.table(format)
-    say_left_out(taken.left_out)
-    for part in parts_of(_studies(runs, taken.results, allow_mixed), beside=False):
+    say_left_out(collected.left_out)
+    for part in sections_of_studies(_studies(runs, collected.results, allow_mixed), beside=False):
         for limit in part.limits:
             say(limit)
     print(printable(text, keep_lines=True))
@@ -169,7 +171,7 @@ def _studies(runs: Sequence[Path], results: Sequence[Result], allow_mixed: bool)
     """The studies that runs are of. Not of single runs that were named; and mixed runs need not be cells of theirs."""
     from fedloom.studies.collect import studies_of
 
-    return [] if allow_mixed else studies_of([one for one in results if one.folder not in runs])
+    return [] if allow_mixed else studies_of([result for result in results if result.folder not in runs])
 
 
 def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:

@@ -69,7 +69,7 @@ def console_of(as_json: bool) -> Console:
     return console
 
 
-def spoken(stream: Any) -> None:
+def make_printable(stream: Any) -> None:
     """Let a stream that knows no Unicode print our signs in ASCII, and other people's as escapes; and any stream the
     names of files that are no text."""
     if not isinstance(stream, io.TextIOWrapper):
@@ -86,7 +86,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     return "".join(_ASCII.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in signs), error.end
 
 
-def rewound(run: Path, round_: int) -> str:
+def rewind_run(run: Path, round_: int) -> str:
     """Take a run back to the checkpoint of a round, and say what was deleted. Raises what `rewind` raises."""
     from fedloom.storage.rewind import rewind
 
@@ -95,29 +95,29 @@ def rewound(run: Path, round_: int) -> str:
     return f"{run} goes on from round {round_}: {later}"
 
 
-def in_words(overrides: Sequence[str] | None, **options: int | None) -> list[str]:
+def overrides_with_options(overrides: Sequence[str] | None, **options: int | None) -> list[str]:
     """The overrides with those options that are given. Raises `ConfigError` for a key that is given in both ways."""
-    words = list(overrides or ())
+    all_overrides = list(overrides or ())
     for key, value in options.items():
         if value is None:
             continue
-        twice = next((word for word in words if word.partition("=")[0] == key), None)
-        if twice is not None:
-            raise ConfigError(f"--{key} {value} and {twice}: give one of them")
-        words.append(f"{key}={value}")
-    return words
+        repeated = next((override for override in all_overrides if override.partition("=")[0] == key), None)
+        if repeated is not None:
+            raise ConfigError(f"--{key} {value} and {repeated}: give one of them")
+        all_overrides.append(f"{key}={value}")
+    return all_overrides
 
 
-def with_home(word: str) -> str:
+def expand_home_in(argument: str) -> str:
     """A word of a command line with the home directory in the place of ~, also behind --option=, where shells leave it.
 
     Raises `ConfigError` for a user without one.
     """
-    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-    return option + equals + str(expand_home(value)) if _HOME.match(value) else word
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return option + equals + str(expand_home(value)) if _HOME.match(value) else argument
 
 
-def found(config: Path) -> Path:
+def config_path(config: Path) -> Path:
     """The config file that is meant; says so where it is the package's and not the one named."""
     from fedloom.config.ready import find_config
 
@@ -128,7 +128,7 @@ def found(config: Path) -> Path:
 
 
 @contextlib.contextmanager
-def in_folder(folder: Path) -> Iterator[None]:
+def output_folder(folder: Path) -> Iterator[None]:
     """Make a folder for what comes; it goes again, with those above that were made for it, if nothing came into it.
 
     Raises `RunFolderError` if it cannot be made.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedloom.commands.parts import parts_of
+from fedloom.commands.parts import sections_of_studies
 from fedloom.commands.several import show
-from fedloom.commands.shared import AsJson, Quiet, console_of, in_folder, print_json, say
+from fedloom.commands.shared import AsJson, Quiet, console_of, output_folder, print_json, say
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ def study(
     planned = read_study(file, overrides or ())
     folder = out or Path("runs") / f"study-{file.stem}"
     with stopped_by_full_disk(folder):
-        carry_out(planned, folder, only or (), plan, workers, quiet, as_json, on, allow_mixed)
+        run_and_report(planned, folder, only or (), plan, workers, quiet, as_json, on, allow_mixed)
 
 
-def carry_out(
+def run_and_report(
     study: Study,
     out: Path,
     only: Sequence[str],
@@ -77,7 +77,7 @@ def carry_out(
     cells have ended, however they did. Exits with 1 if a cell failed or is left. Raises `ConfigError` for cells of
     different versions of fedloom, before any runs, unless `allow_mixed`.
     """
-    from fedloom.commands.progress import Live
+    from fedloom.commands.progress import ProgressDisplay
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.results.versions import refuse_mixed_results
@@ -91,7 +91,7 @@ def carry_out(
         show_plan(study, study_folder, cells, len(jobs), as_json)
         return
     try:
-        with in_folder(out), Live([job.config for job in jobs], quiet=quiet or as_json) as live:
+        with output_folder(out), ProgressDisplay([job.config for job in jobs], quiet=quiet or as_json) as live:
             check_place(out / "report.html")
             ended = run_study(
                 study,
@@ -110,10 +110,10 @@ def carry_out(
     every = list(outcome(whole, study_folder, whole.cells).results.values())
     if not allow_mixed:
         refuse_mixed_results(every)  # another process may have had another version
-    page = write_report(every, out / "report.html", parts=parts_of([out])) if every else None
+    page = write_report(every, out / "report.html", parts=sections_of_studies([out])) if every else None
     if as_json:
-        told = {"done": ended.done, "failed": ended.failed, "left": ended.remaining}
-        print_json(told | {"table": done.rows(), "report": None if page is None else str(page)})
+        counts_by_outcome = {"done": ended.done, "failed": ended.failed, "left": ended.remaining}
+        print_json(counts_by_outcome | {"table": done.rows(), "report": None if page is None else str(page)})
     else:
         console = console_of(as_json)
         if page is not None and done.results:
@@ -147,5 +147,5 @@ def show_plan(study: Study, study_folder: StudyFolder, cells: Sequence[Cell], ru
     console = console_of(as_json)
     for name, state in states.items():
         console.print(f"{state:>9}  {name}", markup=False, soft_wrap=True)
-    told = ", ".join(f"{n} {state}" for state, n in counts.items())
-    console.print(f"{len(cells)} cells in {runs} runs: {told}", soft_wrap=True)
+    totals = ", ".join(f"{n} {state}" for state, n in counts.items())
+    console.print(f"{len(cells)} cells in {runs} runs: {totals}", soft_wrap=True)

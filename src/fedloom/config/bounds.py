@@ -36,17 +36,20 @@ _FREE = ("seed", "clients")
 def refuse_absurd(values: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for the first number of a config's plain values that is larger than any run needs."""
     for key, value in _numbers(values):
-        word = key.rpartition(".")[2]
-        largest = _BY_WORD.get(word.rpartition("_")[2], _LARGEST if isinstance(value, float) else _LARGEST_INTEGER)
-        if word not in _FREE and math.isfinite(value) and abs(value) > largest:
+        last_name = key.rpartition(".")[2]
+        largest = _BY_WORD.get(last_name.rpartition("_")[2], _LARGEST if isinstance(value, float) else _LARGEST_INTEGER)
+        if last_name not in _FREE and math.isfinite(value) and abs(value) > largest:
             raise ConfigError(f"{key} = {value!r:.40}: need a number up to {largest:,.0f}")
 
 
-def refuse_many(what: str, counts: Iterable[int], most: int = MOST_RUNS) -> None:
-    """Raises `ConfigError` if the product of `counts` is more than `most`. what: the runs or tries that they make."""
-    made = math.prod(counts)
-    if made > most:
-        raise ConfigError(f"{what}: {made:,} combinations, more than {most:,}; shorten a list, or split them up")
+def refuse_many(subject: str, counts: Iterable[int], largest: int = MOST_RUNS) -> None:
+    """Raises `ConfigError` if the product of `counts` is more than `largest`.
+
+    subject: name of what is counted, for the message.
+    """
+    count = math.prod(counts)
+    if count > largest:
+        raise ConfigError(f"{subject}: {count:,} combinations, more than {largest:,}; shorten a list, or split them up")
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int | float]]:

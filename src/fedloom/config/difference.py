@@ -11,16 +11,16 @@ _UNNAMED = "settings.."  # before the keys of a study that names no setting
 _TOLD, _LONGEST = 3, 40
 
 
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def difference(stored: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """The first keys that differ, with their values there and here; empty if a run of one may go on as the other."""
-    there, here = dict(_leaves(before)), dict(_leaves(now))
-    keys = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]
+    stored_values, values = dict(_leaves(stored)), dict(_leaves(config))
+    keys = [key for key in sorted({*stored_values, *values}) if stored_values.get(key) != values.get(key)]
     keys = [key for key in keys if changes_numbers(key)]
-    told = [
-        f"{key.removeprefix(_UNNAMED)}: {_short(there.get(key))} there, {_short(here.get(key))} here"
+    differences = [
+        f"{key.removeprefix(_UNNAMED)}: {_short(stored_values.get(key))} there, {_short(values.get(key))} here"
         for key in keys[:_TOLD]
     ]
-    return "; ".join([*told, *([f"{len(keys) - _TOLD} more"] if len(keys) > _TOLD else [])])
+    return "; ".join([*differences, *([f"{len(keys) - _TOLD} more"] if len(keys) > _TOLD else [])])
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ _SEEDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class GridPoint:
     """One run of a grid: the listed values that it takes, by key with dots; its plain values; its config."""
 
     chosen: dict[str, Any]
@@ -33,7 +33,7 @@ def variants(
 
 def points(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
-) -> list[Point]:
+) -> list[GridPoint]:
     """One run for each combination of listed values, method and seed, the seed changing fastest.
 
     A list is one value where its key takes it (e.g. `scenario.skews`, or `model` for groups of clients), otherwise its
@@ -45,34 +45,34 @@ def points(
     `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list.
     """
     plain = _copied(values)
-    for key, named in (("method", methods), ("seed", seeds)):
-        if named is not None and isinstance(plain.get(key), list):
+    for key, argument in (("method", methods), ("seed", seeds)):
+        if argument is not None and isinstance(plain.get(key), list):
             raise ConfigError(f"{key} is a list, and {key}s are named too: give one of them")
     if not isinstance(plain.get("method"), list):
-        own = plain.get("method", "fedavg")
-        plain["method"] = ["fedavg", "fedsc" if own == "fedavg" else own] if methods is None else list(methods)
+        method = plain.get("method", "fedavg")
+        plain["method"] = ["fedavg", "fedsc" if method == "fedavg" else method] if methods is None else list(methods)
     if not isinstance(plain.get("seed"), list):
         plain["seed"] = _seeds(plain.get("seed", 0), _SEEDS if seeds is None else seeds)
     axes = _axes(plain)
     order = [key for key in axes if key not in ("method", "seed")] + ["method", "seed"]
     refuse_many("the listed values, methods and seeds", map(len, axes.values()))
-    found: dict[str, Point] = {}
+    points_by_fingerprint: dict[str, GridPoint] = {}
     for chosen in product(*(axes[key] for key in order)):
         for key, value in zip(order, chosen, strict=True):
             _put(plain, key, value)
         config = parse(plain)
-        told = {key: value for key, value in zip(order, chosen, strict=True) if key not in ("method", "seed")}
-        found.setdefault(config.fingerprint(), Point(told, _copied(plain), config))
-    return list(found.values())
+        chosen_values = {key: value for key, value in zip(order, chosen, strict=True) if key not in ("method", "seed")}
+        points_by_fingerprint.setdefault(config.fingerprint(), GridPoint(chosen_values, _copied(plain), config))
+    return list(points_by_fingerprint.values())
 
 
-def _seeds(first: Any, wanted: int | Sequence[int]) -> list[int]:
-    if not isinstance(wanted, int):
-        return list(wanted)
+def _seeds(first: Any, seeds: int | Sequence[int]) -> list[int]:
+    if not isinstance(seeds, int):
+        return list(seeds)
     if not isinstance(first, int):
         raise ConfigError(f"seed = {first!r}: need a whole number")
-    refuse_many(f"seeds = {wanted}", [wanted])
-    return [first + n for n in range(wanted)]
+    refuse_many(f"seeds = {seeds}", [seeds])
+    return [first + n for n in range(seeds)]
 
 
 def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
@@ -95,9 +95,9 @@ def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
 def _open(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elements: list[Any]) -> None:
     if not elements:
         raise ConfigError(f"{key} = []: need at least one value to compare")
-    twice = next((one for place, one in enumerate(elements) if one in elements[:place]), None)
-    if twice is not None:
-        raise ConfigError(f"{key} = {twice!r} stands twice in its list; name each value once")
+    repeated = next((element for index, element in enumerate(elements) if element in elements[:index]), None)
+    if repeated is not None:
+        raise ConfigError(f"{key} = {repeated!r} stands twice in its list; name each value once")
     axes[key] = elements
     _put(values, key, elements[0])
 

@@ -17,14 +17,14 @@ from fedloom.nets import MODELS
 from fedloom.nets.options import model_options
 
 
-def check_options(model: str, own: Mapping[str, Any]) -> None:
+def check_options(model: str, options: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for keys that a model does not take, and for values of another type than it says."""
-    known = model_options(model)
-    for key, value in own.items():
-        if key not in known:
-            raise UnknownKeyError("model", key, known, f" of {model}")
+    allowed = model_options(model)
+    for key, value in options.items():
+        if key not in allowed:
+            raise UnknownKeyError("model", key, allowed, f" of {model}")
         try:
-            constrained: Any = Annotated[known[key].annotation, known[key]]
+            constrained: Any = Annotated[allowed[key].annotation, allowed[key]]
             adapter: TypeAdapter[Any] = TypeAdapter(constrained)
             adapter.validate_json(json.dumps(value, default=str), strict=True)  # as JSON, where a list may be a tuple
         except ValidationError as error:
@@ -33,22 +33,22 @@ def check_options(model: str, own: Mapping[str, Any]) -> None:
             continue
 
 
-def places(config: type[BaseModel], method: str) -> dict[str, list[str]]:
+def sections_by_key(config: type[BaseModel], method: str) -> dict[str, list[str]]:
     """The sections that know a key, by its name: the config's own first, then the scenario's, then `method`'s and the
     models'. Other methods are asked for what nobody else knows."""
-    found: dict[str, list[str]] = {}
+    sections_of_key: dict[str, list[str]] = {}
     for section, key in _every_key(config, method):
-        _note(found, section, key)
-    others: dict[str, list[str]] = {}
+        _note(sections_of_key, section, key)
+    sections_of_other_methods: dict[str, list[str]] = {}
     for name, kind in METHODS:
         for section, key in sections(kind.Options, name):
-            _note(others, section, key)
-    return others | found
+            _note(sections_of_other_methods, section, key)
+    return sections_of_other_methods | sections_of_key
 
 
-def _note(found: dict[str, list[str]], section: str, key: str) -> None:
-    if section not in found.setdefault(key, []):
-        found[key].append(section)
+def _note(sections_of_key: dict[str, list[str]], section: str, key: str) -> None:
+    if section not in sections_of_key.setdefault(key, []):
+        sections_of_key[key].append(section)
 
 
 def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]]:

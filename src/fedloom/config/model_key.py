@@ -55,7 +55,7 @@ class ModelConfig(BaseModel):
         check_options(self.name, self.options())
 
 
-class GivenModel(ModelConfig):
+class UserModelConfig(ModelConfig):
     """A model that was passed as a Python object, described by these fields. The object itself is stored nowhere."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -84,14 +84,14 @@ class GivenModel(ModelConfig):
     )
 
     @staticmethod
-    def of(source: Any, data: Dataset) -> GivenModel:
+    def of(source: Any, data: Dataset) -> UserModelConfig:
         """The model `source` for `data`. Raises `ConfigError` if it cannot be made, or does not classify these data."""
         make, shape, classes = UserModel(source), data.input_shape, data.num_classes
         with Streams(0).isolated("init"):
             module = make.module(shape, classes)
         x = data.gather(torch.arange(min(2, len(data))))
         check_classifies(module, x, classes, class_name(module))
-        return GivenModel(
+        return UserModelConfig(
             module=class_name(module),
             weights="own" if isinstance(source, nn.Module) else "drawn",
             head=None if isinstance(module, Net) else find_head(module, x),
@@ -114,25 +114,29 @@ class GivenModel(ModelConfig):
         """It was tried when it came."""
 
 
-def each_model(model: str | ModelConfig | Sequence[str | ModelConfig]) -> list[ModelConfig]:
+def model_configs(key: str | ModelConfig | Sequence[str | ModelConfig]) -> list[ModelConfig]:
     """The models that the key stands for, one by one."""
-    found: list[ModelConfig] = []
-    for one in [model] if isinstance(model, str | ModelConfig) else model:
-        found += [ModelConfig(name=name) for name in MODEL_GROUPS.get(one, (one,))] if isinstance(one, str) else [one]
-    return found
+    configs: list[ModelConfig] = []
+    for model in [key] if isinstance(key, str | ModelConfig) else key:
+        configs += (
+            [ModelConfig(name=name) for name in MODEL_GROUPS.get(model, (model,))]
+            if isinstance(model, str)
+            else [model]
+        )
+    return configs
 
 
-def in_words(model: Any, data: Dataset) -> Any:
-    """`model` with a `GivenModel` in place of each object. Raises what `GivenModel.of` raises."""
+def with_user_models(model: Any, data: Dataset) -> Any:
+    """`model` with a `UserModelConfig` in place of each object. Raises what `GivenModel.of` raises."""
     if _is_list(model):
-        return [in_words(one, data) for one in model]
-    return GivenModel.of(model, data) if is_given(model) else model
+        return [with_user_models(entry, data) for entry in model]
+    return UserModelConfig.of(model, data) if is_python_object(model) else model
 
 
-def is_given(model: Any) -> bool:
+def is_python_object(model: Any) -> bool:
     """Whether a value of the key is an object, or a list with one, and not words."""
     if _is_list(model):
-        return any(map(is_given, model))
+        return any(map(is_python_object, model))
     return isinstance(model, nn.Module) or (callable(model) and not isinstance(model, ModelConfig))
 
 

@@ -64,15 +64,15 @@ class PublicConfig(BaseModel):
         return data.only(torch.from_numpy(streams.numpy("public").permutation(len(data))[: self.samples]).sort().values)
 
 
-def share_or_source(given: Any) -> Any:
+def share_or_source(value: Any) -> Any:
     """A value of the key as a share or a `PublicConfig`. Raises `ConfigError` for what is neither."""
-    if isinstance(given, Mapping):
+    if isinstance(value, Mapping):
         try:
-            return PublicConfig(**given)
+            return PublicConfig(**value)
         except ValidationError as error:
             raise explained(error, _SECTION, PublicConfig) from None
-    if isinstance(given, PublicConfig):
-        return given
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
-        raise ConfigError(f"{_SECTION} = {short_repr(given)}: need a share in [0, 1), or {{source: name, its keys}}")
-    return float(given)
+    if isinstance(value, PublicConfig):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ConfigError(f"{_SECTION} = {short_repr(value)}: need a share in [0, 1), or {{source: name, its keys}}")
+    return float(value)

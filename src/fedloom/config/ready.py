@@ -12,7 +12,7 @@ _NAMED = 5  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyConfig:
     """One file. Its first comment line says what it is."""
 
     name: str
@@ -25,12 +25,12 @@ class Ready:
         return self.text.partition("\n")[0].lstrip("# ")
 
 
-def ready_configs() -> list[Ready]:
+def ready_configs() -> list[ReadyConfig]:
     """All of them, by name."""
-    return [Ready(name, path, path.read_text(encoding="utf-8")) for name, path in _paths().items()]
+    return [ReadyConfig(name, path, path.read_text(encoding="utf-8")) for name, path in _paths().items()]
 
 
-def find_ready(name: str) -> Ready:
+def find_ready(name: str) -> ReadyConfig:
     """The one called `name`, or the only one that starts so. Raises `ConfigError` with the nearest name."""
     ready = {r.name: r for r in ready_configs()}
     starting = [r for key, r in ready.items() if key == name] or [r for key, r in ready.items() if key.startswith(name)]

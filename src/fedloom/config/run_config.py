@@ -13,9 +13,9 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedloom.config.bounds import refuse_absurd
 from fedloom.config.execution_keys import changes_numbers
-from fedloom.config.explain import elsewhere, explained
-from fedloom.config.keys import places
-from fedloom.config.model_key import ModelConfig, each_model
+from fedloom.config.explain import explained, with_hint_across_sections
+from fedloom.config.keys import sections_by_key
+from fedloom.config.model_key import ModelConfig, model_configs
 from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.config.sections import (
     CheckpointConfig,
@@ -144,20 +144,24 @@ class RunConfig(Section):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _named(cls, given: Any) -> Any:
-        for one in given if isinstance(given, list | tuple) else [given]:
-            words = isinstance(one, Mapping) and all(isinstance(key, str) for key in one)
-            if not (one is None or isinstance(one, str | ModelConfig) or (words and isinstance(one.get("name"), str))):
+    def _named(cls, value: Any) -> Any:
+        for entry in value if isinstance(value, list | tuple) else [value]:
+            is_section = isinstance(entry, Mapping) and all(isinstance(key, str) for key in entry)
+            if not (
+                entry is None
+                or isinstance(entry, str | ModelConfig)
+                or (is_section and isinstance(entry.get("name"), str))
+            ):
                 raise ConfigError(
-                    f"model = {short_repr(one)}: need a name, {{name: mlp, its keys}}, or a list of these"
+                    f"model = {short_repr(entry)}: need a name, {{name: mlp, its keys}}, or a list of these"
                 )
-        return given
+        return value
 
     @field_validator("optimizer", mode="before")
     @classmethod
-    def _optimizer(cls, given: Any) -> Any:
-        given = {"name": given} if isinstance(given, str) else given
-        return {**_OPTIMIZER, **given} if isinstance(given, Mapping) else given
+    def _optimizer(cls, value: Any) -> Any:
+        value = {"name": value} if isinstance(value, str) else value
+        return {**_OPTIMIZER, **value} if isinstance(value, Mapping) else value
 
     @field_validator("optimizer")
     @classmethod
@@ -172,24 +176,24 @@ class RunConfig(Section):
 
     def models(self) -> list[ModelConfig]:
         """The models, one by one: one, or several for groups of clients."""
-        return each_model(SOURCES.get(self.scenario.source).model if self.model is None else self.model)
+        return model_configs(SOURCES.get(self.scenario.source).model if self.model is None else self.model)
 
     def model_name(self) -> str:
         """What the model is called in tables: its name, or those of the group's."""
-        return self.model if isinstance(self.model, str) else ", ".join(one.title for one in self.models())
+        return self.model if isinstance(self.model, str) else ", ".join(model.title for model in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
         """How to build the nets, one for each model, as a method wants them."""
         spec = method.spec
-        wanted: dict[str, Any] = {
+        needs: dict[str, Any] = {
             "head_bias": spec.head_bias,
             "nets": spec.nets,
             "extra": method.extra,
             "share": self.share,
         }
         return [
-            Blueprint(one.title, input_shape, num_classes, one.options(), factory=one.maker, **wanted)
-            for one in self.models()
+            Blueprint(model.title, input_shape, num_classes, model.options(), factory=model.maker, **needs)
+            for model in self.models()
         ]
 
     def resolved(self) -> dict[str, Any]:
@@ -199,8 +203,8 @@ class RunConfig(Section):
             del plain["early_stopping"]
         if self.flower == FlowerConfig():  # as well
             del plain["flower"]
-        named = [said if len(said := one.model_dump()) > 1 else one.name for one in self.models()]
-        plain["model"] = named if len(named) > 1 else named[0]
+        models = [fields if len(fields := model.model_dump()) > 1 else model.name for model in self.models()]
+        plain["model"] = models if len(models) > 1 else models[0]
         plain["scenario"] = self.scenario.resolved()
         if self.share == "all":  # a key that runs of earlier versions do not know
             del plain["share"]
@@ -223,7 +227,7 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
     try:
         return _parsed(values)
     except UnknownKeyError as error:
-        raise elsewhere(error, places(RunConfig, str(values.get("method", "")))) from None
+        raise with_hint_across_sections(error, sections_by_key(RunConfig, str(values.get("method", "")))) from None
 
 
 def _parsed(values: Mapping[str, Any]) -> RunConfig:
@@ -258,11 +262,11 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
 def _over_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values over what the method's preset brings along (`Method.settings`); sections are joined key by key."""
     method, preset = (values.get(key, RunConfig.model_fields[key].default) for key in ("method", "preset"))
-    known = isinstance(method, str) and isinstance(preset, str) and method in METHODS
-    joined = dict(METHODS.get(method).settings.get(preset, {})) if known else {}
+    is_method = isinstance(method, str) and isinstance(preset, str) and method in METHODS
+    joined = dict(METHODS.get(method).settings.get(preset, {})) if is_method else {}
     for key, value in values.items():
-        both = isinstance(value, Mapping) and isinstance(joined.get(key), Mapping)
-        joined[key] = {**joined[key], **value} if both else value
+        are_sections = isinstance(value, Mapping) and isinstance(joined.get(key), Mapping)
+        joined[key] = {**joined[key], **value} if are_sections else value
     return joined
 
 
@@ -278,38 +282,40 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     values = {} if path is None else read_yaml(path) or {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")
-    for word in overrides:
-        key, equals, text = word.partition("=")
+    for assignment in overrides:
+        key, equals, text = assignment.partition("=")
         if not equals or not key:
             raise ConfigError(
-                f"{short_repr(word)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5"
+                f"{short_repr(assignment)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5"
             )
         try:
             value = parse_yaml(text)
         except yaml.YAMLError as error:
-            raise ConfigError(f"{short_repr(word)}: the value is not YAML: {one_line(error)}") from None
-        _put(values, key.split("."), value, word)
+            raise ConfigError(f"{short_repr(assignment)}: the value is not YAML: {one_line(error)}") from None
+        _put(values, key.split("."), value, assignment)
     return values
 
 
-def _put(values: dict[str, Any], path: Sequence[str], value: Any, word: str) -> None:
+def _put(values: dict[str, Any], path: Sequence[str], value: Any, assignment: str) -> None:
     """Set the value at `path`, whose sections are made where they are missing."""
-    place: Any = values
+    container: Any = values
     for section, name in zip(path, [*path[1:], None], strict=True):
-        spot: Any = section
-        if isinstance(place, list):
-            if not section.isdecimal() or int(section) >= len(place):
+        index: Any = section
+        if isinstance(container, list):
+            if not section.isdecimal() or int(section) >= len(container):
                 raise ConfigError(
-                    f"{short_repr(word)}: '{section}' is no place in a list of {len(place)}; the first is 0"
+                    f"{short_repr(assignment)}: '{section}' is no place in a list of {len(container)}; the first is 0"
                 )
-            spot = int(section)
-        elif not isinstance(place, dict):
-            raise ConfigError(f"{short_repr(word)}: {short_repr(place)} is a value, not a section with '{section}'")
+            index = int(section)
+        elif not isinstance(container, dict):
+            raise ConfigError(
+                f"{short_repr(assignment)}: {short_repr(container)} is a value, not a section with '{section}'"
+            )
         if name is None:
-            place[spot] = value
+            container[index] = value
             return
-        inner = place.get(spot) if isinstance(place, dict) else place[spot]
-        if isinstance(inner, str) and (spot in _WORDS or isinstance(place, list)):
+        inner = container.get(index) if isinstance(container, dict) else container[index]
+        if isinstance(inner, str) and (index in _WORDS or isinstance(container, list)):
             inner = {"name": inner}
-        place[spot] = {} if inner is None else inner
-        place = place[spot]
+        container[index] = {} if inner is None else inner
+        container = container[index]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedloom.config.explain import explained, named_part
+from fedloom.config.explain import build_named, explained
 from fedloom.config.public_data import PublicConfig, share_or_source
 from fedloom.core.errors import ConfigError, UnknownKeyError
 from fedloom.core.streams import Streams
@@ -88,19 +88,19 @@ class ScenarioConfig(BaseModel):
 
     @field_validator("attack", mode="before")
     @classmethod
-    def _attack_by_name(cls, given: Any) -> Any:
-        return {"name": given} if isinstance(given, str) else given
+    def _attack_by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
 
     @field_validator("public", mode="before")
     @classmethod
-    def _public(cls, given: Any) -> Any:
-        return share_or_source(given)
+    def _public(cls, value: Any) -> Any:
+        return share_or_source(value)
 
     @model_validator(mode="before")
     @classmethod
-    def _owners_deal(cls, given: Any) -> Any:
-        of_nodes = isinstance(given, Mapping) and given.get("source") == Nodes.kind
-        return {"partition": "natural", **given} if of_nodes else given
+    def _owners_deal(cls, values: Any) -> Any:
+        of_nodes = isinstance(values, Mapping) and values.get("source") == Nodes.kind
+        return {"partition": "natural", **values} if of_nodes else values
 
     @model_validator(mode="after")
     def _route(self) -> ScenarioConfig:
@@ -136,43 +136,43 @@ class ScenarioConfig(BaseModel):
         extra = dict(self.model_extra or {})
         for key in extra:
             if key not in {*source.model_fields, *partition.model_fields}:
-                known = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
-                raise UnknownKeyError("scenario", key, known)
-        made = []
+                keys_of_all = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
+                raise UnknownKeyError("scenario", key, keys_of_all)
+        built = []
         for kind in (source, partition):
             keys = {key: value for key, value in extra.items() if key in kind.model_fields}
             try:
-                made.append(kind(**keys))
+                built.append(kind(**keys))
             except ValidationError as error:
                 raise explained(error, "scenario", kind) from None
-        return made[0], made[1]  # type: ignore[return-value]
+        return built[0], built[1]  # type: ignore[return-value]
 
     def build_skews(self) -> list[Skew]:
         """The skews with their keys. Raises `ConfigError` for unknown names and keys."""
-        return [named_part(SKEWS, given, f"scenario.skews[{place}]") for place, given in enumerate(self.skews)]
+        return [build_named(SKEWS, values, f"scenario.skews[{index}]") for index, values in enumerate(self.skews)]
 
     def build_attack(self) -> Attack | None:
         """The attack with its keys. Raises `ConfigError` for an unknown name or key, and a value out of range."""
-        return None if self.attack is None else named_part(ATTACKS, self.attack, "scenario.attack")
+        return None if self.attack is None else build_named(ATTACKS, self.attack, "scenario.attack")
 
     def resolved(self) -> dict[str, Any]:
         """All keys with their values, those of source, partition and skews included."""
         source, partition = self.parts()
-        own = {name: getattr(self, name) for name in type(self).model_fields}
+        values = {name: getattr(self, name) for name in type(self).model_fields}
         if not self.public:  # a key that runs of earlier versions do not know
-            del own["public"]
+            del values["public"]
         elif isinstance(self.public, PublicConfig):
-            own["public"] = self.public.resolved()
+            values["public"] = self.public.resolved()
         attack = self.build_attack()
         if attack is None:
-            del own["attack"]
+            del values["attack"]
         else:
-            own["attack"] = {"name": attack.kind} | attack.model_dump(mode="json")
-        own["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
+            values["attack"] = {"name": attack.kind} | attack.model_dump(mode="json")
+        values["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
         if self.split is not None:
-            own["split"] = self.split.model_dump(mode="json")
-            del own["val"]
-        return own | source.model_dump(mode="json") | partition.model_dump(mode="json")
+            values["split"] = self.split.model_dump(mode="json")
+            del values["val"]
+        return values | source.model_dump(mode="json") | partition.model_dump(mode="json")
 
     def build(self, run_seed: int, splits: Splits | None = None) -> Scenario:
         """Load the source (or take `splits`) and deal it; `seed` None takes the run's."""

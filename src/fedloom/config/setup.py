@@ -62,12 +62,12 @@ class Setup:
     def diagnostics(self, config: RunConfig, data: Dataset) -> list[Diagnostic]:
         """What is seldom meant in how the nets train, each once. Raises `ConfigError` for a net that cannot train."""
         x = data.gather(torch.arange(min(2, len(data))))
-        remarks = {
-            remark.code: remark
+        diagnostics = {
+            diagnostic.code: diagnostic
             for blueprint, net in zip(self.blueprints, self.nets, strict=True)
-            for remark in check_trains(net, x, data.num_classes, config.batch_size, blueprint.model)
+            for diagnostic in check_trains(net, x, data.num_classes, config.batch_size, blueprint.model)
         }
-        return [Diagnostic(code, text, 1.0) for code, text in remarks.values()]
+        return [Diagnostic(code, text, 1.0) for code, text in diagnostics.values()]
 
     def worker(self, config: RunConfig, data: Dataset) -> Worker:
         """What runs clients on the nets. Raises `ConfigError` for a net that does not classify `data`."""
@@ -80,14 +80,14 @@ class Setup:
 
     def evaluator(self, config: RunConfig, worker: Worker, scenario: Scenario) -> Evaluator | FewShotEvaluator:
         """What tests on a scenario as the config says, also personal models on the worker."""
-        there = replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(worker.device))
+        on_device = replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(worker.device))
         evaluation = config.evaluation
         if evaluation.protocol == "few-shot":
             shape = evaluation.episode_shape()
-            return FewShotEvaluator(worker.loaded_nets[0], there, shape, self.streams, batch=PASS_BATCH)
+            return FewShotEvaluator(worker.loaded_nets[0], on_device, shape, self.streams, batch=PASS_BATCH)
         protocol, also = evaluation.protocol, evaluation.also
         # not worker.net_of_client: worker and evaluator would hold each other, and the nets would outlive the run
         worker.evaluator = Evaluator(
-            partial(net_of_client, worker.loaded_nets), there, protocol, batch=PASS_BATCH, also=also
+            partial(net_of_client, worker.loaded_nets), on_device, protocol, batch=PASS_BATCH, also=also
         )
         return worker.evaluator

@@ -14,7 +14,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import parse_json, refuse_unwritable, write_atomic
 from fedloom.core.trees import Tree
-from fedloom.storage.curves import At
+from fedloom.storage.curves import RoundSelection
 
 SUFFIX = ".safetensors"
 
@@ -63,7 +63,7 @@ class Training(_Part):
     clients: int
     rounds: int
     round: int
-    at: At
+    at: RoundSelection
     client: int | None
 
 

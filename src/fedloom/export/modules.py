@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from fedloom.config.model_key import GivenModel
+from fedloom.config.model_key import UserModelConfig
 from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.records import Record
@@ -45,7 +45,7 @@ def config_of(resolved: Mapping[str, Any], user_model: OwnModel | None) -> RunCo
             f"this run's models from Python: {had}; pass these, or what makes them, to fedloom.load(..., model=...)"
         )
     for number, source in zip(places, sources, strict=True):
-        words[number] = GivenModel.model_validate({**words[number], "make": UserModel(source)})
+        words[number] = UserModelConfig.model_validate({**words[number], "make": UserModel(source)})
     return parse({**resolved, "model": words if isinstance(named, list) else words[0]})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedloom.config.model_key import GivenModel
+from fedloom.config.model_key import UserModelConfig
 from fedloom.config.run_config import RunConfig
 from fedloom.config.setup import Setup
 from fedloom.core.errors import ConfigError, RunFolderError
@@ -28,7 +28,7 @@ from fedloom.nets.groups import group_of
 from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.storage.checkpoint import Checkpoint
 from fedloom.storage.compatibility import misfitting
-from fedloom.storage.curves import At
+from fedloom.storage.curves import RoundSelection
 from fedloom.storage.data_record import KEY, record_of, refuse_changed
 
 
@@ -64,7 +64,10 @@ class RunAtCheckpoint:
     def _refuse_other_frozen_weights(self) -> None:
         """Frozen weights that were not stored come with the module: it must be the one that the run was given."""
         for model in self.config.models() if self.config.share == "trainable" else ():
-            if isinstance(model, GivenModel) and model.make.digest(self.input.shape, len(self.classes)) != model.digest:
+            if (
+                isinstance(model, UserModelConfig)
+                and model.make.digest(self.input.shape, len(self.classes)) != model.digest
+            ):
                 raise ConfigError(
                     f"model {model.title}: not the one of this run, whose frozen weights were not stored (share = "
                     "trainable); pass it with its first weights"
@@ -78,7 +81,7 @@ class RunAtCheckpoint:
             refuse_changed(self.checkpoint.path.parents[1], self._data, record_of(self.config, scenario))
         return scenario
 
-    def model(self, client: int | None, at: At) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
+    def model(self, client: int | None, at: RoundSelection) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
         """The server's model, or a client's, and its metadata. Raises `ConfigError` for one that does not exist."""
         if client is not None and not 0 <= client < self.clients:
             raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")

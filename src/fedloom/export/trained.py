@@ -26,7 +26,7 @@ from fedloom.export.run_at_checkpoint import Memory, RunAtCheckpoint
 from fedloom.nets.user_model import ModelSource
 from fedloom.storage import checkpoint as checkpoints
 from fedloom.storage.checkpoint import Checkpoint
-from fedloom.storage.curves import At, best_val
+from fedloom.storage.curves import RoundSelection, best_val
 from fedloom.storage.run_folder import Row, RunFolder
 
 Note = Callable[[str], None]
@@ -100,7 +100,7 @@ class FinishedRun(Protocol):
 def load(
     path: Path | str,
     client: int | None = None,
-    at: At = "last",
+    at: RoundSelection = "last",
     *,
     model: OwnModel | None = None,
     scenario: Scenario | None = None,
@@ -127,7 +127,7 @@ def _warn(text: str) -> None:
 def read(
     path: Path | str,
     client: int | None = None,
-    at: At = "last",
+    at: RoundSelection = "last",
     *,
     model: OwnModel | None = None,
     scenario: Scenario | None = None,
@@ -151,7 +151,7 @@ def read(
         return Trained(*RunAtCheckpoint(memory, checkpoint, folder.read_scenario()).model(client, at))
 
 
-def of_result(result: FinishedRun, client: int | None = None, at: At = "last") -> Trained:
+def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection = "last") -> Trained:
     """As `read`, for a run that this process has a result of."""
     memory = result.memory or Memory(config_of(result.config, None))
     if result.folder is not None:
@@ -169,9 +169,9 @@ def of_result(result: FinishedRun, client: int | None = None, at: At = "last") -
 
 
 # -- which round -------------------------------------------------------------------------------------------------------
-def _round(rows: Sequence[Row], at: At) -> int:
+def _round(rows: Sequence[Row], at: RoundSelection) -> int:
     """The round that `at` names among those that were run."""
-    if at not in get_args(At):
+    if at not in get_args(RoundSelection):
         raise ConfigError(f"at = '{at}': need last or best_val")
     if not rows:
         raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
@@ -181,7 +181,7 @@ def _round(rows: Sequence[Row], at: At) -> int:
     return best[0]
 
 
-def _in_folder(config: RunConfig, folder: RunFolder, at: At, note: Note) -> Checkpoint:
+def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: Note) -> Checkpoint:
     """The checkpoint of the round that is asked for; of an unfinished run the last one."""
     fingerprint = config.fingerprint()
     if at == "last" and folder.read_json("summary.json") is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from fedloom.core.errors import DataError
 from fedloom.core.files import expand_home, restrict_to_owner, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
-from fedloom.storage.checkpoint import spaced
+from fedloom.storage.checkpoint import is_kept_for_rewind
 
 _KEPT = 3  # states of a client; a server that starts again goes back by one round, or two if its last file is damaged
 
@@ -55,14 +55,14 @@ class StateStore:
         return token
 
     def save(self, round_: int, state: Record, spare: int = 0) -> None:
-        """Keep the state after a round, that of the round `spare`, and older ones as `spaced` says.
+        """Keep the state after a round, that of the round `spare`, and older ones as `is_kept_for_rewind` says.
 
         Raises `OSError` and then leaves the others as they were; `DataError` if a folder is a link.
         """
         self._check_links()
         write_atomic(self._file(round_), to_bytes(state), private=True)
         for old in sorted(self.path.glob("round-*.safetensors"))[:-_KEPT]:
-            if old != self._file(spare) and not spaced(int(old.stem.removeprefix("round-")), round_):
+            if old != self._file(spare) and not is_kept_for_rewind(int(old.stem.removeprefix("round-")), round_):
                 old.unlink(missing_ok=True)
 
     def load(self, round_: int) -> Record | None:

@@ -18,7 +18,7 @@ from fedloom.results.result import Result
 from fedloom.results.targets import reached
 from fedloom.results.versions import refuse_mixed
 from fedloom.storage.curves import at_selected, best_val
-from fedloom.storage.environment import in_words, version_in
+from fedloom.storage.environment import environment_line, fedloom_version_in
 from fedloom.storage.run_folder import RunFolder
 
 ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
@@ -152,7 +152,7 @@ def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mi
     new = [measurement for measurement in later if measurement.ours is not None or measurement.key not in with_numbers]
     merged = list({measurement.key: measurement for measurement in (*earlier, *new)}.values())
     if not allow_mixed:
-        refuse_mixed({f"{m.column}/{m.row}/seed{m.seed}": version_in(m.machine) for m in merged})
+        refuse_mixed({f"{m.column}/{m.row}/seed{m.seed}": fedloom_version_in(m.machine) for m in merged})
     return merged
 
 
@@ -206,7 +206,7 @@ def _machine(result: Result) -> str:
     environment: dict[str, Any] | None = None
     if result.folder is not None:
         environment = RunFolder(result.folder).read_json("env.json")
-    return "not known" if environment is None else in_words(environment)
+    return "not known" if environment is None else environment_line(environment)
 
 
 def _value_of(

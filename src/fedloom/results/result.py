@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedloom.results.tabular import Tabular, frame
-from fedloom.storage.curves import At
+from fedloom.storage.curves import RoundSelection
 from fedloom.storage.run_data import RunData
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Result(RunData, Tabular):
         keys = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
         return [{key: self.numbers[key] for key in keys} | self.numbers.get("figures", {})]
 
-    def model(self, client: int | None = None, at: At = "last") -> nn.Module:
+    def model(self, client: int | None = None, at: RoundSelection = "last") -> nn.Module:
         """The trained model as a plain module, in evaluation mode: x [B, ...] normalised -> class scores [B, C].
 
         client: whose personal model; None takes the server's. at: after the last round, or after the one that was best

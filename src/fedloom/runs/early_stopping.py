@@ -53,13 +53,13 @@ class EarlyStopping(Callback):
                 raise ConfigError("early stopping: there is no validation data; set scenario.val above 0")
             return None
         sign = 1 if self._how.measure == "accuracy" else -1
-        best, since, at = -math.inf, 0, 0
+        best, tests_since_best, best_round = -math.inf, 0, 0
         for round_, value in zip(rounds, values, strict=True):
-            since += 1
+            tests_since_best += 1
             if sign * value > best + self._how.min_delta:
-                best, since, at = sign * value, 0, round_
-        if since < self._how.patience:
+                best, tests_since_best, best_round = sign * value, 0, round_
+        if tests_since_best < self._how.patience:
             return None
-        word = "risen above" if sign > 0 else "fallen below"
-        reached = f"{sign * best:.4f} of round {at}" if at else "any finite value"
-        return f"validation {self._how.measure} has not {word} {reached} in {since} tests"
+        direction = "risen above" if sign > 0 else "fallen below"
+        reached = f"{sign * best:.4f} of round {best_round}" if best_round else "any finite value"
+        return f"validation {self._how.measure} has not {direction} {reached} in {tests_since_best} tests"

@@ -14,24 +14,24 @@ def system_row(round_: int, name: str, value: float) -> Row:
 
 def training_rows(report: RoundReport) -> list[Row]:
     """What one round of training cost, the method's own figures, how it degenerated, and the mean terms of its loss."""
-    now, seconds = report.round, report.seconds
+    round_, seconds = report.round, report.seconds
     values: dict[str, float] = {
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,
         "participants": len(report.participants),
         "steps": report.steps,
         "samples": report.samples,
-        **{f"samples_held/{group}": held for group, held in report.held.items()},
-        **{f"samples_closing/{group}": held for group, held in report.closing.items()},
+        **{f"samples_held/{group}": samples for group, samples in report.held.items()},
+        **{f"samples_closing/{group}": samples for group, samples in report.closing.items()},
         "seconds_train": seconds.train,
         "seconds_aggregate": seconds.aggregate,
         "seconds_move": seconds.move,
         **report.figures,
     }
     values |= {f"degenerate/{f.code}": f.figure for f in report.diagnostics}
-    rows = [system_row(now, name, value) for name, value in values.items()]
+    rows = [system_row(round_, name, value) for name, value in values.items()]
     rows += [
-        Row(round=now, client=None, split="train", protocol=None, name=name, value=value)
+        Row(round=round_, client=None, split="train", protocol=None, name=name, value=value)
         for name, value in report.terms.items()
     ]
     return rows
@@ -45,7 +45,7 @@ def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> li
         for name, value in scores.values().items()
     ]
     also = scores.also if isinstance(scores, Scores) else {}
-    by_name = {"accuracy": scores.clients} | {f"accuracy/{name}": other.clients for name, other in also.items()}
+    by_name = {"accuracy": scores.clients} | {f"accuracy/{name}": predictor_scores.clients for name, predictor_scores in also.items()}
     rows += [
         Row(round=round_, client=client, split=split, protocol=protocol, name=name, value=tested.accuracy)
         for name, clients in by_name.items()

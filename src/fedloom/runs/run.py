@@ -26,8 +26,8 @@ from fedloom.config.run_config import RunConfig
 from fedloom.storage.data_record import record_of, refuse_other_data
 from fedloom.config.difference import difference
 from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.storage.environment import describe
-from fedloom.storage.compatibility import explained_misfits, take_over
+from fedloom.storage.environment import describe_environment
+from fedloom.storage.compatibility import explained_misfits, restore
 from fedloom.storage.run_folder import RunFolder
 from fedloom.storage.log import START, Row
 from fedloom.export.run_at_checkpoint import Memory
@@ -35,13 +35,13 @@ from fedloom.results.result import Result
 from fedloom.storage.curves import best_val
 from fedloom.runs.rows import score_rows, system_row, training_rows
 from fedloom.config.setup import Setup
-from fedloom.storage.resources import explained
+from fedloom.storage.resources import explain_shortage
 from fedloom.runs.summary import degenerate, summarise
-from fedloom.runs.weights import copied
+from fedloom.runs.weights import copy_weights
 
 Existing = Literal["refuse", "resume", "fresh"]
 # Makes an engine for a federation, given the server's worker, and whom to tell what happens.
-Elsewhere: TypeAlias = Callable[[Federation, Worker, Callable[[str], None]], Engine]
+EngineFactory: TypeAlias = Callable[[Federation, Worker, Callable[[str], None]], Engine]
 
 
 def run(
@@ -51,7 +51,7 @@ def run(
     out: Path | None = None,
     existing: Existing = "refuse",
     callbacks: Sequence[Callback] = (),
-    elsewhere: Elsewhere | None = None,
+    elsewhere: EngineFactory | None = None,
 ) -> Result:
     """Train and test as `config` says.
 
@@ -69,7 +69,7 @@ def run(
     folder = RunFolder(out)
     folder.open()
     try:
-        with explained(out), reproducible_settings():
+        with explain_shortage(out), reproducible_settings():
             return _in_folder(config, scenario, folder, existing, callbacks, elsewhere)
     finally:
         folder.close()
@@ -81,12 +81,12 @@ def _in_folder(
     folder: RunFolder,
     existing: Existing,
     callbacks: Sequence[Callback],
-    elsewhere: Elsewhere | None,
+    elsewhere: EngineFactory | None,
 ) -> Result:
     resolved, fresh = config.resolved(), existing == "fresh"
-    before = None if fresh else folder.read_config()
-    if before is not None:
-        if differing := difference(before, resolved):
+    stored = None if fresh else folder.read_config()
+    if stored is not None:
+        if differing := difference(stored, resolved):
             raise RunFolderError(
                 f"{folder.path} holds a run of another config ({differing}); choose another folder with --out, or "
                 "delete this one and run again"
@@ -107,10 +107,10 @@ def _in_folder(
     else:
         start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
         refuse_other_data(folder, running.data)
-    if before is None:
+    if stored is None:
         folder.write_config(resolved)
     folder.write_json("scenario.json", running.described())
-    folder.write_json("env.json", describe())
+    folder.write_json("env.json", describe_environment())
     return running.go(start)
 
 
@@ -120,24 +120,24 @@ class _Run:
     def __init__(
         self,
         config: RunConfig,
-        given: Scenario | None,
+        user_scenario: Scenario | None,
         folder: RunFolder | None,
         callbacks: Sequence[Callback],
-        elsewhere: Elsewhere | None = None,
+        elsewhere: EngineFactory | None = None,
     ) -> None:
-        scenario = given or config.scenario.build(config.seed)
+        scenario = user_scenario or config.scenario.build(config.seed)
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
         self.elsewhere = elsewhere
         if config.early_stopping is not None:
             self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
-        self.memory = Memory(config, given)
+        self.memory = Memory(config, user_scenario)
         self.data = record_of(config, scenario) if folder else None
         data = scenario.train_set
         # the tasks' weights stay where the nets are now
         setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
         self.method, nets, self.streams = setup.method, setup.nets, setup.streams
         self.worker = setup.worker(config, data)
-        model_findings = setup.diagnostics(config, data)
+        model_diagnostics = setup.diagnostics(config, data)
         self.federation = Federation(
             self.method,
             Serial(self.worker),
@@ -147,7 +147,7 @@ class _Run:
             states=States(config.engine.state_budget(), folder.states if folder else None),
             nets=[net.functional for net in nets],
         )
-        self.diagnostics = {diagnostic.code: diagnostic for diagnostic in [*self.federation.examined, *model_findings]}
+        self.diagnostics = {diagnostic.code: diagnostic for diagnostic in [*self.federation.examined, *model_diagnostics]}
         self.protocol = config.evaluation.protocol
         self.evaluator = setup.evaluator(config, self.worker, scenario)
         self._refuse_what_cannot_be_tested()
@@ -161,7 +161,7 @@ class _Run:
     def go(self, start: Checkpoint | None) -> Result:
         """All rounds after `start`, then the summary."""
         if start is not None:
-            take_over(self.federation, start)
+            restore(self.federation, start)
             self.saved, self.digest, self.saved_round = start.path, start.sha256, start.round
         if self.federation.round < self.config.rounds and self.elsewhere is not None:
             self.federation.engine = self.elsewhere(self.federation, self.worker, self.note)
@@ -188,16 +188,16 @@ class _Run:
             notes = [self.warning, *self.scenario.notes, *(diagnostic.message for diagnostic in self.diagnostics.values())]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
-        written, weights = time.monotonic(), functools.partial(copied, self.federation)
+        saved_at, weights = time.monotonic(), functools.partial(copy_weights, self.federation)
         while self.federation.round < self.config.rounds and self.stopped is None:
             rows = self._round()
             self._keep(rows)
-            kept = self._improves(rows) or self.federation.round == self.config.rounds
-            if self.folder and (kept or time.monotonic() - written >= self.config.checkpoint.seconds):
+            must_save = self._improves(rows) or self.federation.round == self.config.rounds
+            if self.folder and (must_save or time.monotonic() - saved_at >= self.config.checkpoint.seconds):
                 rows.append(self._save(self.folder))
                 self._keep(rows[-1:])
-                written = time.monotonic()
-            elif not self.folder and kept and self.config.engine.state_budget() is None:
+                saved_at = time.monotonic()
+            elif not self.folder and must_save and self.config.engine.state_budget() is None:
                 self._remember()
             for callback in self.callbacks:
                 callback.on_weights(self.config, self.federation.round, weights)
@@ -208,17 +208,17 @@ class _Run:
 
     def _stop(self) -> None:
         """Make the present round the last one: it is tested and saved, as a last one always is."""
-        now = self.federation.round
+        round_ = self.federation.round
         if self.method.closing() is not None:
             raise ConfigError(
-                f"stopped after round {now} ({self.stopped}), but {self.config.method} trains once more after its last "
+                f"stopped after round {round_} ({self.stopped}), but {self.config.method} trains once more after its last "
                 "round: it cannot be stopped early"
             )
-        if not any(row["round"] == now and row["split"] == "test" for row in self.rows):
-            rows = self._tests(now)
+        if not any(row["round"] == round_ and row["split"] == "test" for row in self.rows):
+            rows = self._tests(round_)
             self._improves(rows)
             self._keep(rows)
-        if self.folder and self.saved_round < now:
+        if self.folder and self.saved_round < round_:
             self._keep([self._save(self.folder)])
         elif not self.folder and self.config.engine.state_budget() is None:
             self._remember()
@@ -233,38 +233,38 @@ class _Run:
         began = time.perf_counter()
         report = self.federation.step()
         trained = time.perf_counter()
-        self._tell(report.diagnostics)
+        self._note_once(report.diagnostics)
         rows = training_rows(report)
-        now, every = report.round, self.config.evaluation.every
-        if now % every == 0 or now == self.config.rounds:
-            rows += self._tests(now)
+        round_, every = report.round, self.config.evaluation.every
+        if round_ % every == 0 or round_ == self.config.rounds:
+            rows += self._tests(round_)
         ended = time.perf_counter()
         rows += [
-            system_row(now, "seconds_evaluate", ended - trained),
-            system_row(now, "seconds_total", ended - began),
+            system_row(round_, "seconds_evaluate", ended - trained),
+            system_row(round_, "seconds_total", ended - began),
         ]
         return rows
 
-    def _tests(self, now: int) -> list[Row]:
+    def _tests(self, round_: int) -> list[Row]:
         """The rows of the tests on all splits."""
-        return [row for split in self.evaluator.splits for row in self._tested(now, split)]
+        return [row for split in self.evaluator.splits for row in self._tested(round_, split)]
 
-    def _tested(self, now: int, split: str) -> list[Row]:
+    def _tested(self, round_: int, split: str) -> list[Row]:
         """The rows of one split's test: on the engine where it is the clients' own, else here.
 
         Nets that draw random numbers in evaluation mode draw the round's own, whatever the process has drawn before.
         """
-        with self.streams.isolated("test", now, device=self.worker.device):
-            return self._rows_of_test(now, split)
+        with self.streams.isolated("test", round_, device=self.worker.device):
+            return self._rows_of_test(round_, split)
 
-    def _rows_of_test(self, now: int, split: str) -> list[Row]:
+    def _rows_of_test(self, round_: int, split: str) -> list[Row]:
         if not isinstance(self.evaluator, Evaluator) or not self.evaluator.away(split):
-            return score_rows(now, self.evaluator.scores(split, self._predictors(now)), self.protocol)
-        found = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda done: done.client)
-        results = {name: {done.client: done.tested[name] for done in found} for name in self.evaluator.names}
-        rows = score_rows(now, self.evaluator.of_clients(split, results), self.protocol)
-        adapted = sum(done.samples for done in found)
-        return [*rows, system_row(now, "samples_adapted", adapted)] if adapted else rows
+            return score_rows(round_, self.evaluator.scores(split, self._predictors(round_)), self.protocol)
+        results = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda result: result.client)
+        by_predictor = {name: {result.client: result.tested[name] for result in results} for name in self.evaluator.names}
+        rows = score_rows(round_, self.evaluator.of_clients(split, by_predictor), self.protocol)
+        adapted = sum(result.samples for result in results)
+        return [*rows, system_row(round_, "samples_adapted", adapted)] if adapted else rows
 
     def _predictors(self, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
         """The server's predictors, or those of all clients one by one, sampled or not."""
@@ -278,10 +278,10 @@ class _Run:
 
     def _improves(self, rows: Sequence[Row]) -> bool:
         """Whether `rows` have the best validation accuracy so far, and that selects the round."""
-        found = best_val(rows) if self.config.evaluation.select == "best_val" else None
-        if found is None or (self.best is not None and found[1] <= self.best[1]):
+        best = best_val(rows) if self.config.evaluation.select == "best_val" else None
+        if best is None or (self.best is not None and best[1] <= self.best[1]):
             return False
-        self.best = found
+        self.best = best
         return True
 
     def _remember(self) -> None:
@@ -297,7 +297,7 @@ class _Run:
         described = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
         return described if self.data is None else described | {dealt.KEY: self.data}
 
-    def _tell(self, diagnostics: Sequence[Diagnostic]) -> None:
+    def _note_once(self, diagnostics: Sequence[Diagnostic]) -> None:
         """Note each diagnostic once."""
         for diagnostic in diagnostics:
             if diagnostic.code not in self.diagnostics:
@@ -362,11 +362,11 @@ class _Run:
         what the round is selected by."""
         _, offered = next(self._predictors(0))
         self.evaluator.check(offered)
-        share = self.config.scenario.val_key
+        val_key = self.config.scenario.val_key
         if self.config.evaluation.select == "best_val" and "val" not in self.evaluator.splits:
-            raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {share} above 0")
+            raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {val_key} above 0")
         if self.config.early_stopping is not None and "val" not in self.evaluator.splits:
-            raise ConfigError(f"early_stopping: there is no validation data; set {share} above 0, or leave it out")
+            raise ConfigError(f"early_stopping: there is no validation data; set {val_key} above 0, or leave it out")
         if self.config.early_stopping is not None and self.method.closing() is not None:
             raise ConfigError(
                 f"early_stopping: {self.config.method} trains once more after its last round; leave it out"

@@ -31,7 +31,7 @@ def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: S
 
 
 def degenerate(rows: Sequence[Row], diagnostics: Mapping[str, Diagnostic]) -> list[str]:
-    """How the method degenerated: the messages of `diagnostics` (by code), and codes alone of diagnostics before a resume."""
+    """How the method degenerated: the messages of `diagnostics` (by code), and only codes of those before a resume."""
     codes = {r["name"].partition("/")[2] for r in rows if r["name"].startswith("degenerate/")}
     codes |= diagnostics.keys()
     return [diagnostics[c].message if c in diagnostics else c for c in sorted(codes)]
@@ -52,14 +52,14 @@ def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:
 
 
 def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
-    by = accuracies(rows, config.evaluation.last_k)
+    accuracy_by_selection = accuracies(rows, config.evaluation.last_k)
     _, losses = curve(rows, "loss", "test")
     return {
-        "accuracy": by[config.evaluation.select],
-        "last_accuracy": by["last"],
-        "best_val_accuracy": by["best_val"],
-        "best_test_accuracy": by["best_test"],
-        "mean_last_k_accuracy": by["mean_last_k"],
+        "accuracy": accuracy_by_selection[config.evaluation.select],
+        "last_accuracy": accuracy_by_selection["last"],
+        "best_val_accuracy": accuracy_by_selection["best_val"],
+        "best_test_accuracy": accuracy_by_selection["best_test"],
+        "mean_last_k_accuracy": accuracy_by_selection["mean_last_k"],
         "test_loss": losses[-1] if math.isfinite(losses[-1]) else None,
     }
 
@@ -69,12 +69,12 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
     scenario, evaluation = federation.scenario, config.evaluation
     if scenario.attack is None or not scenario.bad:
         return {}
-    found = {
+    figures = {
         key: at_selected(rows, name, evaluation.select, evaluation.last_k)
         for key, name in (("success", "attack_success"), ("honest_accuracy", "accuracy_honest"))
     }
     attack = scenario.attack
-    return {"attack": {"name": attack.kind, **attack.model_dump(), "clients": list(scenario.bad), **found}}
+    return {"attack": {"name": attack.kind, **attack.model_dump(), "clients": list(scenario.bad), **figures}}
 
 
 def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:

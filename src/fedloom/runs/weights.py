@@ -7,7 +7,7 @@ from fedloom.core.trees import Tree
 from fedloom.engine import Federation
 
 
-def copied(federation: Federation, client: int | None = None) -> Tree:
+def copy_weights(federation: Federation, client: int | None = None) -> Tree:
     """A copy on the CPU of the server's weights, or of the personal ones of `client`, between two rounds.
 
     Raises `ConfigError` for a client that does not exist, and where the method has no such model.
@@ -22,6 +22,6 @@ def copied(federation: Federation, client: int | None = None) -> Tree:
         raise ConfigError(f"weights of client {client}: clients are 0 to {clients - 1}")
     offered = federation.method.predictors(federation.server, state, context)
     if kind not in offered:
-        other = "name a client" if client is None else "leave the client out"
-        raise ConfigError(f"weights: {federation.method.name()} has no {kind} model; {other}")
+        advice = "name a client" if client is None else "leave the client out"
+        raise ConfigError(f"weights: {federation.method.name()} has no {kind} model; {advice}")
     return {name: value.detach().to("cpu", copy=True) for name, value in offered[kind].tree.items()}

@@ -1,7 +1,7 @@
 """Checkpoints: a federation between two rounds, on disk, in folders that are complete or absent.
 
 checkpoint/round-000012/: meta.json (format, version, fingerprint, round, checksums), server.safetensors, and the client
-states (`packs.py`). Equal federations have the same sha256, whenever checkpoints were written.
+states (`state_archive.py`). Equal federations have the same sha256, whenever checkpoints were written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedloom.core.errors import CheckpointError
 from fedloom.core.files import json_text, parse_json, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage import state_archive as packs
-from fedloom.storage.log import START, Log, Position
+from fedloom.storage.log import START, LogPosition, MetricsLog
 
 _FORMAT = 2
 _SERVER = "server.safetensors"
@@ -33,13 +33,13 @@ class Checkpoint:
     round: int
     server: Record
     states: Mapping[int, Record]
-    metrics: Position = START
+    metrics: LogPosition = START
     path: Path | None = None
     sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint on disk: its folder, and the sha256 of what it holds: round, config, server and clients."""
 
     path: Path
@@ -56,41 +56,41 @@ def save(
     changed: Collection[int] = (),
     spare: int | None = None,
     history: bool = False,
-) -> Saved:
+) -> SavedCheckpoint:
     """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `spare`.
 
-    history: also keep older ones, ever fewer the older they are (`spaced`), so that a run can be taken back.
+    history: also keep some older ones (`is_kept_for_rewind`), so that a run can be taken back.
 
     last: the checkpoint of this run that was saved or loaded before; states of clients that are not among those
     `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
-    final = _folder_of(folder, checkpoint.round)
-    partial = folder / f".{final.name}.partial"
-    for left in folder.glob(".round-*.partial"):
-        shutil.rmtree(left, ignore_errors=True)
+    target = _folder_of(folder, checkpoint.round)
+    partial = folder / f".{target.name}.partial"
+    for abandoned in folder.glob(".round-*.partial"):
+        shutil.rmtree(abandoned, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         server = to_bytes(checkpoint.server)
         write_atomic(partial / _SERVER, server)
         index = packs.write(partial, checkpoint.round, checkpoint.states, changed, last)
-        held = {
+        content = {
             "format": _FORMAT,
             "version": __version__,
             "fingerprint": fingerprint,
             "round": checkpoint.round,
             "server": hashlib.sha256(server).hexdigest(),
-            "clients": packs.content(index),
+            "clients": packs.content_digest(index),
         }
-        sha256 = _digest(held)
-        meta = held | {
+        sha256 = _digest(content)
+        meta = content | {
             "sha256": sha256,
             "metrics": checkpoint.metrics._asdict(),
             "index": _file_digest(partial / packs.INDEX),
         }
         write_atomic(partial / "meta.json", json_text(meta | {"meta": _digest(meta)}, indent=1, sort_keys=True))
         _sync_folder(partial)
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -98,12 +98,12 @@ def save(
     for old in _finished(folder)[:-keep]:
         if spare is not None and old == _folder_of(folder, spare):
             continue
-        if not history or not spaced(_round_of(old), checkpoint.round):
+        if not history or not is_kept_for_rewind(_round_of(old), checkpoint.round):
             shutil.rmtree(old, ignore_errors=True)
-    return Saved(final, sha256)
+    return SavedCheckpoint(target, sha256)
 
 
-def spaced(round_: int, newest: int) -> bool:
+def is_kept_for_rewind(round_: int, newest: int) -> bool:
     """Whether the checkpoint of a round is kept for a run that may be taken back: those of the rounds that a power of
     two divides, up to twice that power ago. So about 2 log2(rounds) stay.
 
@@ -113,13 +113,13 @@ def spaced(round_: int, newest: int) -> bool:
     return newest - round_ <= 2 * (round_ & -round_)
 
 
-def rounds_at_hand(folder: Path) -> dict[int, Path]:
+def checkpoints_by_round(folder: Path) -> dict[int, Path]:
     """The checkpoints of a run by round, ascending."""
     return {_round_of(path): path for path in _finished(folder) if path.is_dir() and not path.is_symlink()}
 
 
 def load_latest(
-    folder: Path, fingerprint: str, warn: Callable[[str], None], log: Log | None = None
+    folder: Path, fingerprint: str, warn: Callable[[str], None], log: MetricsLog | None = None
 ) -> Checkpoint | None:
     """The newest checkpoint that can be used, or None if there is none at all. One that is damaged, or whose metrics
     are no longer in the `log`, is reported through `warn` and the one before it is taken.
@@ -129,8 +129,8 @@ def load_latest(
     unusable: list[tuple[str, str]] = []
     for path in reversed(_finished(folder)):
         try:
-            found = _load(path, fingerprint)
-            if log is None or log.holds(found.metrics):
+            checkpoint = _load(path, fingerprint)
+            if log is None or log.holds(checkpoint.metrics):
                 break
             unusable.append((path.name, f"does not fit {log.path.name}, of which rows were lost or changed"))
         except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
@@ -145,7 +145,7 @@ def load_latest(
         return None
     for name, why in unusable:
         warn(f"checkpoint {name} {why}; falling back to the one before it")
-    return found
+    return checkpoint
 
 
 def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
@@ -176,7 +176,7 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
         )
     if meta.pop("meta") != _digest(meta):
         raise ValueError("meta.json does not match its checksum")
-    metrics = Position(**meta["metrics"])
+    metrics = LogPosition(**meta["metrics"])
     if not (type(meta["round"]) is int and meta["round"] >= 0 and type(metrics.size) is int and metrics.size >= 0):
         raise ValueError("meta.json: need whole numbers for the round and the size of the metrics")
     if _folder_of(path.parent, meta["round"]) != path:
@@ -184,7 +184,7 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
     for name, digest in ((_SERVER, meta["server"]), (packs.INDEX, meta["index"])):
         if _file_digest(path / name) != digest:
             raise ValueError(f"{name} does not match its checksum")
-    states = packs.Stored(path, packs.read_index(path))
+    states = packs.ArchivedStates(path, packs.read_index(path))
     states.verify()
     server = from_bytes((path / _SERVER).read_bytes())
     return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
@@ -211,8 +211,8 @@ def _folder_of(folder: Path, round_: int) -> Path:
 
 
 def _finished(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
-    return [path for path in found if path.name.removeprefix("round-").isdecimal()]
+    paths = sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
+    return [path for path in paths if path.name.removeprefix("round-").isdecimal()]
 
 
 def _round_of(path: Path) -> int:

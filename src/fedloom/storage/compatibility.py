@@ -17,7 +17,7 @@ from fedloom.storage.checkpoint import Checkpoint
 _ADVICE = "put the file back, or delete the run folder and run again"
 
 
-def take_over(federation: Federation, start: Checkpoint) -> None:
+def restore(federation: Federation, start: Checkpoint) -> None:
     """Go on from a checkpoint. Raises `CheckpointError` if its server state, or a client's, has entries of other kinds,
     names or shapes than those with which the method begins."""
     if why := misfit(start.server, federation.server):

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fedloom.storage.run_folder import Row
 
-At = Literal["last", "best_val"]
+RoundSelection = Literal["last", "best_val"]
 
 
 def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[float]]:
@@ -38,9 +38,9 @@ def at_selected(rows: Sequence[Row], name: str, select: str, last_k: int) -> flo
     if select == "mean_last_k":
         return fmean(values[-last_k:])
     tested, accuracy = curve(rows, "accuracy", "test")
-    found = best_val(rows)
-    best = tested[accuracy.index(max(accuracy))] if select == "best_test" else found[0] if found else tested[-1]
-    return dict(zip(rounds, values, strict=True))[tested[-1] if select == "last" else best]
+    best = best_val(rows)
+    round_ = tested[accuracy.index(max(accuracy))] if select == "best_test" else best[0] if best else tested[-1]
+    return dict(zip(rounds, values, strict=True))[tested[-1] if select == "last" else round_]
 
 
 def best_val(rows: Sequence[Row]) -> tuple[int, float] | None:

@@ -54,15 +54,15 @@ def record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | None:
 def refuse_other_data(folder: RunFolder, record: Mapping[str, Any] | None) -> None:
     """Raises `OtherDataError` if the data of a run that is about to train, `record`, are not those that its own folder
     was dealt before, or those of another run in the same comparison or study."""
-    before = (folder.read_json(_SCENARIO) or {}).get(KEY)
-    beside = ((path, record_in(path)) for path in _runs_beside(folder.path))
-    for path, other in [(folder.path, before), *beside]:
-        refuse_changed(path, other, record)
+    earlier = (folder.read_json(_SCENARIO) or {}).get(KEY)
+    neighbours = ((path, record_in(path)) for path in _runs_beside(folder.path))
+    for path, earlier_record in [(folder.path, earlier), *neighbours]:
+        refuse_changed(path, earlier_record, record)
 
 
-def refuse_changed(run: Path, before: Any, now: Any) -> None:
+def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
     """Raises `OtherDataError` if the record `now` is of other data than `before`, that of the folder `run`."""
-    if name := _changed(before, now):
+    if name := _changed(earlier, record):
         raise OtherDataError(
             f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file "
             "back, or train in another folder (--out)"
@@ -88,15 +88,15 @@ def record_in(run: Path) -> Any:
     return _read(run / _SCENARIO, _changed_at(run / _SCENARIO))
 
 
-def _changed(earlier: Any, now: Any) -> str | None:
+def _changed(earlier: Any, record: Any) -> str | None:
     """The name of the data that differ between two records that should have the same; None where none do, and where one
     of the runs is of a version that kept no record."""
-    keys, others = _keys(earlier), _keys(now)
-    if keys is None or others is None:
+    keys_before, keys = _keys(earlier), _keys(record)
+    if keys_before is None or keys is None:
         return None
     for kind, digest in (("source", "source_digest"), ("scenario", "dealt_digest")):
-        if keys[kind] == others[kind] and earlier[digest] and now[digest] and earlier[digest] != now[digest]:
-            return _name(now)
+        if keys_before[kind] == keys[kind] and earlier[digest] and record[digest] and earlier[digest] != record[digest]:
+            return _name(record)
     return None
 
 
@@ -119,7 +119,7 @@ def _name(record: Mapping[str, Any]) -> str:
 def _runs_beside(run: Path) -> Iterator[Path]:
     """The other runs of the comparison or study that a run folder lies in, those of a study's tuning included."""
     for root in (run.parent, run.parent.parent):
-        if marker.marked_as(root) in ("comparison", "study"):
+        if marker.folder_kind(root) in ("comparison", "study"):
             for scenario in sorted([*root.glob(f"*/{_SCENARIO}"), *root.glob(f"trials/*/{_SCENARIO}")]):
                 if scenario.parent != run:
                     yield scenario.parent

@@ -15,7 +15,7 @@ from fedloom._version import __version__
 _PACKAGES = ("torch", "numpy", "scikit-learn", "safetensors", "pydantic")
 
 
-def describe() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Versions, processor and threads of this process."""
     versions = {"fedloom": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
@@ -31,19 +31,19 @@ def describe() -> dict[str, Any]:
     }
 
 
-def in_words(told: Mapping[str, Any]) -> str:
-    """What `describe` found, in one line: processor, cores and the versions that decide numbers."""
-    versions = told["versions"]
+def environment_line(machine: Mapping[str, Any]) -> str:
+    """What `describe_environment` found, in one line: processor, cores and the versions that decide numbers."""
+    versions = machine["versions"]
     return (
-        f"{told['processor']}, {told['cores']} cores, Python {versions['python']}, torch {versions['torch']}, "
+        f"{machine['processor']}, {machine['cores']} cores, Python {versions['python']}, torch {versions['torch']}, "
         f"fedloom {versions['fedloom']}"
     )
 
 
-def version_in(words: str) -> str | None:
-    """The version of fedloom that `in_words` told; None where these are other words."""
-    _, told, version = words.rpartition(", fedloom ")
-    return version if told else None
+def fedloom_version_in(text: str) -> str | None:
+    """The version of fedloom that `environment_line` told; None where these are other words."""
+    _, separator, version = text.rpartition(", fedloom ")
+    return version if separator else None
 
 
 def peak_memory_mb() -> float:

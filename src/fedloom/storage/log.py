@@ -31,14 +31,14 @@ _LARGEST = 1e300  # of a value: sums of such values are still finite
 _KEYS = Row.__annotations__.keys()
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """How far a log has come: bytes, and their sha256."""
 
     size: int
     sha256: str
 
 
-class Log:
+class MetricsLog:
     """The rows of one run on disk. A line that a crash cut off is no row."""
 
     def __init__(self, path: Path) -> None:
@@ -53,17 +53,17 @@ class Log:
         self._size += len(text)
         self._sha256.update(text)
 
-    def flushed(self) -> Position:
+    def flushed(self) -> LogPosition:
         """How far the log has come, once that is on the disk."""
         with open_to_append(self.path) as stream:
             os.fsync(stream.fileno())
-        return Position(self._size, self._sha256.hexdigest())
+        return LogPosition(self._size, self._sha256.hexdigest())
 
-    def holds(self, position: Position) -> bool:
+    def holds(self, position: LogPosition) -> bool:
         """Whether the log begins with what it held then."""
         return self._until(position).hexdigest() == position.sha256
 
-    def cut(self, position: Position) -> list[Row]:
+    def cut(self, position: LogPosition) -> list[Row]:
         """Forget the rows after a position (they will be run again); the rows that stay."""
         if self.path.exists() and self.path.lstat().st_nlink > 1:  # a copy of hard links shares the file
             write_atomic(self.path, self._bytes())
@@ -77,10 +77,10 @@ class Log:
         lines = self._bytes().splitlines(keepends=True)
         return [self._row(number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
 
-    def position(self) -> Position:
+    def position(self) -> LogPosition:
         """Of the file as it is."""
         content = self._bytes()
-        return Position(len(content), hashlib.sha256(content).hexdigest())
+        return LogPosition(len(content), hashlib.sha256(content).hexdigest())
 
     def _row(self, number: int, line: bytes) -> Row:
         try:
@@ -95,7 +95,7 @@ class Log:
             row["value"] = math.nan
         return row
 
-    def _until(self, position: Position) -> hashlib._Hash:
+    def _until(self, position: LogPosition) -> hashlib._Hash:
         return hashlib.sha256(self._bytes()[: position.size])
 
     def _bytes(self) -> bytes:
@@ -111,10 +111,10 @@ def _is_row(row: Row) -> bool:
     """Whether the values of a row with all keys can be some that a run wrote."""
     client, value = row["client"], row["value"]
     numbers = [number for number in (row["round"], client, value) if number is not None]
-    words = [word for word in (row["split"], row["name"], row["protocol"]) if word is not None]
+    texts = [text for text in (row["split"], row["name"], row["protocol"]) if text is not None]
     return (
         all(type(number) in (int, float) and abs(number) < _LARGEST for number in numbers)
-        and all(isinstance(word, str) for word in words)
+        and all(isinstance(text, str) for text in texts)
         and None not in (row["split"], row["name"])
         and type(row["round"]) is int
         and row["round"] >= 0
@@ -122,4 +122,4 @@ def _is_row(row: Row) -> bool:
     )
 
 
-START = Position(0, hashlib.sha256().hexdigest())
+START = LogPosition(0, hashlib.sha256().hexdigest())

@@ -26,18 +26,18 @@ def claim(path: Path, kind: Kind) -> None:
 
 def check(path: Path, kind: Kind) -> None:
     """Raises `RunFolderError` for a file, and for a folder that is neither absent, empty nor marked as of this kind."""
-    for one in (path, *path.parents):
-        if one.is_file():
-            raise RunFolderError(f"{one} is a file, not a folder; choose another place with --out")
+    for parent in (path, *path.parents):
+        if parent.is_file():
+            raise RunFolderError(f"{parent} is a file, not a folder; choose another place with --out")
     if not path.is_dir() or not _names(path):
         return
-    found = _kind(path)
-    if found is None:
+    marked_kind = _kind(path)
+    if marked_kind is None:
         raise RunFolderError(
             f"{path} holds files that fedloom did not write; choose another folder, or an empty one, with --out"
         )
-    if found != kind:
-        raise RunFolderError(f"{path} is the folder of a {found}, not of a {kind}; choose another one with --out")
+    if marked_kind != kind:
+        raise RunFolderError(f"{path} is the folder of a {marked_kind}, not of a {kind}; choose another one with --out")
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
@@ -51,7 +51,7 @@ def refuse_links(paths: Iterable[Path]) -> None:
             )
 
 
-def drop_if_bare(path: Path) -> None:
+def remove_if_empty(path: Path) -> None:
     """Remove a folder in which nothing was written; a link to it stays. Another process may write there meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         if _names(path) - {MARKER}:
@@ -67,7 +67,7 @@ def _names(path: Path) -> set[str]:
     return {entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.name.startswith(f".{MARKER}.")}
 
 
-def marked_as(path: Path) -> str | None:
+def folder_kind(path: Path) -> str | None:
     """The kind of folder that the marker of `path` names; None without a marker, and for one that cannot be read."""
     try:
         content = parse_json((path / MARKER).read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def marked_as(path: Path) -> str | None:
 
 
 def _kind(path: Path) -> str | None:
-    return marked_as(path) if os.path.lexists(path / MARKER) else _earlier(path)
+    return folder_kind(path) if os.path.lexists(path / MARKER) else _earlier(path)
 
 
 def _earlier(path: Path) -> Kind | None:

@@ -19,19 +19,19 @@ _MEMORY = ("can't allocate memory", "CUDA out of memory")  # in what torch raise
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_shortage(path: Path) -> Iterator[None]:
     """Within it, a full disk and a lack of memory are `RunFolderError`s that say what to do."""
     try:
         yield
     except (OSError, MemoryError, RuntimeError, ClientError) as error:
         cause = error.__cause__ if isinstance(error, ClientError) else error
         if isinstance(cause, OSError) and cause.errno in _DISK:
-            what = f"{_DISK[cause.errno]}; the last checkpoint is intact: free space"
+            problem = f"{_DISK[cause.errno]}; the last checkpoint is intact: free space"
         elif _lacks_memory(cause):
-            what = "out of memory; the last checkpoint is intact: take fewer engine.workers or a smaller batch_size"
+            problem = "out of memory; the last checkpoint is intact: take fewer engine.workers or a smaller batch_size"
         else:
             raise
-        raise RunFolderError(f"{path}: {what} and go on with --resume") from error
+        raise RunFolderError(f"{path}: {problem} and go on with --resume") from error
 
 
 @contextlib.contextmanager
@@ -40,16 +40,16 @@ def stopped_by_full_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RunFolderError) as error:
-        what = of_full_disk(error)
-        if what is None:
+        problem = full_disk_message(error)
+        if problem is None:
             raise
         raise RunFolderError(
-            f"{folder}: {what}; the study has stopped, and its last checkpoints are intact: free space there, and the "
-            "same command goes on"
+            f"{folder}: {problem}; the study has stopped, and its last checkpoints are intact: free space there, and "
+            "the same command goes on"
         ) from error
 
 
-def of_full_disk(error: BaseException | None) -> str | None:
+def full_disk_message(error: BaseException | None) -> str | None:
     """What a full disk says, if one is behind an error; else None."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.storage.checkpoint import rounds_at_hand
+from fedloom.storage.checkpoint import checkpoints_by_round
 from fedloom.storage.run_folder import RunFolder
 
 _OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "report.html")
@@ -24,7 +24,7 @@ def rewind(path: Path, round_: int) -> list[int]:
     folder.open()
     try:
         folder.check_files()
-        checkpoints = rounds_at_hand(folder.checkpoints)
+        checkpoints = checkpoints_by_round(folder.checkpoints)
         if round_ not in checkpoints:
             rounds = ", ".join(map(str, checkpoints)) or "none"
             raise ConfigError(f"--from-round {round_}: {path} has no checkpoint of that round; it has rounds {rounds}")

@@ -22,7 +22,7 @@ from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text, parse_json, read_file, refuse_unwritable, write_atomic
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.storage import ownership as marker
-from fedloom.storage.log import Log, Row
+from fedloom.storage.log import MetricsLog, Row
 from fedloom.storage.schemas import completed, wrong_in_config, wrong_in_scenario, wrong_in_summary
 
 __all__ = ["Row", "RunFolder"]
@@ -47,7 +47,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.log = Log(path / "metrics.jsonl")
+        self.log = MetricsLog(path / "metrics.jsonl")
         self._lock = FileLock(path / marker.LOCK, timeout=0)
 
     def open(self) -> None:
@@ -73,7 +73,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Give the lock back; a folder in which nothing was written goes with it."""
-        marker.drop_if_bare(self.path)
+        marker.remove_if_empty(self.path)
         self._lock.release()
 
     def check_files(self) -> None:

@@ -34,33 +34,35 @@ def read_index(folder: Path) -> Index:
     return index
 
 
-def pack_name(number: int) -> str:
+def archive_name(number: int) -> str:
     """The file of the pack that was added with round `number`."""
     return f"clients-{number:06d}.pack"
 
 
 def write(
-    folder: Path, round_: int, states: Mapping[int, Record], changed: Collection[int], last: Path | None
+    folder: Path, round_: int, states: Mapping[int, Record], changed: Collection[int], previous: Path | None
 ) -> Index:
     """Write what `states` (by client, in the order of ids) hold to a new checkpoint's folder; its index.
 
-    last: the checkpoint before; its packs with states of clients that did not change since are linked. A pack is
+    previous: the checkpoint before; its packs with states of clients that did not change since are linked. A pack is
     written anew if it has no more states than are to be written, or mostly old ones: so packs stay few, and each state
     is copied a few times at most. One state at a time is in memory.
     """
     clients = np.fromiter(states, np.int64, len(states))
-    shared = _unchanged(last, clients, changed)
-    kept: list[int] = []
+    shared = _unchanged(previous, clients, changed)
+    linked: list[int] = []
     to_write = len(clients) - len(shared)
-    for live, pack in sorted((int(np.sum(shared["pack"] == pack)), int(pack)) for pack in np.unique(shared["pack"])):
-        assert last is not None
-        here, whole = shared[shared["pack"] == pack], (last / pack_name(pack)).stat().st_size
-        if live <= to_write or 2 * int(here["size"].sum()) < whole:
-            to_write += live
+    for shared_count, pack in sorted(
+        (int(np.sum(shared["pack"] == pack)), int(pack)) for pack in np.unique(shared["pack"])
+    ):
+        assert previous is not None
+        rows, pack_size = shared[shared["pack"] == pack], (previous / archive_name(pack)).stat().st_size
+        if shared_count <= to_write or 2 * int(rows["size"].sum()) < pack_size:
+            to_write += shared_count
         else:
-            kept.append(pack)
-            os.link(last / pack_name(pack), folder / pack_name(pack))
-    shared = shared[np.isin(shared["pack"], kept)]
+            linked.append(pack)
+            os.link(previous / archive_name(pack), folder / archive_name(pack))
+    shared = shared[np.isin(shared["pack"], linked)]
     written = _write_pack(folder, round_, states, clients[~np.isin(clients, shared["client"])])
     index: Index = np.sort(np.concatenate([shared, written]), order="client")
     with (folder / INDEX).open("wb") as stream:
@@ -69,12 +71,12 @@ def write(
     return index
 
 
-def content(index: Index) -> str:
+def content_digest(index: Index) -> str:
     """The sha256 of all clients' states, in whatever packs they lie."""
     return hashlib.sha256(index["client"].tobytes() + index["sha256"].tobytes()).hexdigest()
 
 
-class Stored(Mapping[int, Record]):
+class ArchivedStates(Mapping[int, Record]):
     """The client states of a checkpoint, read when they are asked for."""
 
     def __init__(self, folder: Path, index: Index) -> None:
@@ -99,7 +101,7 @@ class Stored(Mapping[int, Record]):
                 raise ValueError(f"the state of client {row['client']} does not match its checksum")
 
     def _bytes(self, row: Any) -> bytes:
-        with (self._folder / pack_name(int(row["pack"]))).open("rb") as stream:
+        with (self._folder / archive_name(int(row["pack"]))).open("rb") as stream:
             if int(row["offset"]) + int(row["size"]) > os.fstat(stream.fileno()).st_size:
                 raise ValueError(
                     f"the state of client {row['client']} does not match its checksum: its pack ends before"
@@ -108,15 +110,21 @@ class Stored(Mapping[int, Record]):
             return stream.read(int(row["size"]))
 
 
-def _unchanged(last: Path | None, clients: NDArray[np.int64], changed: Collection[int]) -> Index:
+def _unchanged(previous: Path | None, clients: NDArray[np.int64], changed: Collection[int]) -> Index:
     """The rows of the checkpoint before that still hold; none if it cannot be read."""
     try:
-        index = np.empty(0, _ROW) if last is None else read_index(last)
+        index = np.empty(0, _ROW) if previous is None else read_index(previous)
     except (OSError, ValueError):
         return np.empty(0, _ROW)
-    holds = np.isin(index["client"], clients) & ~np.isin(index["client"], np.fromiter(changed, np.int64, len(changed)))
-    there = [pack for pack in np.unique(index["pack"]) if last is not None and (last / pack_name(int(pack))).exists()]
-    rows: Index = index[holds & np.isin(index["pack"], there)]
+    still_valid = np.isin(index["client"], clients) & ~np.isin(
+        index["client"], np.fromiter(changed, np.int64, len(changed))
+    )
+    existing_packs = [
+        pack
+        for pack in np.unique(index["pack"])
+        if previous is not None and (previous / archive_name(int(pack))).exists()
+    ]
+    rows: Index = index[still_valid & np.isin(index["pack"], existing_packs)]
     return rows
 
 
@@ -124,7 +132,7 @@ def _write_pack(folder: Path, number: int, states: Mapping[int, Record], clients
     rows: Index = np.zeros(len(clients), _ROW)
     if not len(clients):
         return rows
-    with (folder / pack_name(number)).open("wb") as stream:
+    with (folder / archive_name(number)).open("wb") as stream:
         for row, client in enumerate(clients.tolist()):
             data = to_bytes(states[client])
             digest = np.frombuffer(hashlib.sha256(data).digest(), np.uint8)

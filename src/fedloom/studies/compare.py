@@ -88,7 +88,7 @@ def compare(
         else:
             results = _side_by_side(configs, folders, existing, workers, listener, callbacks)
     finally:
-        marker.drop_if_bare(out)
+        marker.remove_if_empty(out)
     refuse_mixed_data((str(result.folder), result.scenario.get(KEY)) for result in results)
     return results
 

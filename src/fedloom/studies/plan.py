@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field
 from fedloom.config.bounds import MOST_TRIES, refuse_many
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.explain import explained
-from fedloom.config.grid import Point, points
+from fedloom.config.grid import GridPoint, points
 from fedloom.config.ready import find_config
 from fedloom.config.run_config import RunConfig, load
 from fedloom.config.sections import Section
@@ -290,7 +290,7 @@ def _refuse_namesakes(cells: Sequence[Cell]) -> None:
             )
 
 
-def _told(point: Point) -> str:
+def _told(point: GridPoint) -> str:
     return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.chosen.items())
 
 

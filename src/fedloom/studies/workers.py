@@ -28,7 +28,7 @@ from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import run
 from fedloom.storage import ownership as marker
 from fedloom.storage.data_record import OtherDataError
-from fedloom.storage.resources import of_full_disk, stopped_by_full_disk
+from fedloom.storage.resources import full_disk_message, stopped_by_full_disk
 from fedloom.studies.compare import Event, Forward, Listener, on_one_core
 from fedloom.studies.on_ray import on_ray
 from fedloom.studies.plan import Cell, Study
@@ -245,7 +245,7 @@ class StudyWorker:
             marker.refuse_links([self.study_folder.cell(folder)])
             run(config, out=self.study_folder.cell(folder), existing="resume", callbacks=watching)
         except Exception as error:
-            if of_full_disk(error) or isinstance(error, OtherDataError):
+            if full_disk_message(error) or isinstance(error, OtherDataError):
                 raise
             message = " ".join(f"{type(error).__name__}: {error}".split())
             if isinstance(error, CheckpointError):

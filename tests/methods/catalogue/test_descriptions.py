@@ -104,7 +104,7 @@ def test_a_plug_in_without_facts_is_listed_and_does_not_inherit_them():
         assert one.facts()["published"] == ""
         assert abilities(Nearby).means == frozenset()
     finally:
-        METHODS._items.pop("nearby")
+        METHODS._entries.pop("nearby")
 
 
 # -- presets of papers -------------------------------------------------------------------------------------------------
