@@ -9,11 +9,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from fedloom._renamed import missing_attribute
 from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import FedloomError
 from fedloom.data import Scenario
@@ -224,3 +225,9 @@ def _trial_scenario(keys: str, shape: Shape, samples: int, tests: int, clients: 
         x = torch.randint(256, (samples, *shape.sample), dtype=torch.uint8, generator=generator)
         splits = replace(splits, train=replace(splits.train, x=x))
     return _trial_config(keys, 1, clients).scenario.build(0, splits)
+
+
+if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
+
+    def __getattr__(name: str) -> object:
+        raise missing_attribute(__name__, name)

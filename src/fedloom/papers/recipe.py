@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from fedloom._renamed import missing_attribute
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.run_config import load
 from fedloom.config.sections import Section
@@ -267,3 +268,9 @@ def find_recipe(name: str) -> Recipe:
     if name not in known_recipes:
         raise ConfigError(f"unknown table {short_repr(name)}: {suggest_name(name, known_recipes)}")
     return known_recipes[name]
+
+
+if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
+
+    def __getattr__(name: str) -> object:
+        raise missing_attribute(__name__, name)

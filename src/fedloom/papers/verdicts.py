@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import permutations
 from math import atanh, sqrt, tanh
 from statistics import correlation, fmean
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from fedloom._renamed import missing_attribute
 from fedloom.results.paired import LEVEL, interval
 from fedloom.results.text import counted
 
@@ -152,3 +153,9 @@ def judge_order(agreement: RankAgreement | None, reason: str | None = None) -> V
         why += f"; {100 * agreement.chance:.1f} % of all orders agree as well"
     above_chance = agreement.low > 0 and (agreement.chance is None or agreement.chance <= (1 - LEVEL) / 2)
     return Verdict("order reproduced" if above_chance else "not reproduced", why)
+
+
+if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
+
+    def __getattr__(name: str) -> object:
+        raise missing_attribute(__name__, name)
