@@ -59,9 +59,9 @@ def scenario(sizes: list[int]) -> Scenario:
     y = torch.from_numpy(rng.integers(0, CLASSES, total))
     data = Dataset(x, y, tuple(map(str, range(CLASSES))), torch.full((3,), 127.0), torch.full((3,), 64.0))
     starts = np.cumsum([0, *sizes])
-    train = Views.of([np.arange(a, b) for a, b in itertools.pairwise(starts)])
-    none = Views.of([np.arange(0)] * len(sizes))
-    return Scenario("noise", data, data.first(10), train, none, train)
+    train = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(starts)])
+    none = Views.from_lists([np.arange(0)] * len(sizes))
+    return Scenario("noise", data, data.head(10), train, none, train)
 
 
 def plain_loop(work: Workload, scenario: Scenario, device: torch.device) -> Callable[[], None]:

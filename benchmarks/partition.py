@@ -40,7 +40,7 @@ def measure(name: str, clients: int, samples: int, classes: int) -> None:
     partition = PARTITIONS.get(name)(**CASES[name])
     before, start = peak(), time.perf_counter()
     scenario = make_scenario(
-        "synthetic", Splits(data, data.first(samples // 6)), partition, clients=clients, val=0.1, streams=Streams(0)
+        "synthetic", Splits(data, data.head(samples // 6)), partition, clients=clients, val=0.1, streams=Streams(0)
     )
     dealt = time.perf_counter() - start
     start = time.perf_counter()

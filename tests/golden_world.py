@@ -58,8 +58,8 @@ def golden_scenario() -> Scenario:
     )
     shared = torch.tensor(WORLD["public"], dtype=torch.float64)
     public = Dataset(shared, torch.zeros(len(shared), dtype=torch.int64), data.classes)
-    views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(SIZES)])
-    return Scenario("golden", data, data, views, Views.of([np.arange(0)] * 3), views, public=public)
+    views = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(SIZES)])
+    return Scenario("golden", data, data, views, Views.from_lists([np.arange(0)] * 3), views, public=public)
 
 
 def golden_run(

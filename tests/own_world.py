@@ -38,10 +38,10 @@ def write_digits(config, folder: Path):
     folder.mkdir(exist_ok=True)
     there = config.scenario.build(config.seed)
     for client in range(there.clients):
-        parts = there.train_set.only(there.train.tensor(client)), there.test_set.only(there.test.tensor(client))
+        parts = there.train_set.take(there.train.tensor(client)), there.test_set.take(there.test.tensor(client))
         write_arrays(folder / f"node-{client:06d}", *parts)
     samples = len(there.test_set)
-    write_arrays(folder / "server", there.test_set.first(7), there.test_set.only(torch.arange(7, samples)))
+    write_arrays(folder / "server", there.test_set.head(7), there.test_set.take(torch.arange(7, samples)))
     return there
 
 
@@ -111,7 +111,7 @@ def joined(config, folder: Path):
         sets[name] = replace(parts[0], x=x, y=y)
     starts = {name: np.cumsum([0] + [len(getattr(one, name)) for one in alone]) for name in sets}
     lists = {
-        view: Views.of(
+        view: Views.from_lists(
             [
                 getattr(one, view)[k] + starts["test_set" if view == "test" else "train_set"][k]
                 for k, one in enumerate(alone)

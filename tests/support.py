@@ -207,10 +207,10 @@ def world(
     streams = Streams(seed)
     data = dataset([label for labels in clients for label in labels], shape=shape, classes=classes)
     starts = np.cumsum([0, *(len(labels) for labels in clients)])
-    views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(starts)])
+    views = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(starts)])
     if public is None and method.spec.public:
         public = dataset([0, 1, 2, 3, 0, 1], shape=shape, classes=classes)
-    scenario = Scenario("toy", data, data, views, Views.of([np.arange(0)] * len(clients)), views, public=public)
+    scenario = Scenario("toy", data, data, views, Views.from_lists([np.arange(0)] * len(clients)), views, public=public)
 
     def registered(name: str) -> Net:
         return MODELS.get(name)(input_shape=shape, num_classes=classes)
@@ -248,9 +248,9 @@ def mixed(
     """A federation over several architectures, put together as a run does it; its engine is a `Recording`."""
     data = dataset([label for part in labels for label in part], shape=shape)
     starts = np.cumsum([0, *(len(part) for part in labels)])
-    views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(starts)])
+    views = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(starts)])
     public = dataset([0, 1, 2, 3, 0, 1], shape=shape) if method.spec.public else None
-    nobody = Views.of([np.arange(0)] * len(labels))
+    nobody = Views.from_lists([np.arange(0)] * len(labels))
     scenario = Scenario("toy", data, data, views, nobody, views, public=public)
     facts = {"clients": len(labels), "num_classes": CLASSES, "rounds": 5, "local_epochs": 1, "streams": Streams(3)}
     tasks = [Task.of(net, **facts, group=group) for group, net in enumerate(nets)]

@@ -23,7 +23,7 @@ from fedloom.data.views import Views
 def main(images: int, engine: str) -> None:
     scenario = WORKLOADS["fashion"].scenario()
     indices = np.arange(images).reshape(scenario.clients, -1)
-    scenario = replace(scenario, test_set=scenario.test_set.first(images), test=Views.of(list(indices)))
+    scenario = replace(scenario, test_set=scenario.test_set.head(images), test=Views.from_lists(list(indices)))
     numbers = fl.run(
         "local",
         scenario=scenario,

@@ -119,7 +119,7 @@ def with_clients(scenario: Scenario, clients: int, samples: int = 60) -> Scenari
     dealt = Views(np.resize(order, clients * samples), np.arange(clients + 1, dtype=np.int64) * samples)
     tested = np.random.default_rng(1).permutation(len(scenario.test_set))
     tests = Views(np.resize(tested, clients * 10), np.arange(clients + 1, dtype=np.int64) * 10)
-    return replace(scenario, train=dealt, val=Views.of([np.arange(0)] * clients), test=tests)
+    return replace(scenario, train=dealt, val=Views.from_lists([np.arange(0)] * clients), test=tests)
 
 
 def _random(clients: int, samples: int) -> Scenario:
@@ -128,5 +128,5 @@ def _random(clients: int, samples: int) -> Scenario:
     x = torch.from_numpy(rng.integers(0, 256, (clients * samples, 3, 32, 32), dtype=np.uint8))
     y = torch.from_numpy(rng.integers(0, 10, clients * samples))
     data = Dataset(x, y, tuple(map(str, range(10))), torch.full((3,), 127.0), torch.full((3,), 64.0))
-    train = Views.of(list(np.arange(clients * samples).reshape(clients, samples)))
-    return Scenario("random", data, data.first(10), train, Views.of([np.arange(0)] * clients), train)
+    train = Views.from_lists(list(np.arange(clients * samples).reshape(clients, samples)))
+    return Scenario("random", data, data.head(10), train, Views.from_lists([np.arange(0)] * clients), train)

@@ -169,7 +169,7 @@ def test_the_deal_of_fedssa_is_uneven_and_every_client_tests_on_its_own_two_clas
 def test_office_has_62_training_and_50_validation_images_of_every_domain() -> None:
     scenario = parse(values_of("fedco2/office-caltech10")).scenario
     per_domain = scenario.parts()[0].model_dump()["per_domain"]
-    views = Views.of([np.arange(k * per_domain, (k + 1) * per_domain) for k in range(4)])
+    views = Views.from_lists([np.arange(k * per_domain, (k + 1) * per_domain) for k in range(4)])
     train, val = hold_out(views, scenario.val, np.random.default_rng(0))
     assert (train.sizes.tolist(), val.sizes.tolist()) == ([62] * 4, [50] * 4)
 

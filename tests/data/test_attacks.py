@@ -22,8 +22,10 @@ UPLOADS = ["sign-flip", "gaussian", "scaled", "alie"]
 def scenario(clients=4):
     """Three samples a client, the last one for validation, and a test set of all classes."""
     parts = np.arange(12).reshape(4, 3)
-    train, val = Views.of(list(parts[:clients, :2])), Views.of(list(parts[:clients, 2:]))
-    return Scenario("toy", dataset(LABELS), dataset([0, 1, 2, 3]), train, val, Views.of([np.arange(4)] * clients))
+    train, val = Views.from_lists(list(parts[:clients, :2])), Views.from_lists(list(parts[:clients, 2:]))
+    return Scenario(
+        "toy", dataset(LABELS), dataset([0, 1, 2, 3]), train, val, Views.from_lists([np.arange(4)] * clients)
+    )
 
 
 def made(name, **keys):
@@ -41,8 +43,8 @@ def now(participants=4, bad=1, left=(), changes=(), seed=0):
 # -- who ---------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ATTACKS.names())
 def test_a_share_of_the_clients_is_bad_the_same_for_a_seed(name):
-    ninth = dataclasses.replace(scenario(), train=Views.of([np.array([k]) for k in range(9)]))
-    ninth = dataclasses.replace(ninth, val=Views.of([np.arange(0)] * 9))
+    ninth = dataclasses.replace(scenario(), train=Views.from_lists([np.array([k]) for k in range(9)]))
+    ninth = dataclasses.replace(ninth, val=Views.from_lists([np.arange(0)] * 9))
     found = [drawn(made(name, share=0.34), seed, ninth).bad for seed in (0, 0, 1, 2, 3)]
     assert [len(bad) for bad in found] == [3] * 5  # floor(3.06)
     assert found[0] == found[1] == tuple(sorted(found[0]))
@@ -120,7 +122,7 @@ def test_flips_that_make_no_sense_are_refused(keys, says):
 
 
 def test_samples_that_honest_clients_share_are_not_flipped():
-    shared = dataclasses.replace(scenario(), train=Views.of([np.array([0, 1])] * 4))
+    shared = dataclasses.replace(scenario(), train=Views.from_lists([np.array([0, 1])] * 4))
     with pytest.raises(ConfigError, match="share no samples"):
         drawn(made("label-flip", share=0.3), of=shared)
 

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data import augment as module
-from fedloom.data.augment import Augmentation, moved, rotated
+from fedloom.data.augment import Augmentation, crop_and_flip, rotate
 from fedloom.data.dataset import Dataset
 
 STRAY = 1e-6  # the rate at which a test of chance would fail on a fresh seed; the seeds below are fixed
@@ -44,7 +44,7 @@ def moved_slowly(image, shift, flip):
 
 # -- what is done ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("way", [module._one_by_one, module._at_once, moved])
+@pytest.mark.parametrize("way", [module._one_by_one, module._at_once, crop_and_flip])
 def test_crop_and_flip_agree_with_pixel_by_pixel(way, dtype):
     data, rng = images(dtype=dtype), np.random.default_rng(3)
     indices = torch.from_numpy(rng.integers(0, 7, 40))
@@ -104,15 +104,15 @@ def test_shape_and_dtype_stay_and_the_store_is_left_alone(keys, fill, dtype):
 
 def test_rotation_by_a_right_angle_is_exact_and_counter_clockwise():
     x = images(2, (3, 8, 8)).x.float()
-    assert torch.allclose(rotated(x, np.array([90.0, -90.0]))[0], torch.rot90(x[0], 1, (1, 2)), atol=1e-3)
-    assert torch.allclose(rotated(x, np.array([90.0, -90.0]))[1], torch.rot90(x[1], -1, (1, 2)), atol=1e-3)
-    assert torch.allclose(rotated(x, np.zeros(2)), x, atol=1e-3)
+    assert torch.allclose(rotate(x, np.array([90.0, -90.0]))[0], torch.rot90(x[0], 1, (1, 2)), atol=1e-3)
+    assert torch.allclose(rotate(x, np.array([90.0, -90.0]))[1], torch.rot90(x[1], -1, (1, 2)), atol=1e-3)
+    assert torch.allclose(rotate(x, np.zeros(2)), x, atol=1e-3)
 
 
 @pytest.mark.parametrize("degrees", [30.0, -17.5, 140.0])
 def test_rotation_of_an_oblong_image_agrees_with_scipy(degrees):
     x = images(1, (2, 9, 14), torch.float32).x
-    ours = rotated(x, np.array([degrees]))[0]
+    ours = rotate(x, np.array([degrees]))[0]
     for channel, plane in enumerate(x[0].numpy()):
         expected = turned(plane, degrees, reshape=False, order=1, mode="grid-constant")
         assert np.abs(ours[channel].numpy() - expected).max() < 1e-3  # of 255

@@ -112,8 +112,8 @@ def test_domains_are_checked_and_kept():
     data = checked(x, y, origin="toy", domain=np.array([1, 0, 1], np.int8), domains=["a", "b"])
     assert data.domain.dtype == torch.int64
     assert data.domain.tolist() == [1, 0, 1]
-    assert data.first(2).domain.tolist() == [1, 0]
-    assert data.first(9).domains == ("a", "b")
+    assert data.head(2).domain.tolist() == [1, 0]
+    assert data.head(9).domains == ("a", "b")
     for wrong in (np.array([0, 1]), np.array([0.0, 1.0, 0.0]), np.array([0, 2, 1]), np.array([0, -1, 1])):
         with pytest.raises(DataError, match=r"^toy: domain id"):
             checked(x, y, origin="toy", domain=wrong, domains=["a", "b"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import class_ids, in_order, named_ids
+from fedloom.data.labels import class_ids, named_ids, sorted_words
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,6 @@ def test_many_classes_with_many_samples_are_classes():
 
 
 def test_words_that_are_numbers_are_ordered_by_value():
-    assert in_order(["10", "-2", "9"]) == ["-2", "9", "10"]
-    assert in_order(["10", "9", "x"]) == ["10", "9", "x"]
-    assert in_order(["²", "1"]) == ["1", "²"]  # a digit that is no number
+    assert sorted_words(["10", "-2", "9"]) == ["-2", "9", "10"]
+    assert sorted_words(["10", "9", "x"]) == ["10", "9", "x"]
+    assert sorted_words(["²", "1"]) == ["1", "²"]  # a digit that is no number

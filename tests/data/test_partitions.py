@@ -89,9 +89,9 @@ def test_an_empty_test_set_gives_empty_test_views(name):
     case = CASES[name](0)
     if name == "dirichlet-domains" or name == "dirichlet-fedma":  # they promise test samples
         with pytest.raises(ConfigError, match="test sample"):
-            case.partition.deal(case.train, case.test.first(0), case.clients, Streams(0).numpy("partition"))
+            case.partition.deal(case.train, case.test.head(0), case.clients, Streams(0).numpy("partition"))
         return
-    dealt = case.partition.deal(case.train, case.test.first(0), case.clients, Streams(0).numpy("partition"))
+    dealt = case.partition.deal(case.train, case.test.head(0), case.clients, Streams(0).numpy("partition"))
     assert dealt.test.sizes.tolist() == [0] * case.clients
 
 

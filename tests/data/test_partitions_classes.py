@@ -174,7 +174,7 @@ def test_pachinko_clients_stay_within_few_superclasses_in_whatever_order_classes
     coarse = np.array(coarse_labels(train.classes))
     assert {n for c, n in zip(coarse, train.classes, strict=True) if c == 1} == set(SUPERCLASSES["fish"])
     # a huge beta: within a superclass the five classes are alike, however the classes are numbered
-    dealt = deal(Pachinko(alpha=0.05, beta=1e6), (train, train.first(0)), 20)
+    dealt = deal(Pachinko(alpha=0.05, beta=1e6), (train, train.head(0)), 20)
     first = counts(dealt.train, train)[0]
     strong = [first[coarse == s] for s in range(20) if first[coarse == s].sum() > 1000]
     assert strong
@@ -199,7 +199,7 @@ def test_pachinko_draws_one_by_one():
     data = labels_only(np.repeat(np.arange(100), sizes), NAMES)
     gone = 0
     for seed in range(40):
-        dealt = deal(Pachinko(alpha=1e6, beta=1e6), (data, data.first(0)), 2, seed)
+        dealt = deal(Pachinko(alpha=1e6, beta=1e6), (data, data.head(0)), 2, seed)
         first = counts(dealt.train, data)[0]
         assert first.sum() == len(data) // 2
         assert (first <= sizes).all()

@@ -144,7 +144,7 @@ def test_own_splits_are_disjoint_stratified_and_of_their_size(train, clients, sh
     made = scenario(data, clients=clients, seed=seed, split=own_split(*shares))
     whole = scenario(data, clients=clients, seed=seed)
     assert made.test_origin == "train"
-    rows = made.test.mapped(made.test_rows)
+    rows = made.test.renumber(made.test_rows)
     for k in range(clients):
         own = whole.train[k]
         parts = [made.train[k].tolist(), made.val[k].tolist(), rows[k].tolist()]
@@ -163,7 +163,7 @@ def test_own_splits_are_disjoint_stratified_and_of_their_size(train, clients, sh
 @pytest.mark.parametrize("classes", [1, 2, 10])
 def test_every_sample_is_equally_likely_to_be_a_test_sample(classes):
     """Ten samples, one of them tested: over 400 seeds each about 40 times (standard deviation 6)."""
-    views, labels = Views.even(np.arange(10), 1), np.arange(10) * classes // 10
+    views, labels = Views.split_evenly(np.arange(10), 1), np.arange(10) * classes // 10
     tested = [
         int(split_three(views, labels, classes, 0, 0.1, np.random.default_rng(s))[2].order[0]) for s in range(400)
     ]
@@ -242,7 +242,7 @@ def test_a_hundred_thousand_clients_are_cheap(partition):
     """A tenth of the benchmark's million: no loop over clients (that takes seconds), and views are slices."""
     data = labels_only(np.random.default_rng(0).integers(0, 10, 120_000))
     began = time.perf_counter()
-    made = scenario(Splits(data, data.first(20_000)), clients=100_000, val=0.1, partition=partition)
+    made = scenario(Splits(data, data.head(20_000)), clients=100_000, val=0.1, partition=partition)
     figures = label_skew(made.train, data.y.numpy(), 10)
     assert time.perf_counter() - began < 2  # 0.2 s measured
     assert len(made.train.order) + len(made.val.order) == 120_000

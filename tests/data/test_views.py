@@ -9,7 +9,7 @@ from fedloom.data.views import Views
 
 
 def views_of(*lists):
-    return Views.of([np.array(part, dtype=np.int64) for part in lists])
+    return Views.from_lists([np.array(part, dtype=np.int64) for part in lists])
 
 
 @settings(max_examples=60, deadline=None)
@@ -31,7 +31,7 @@ def test_a_view_is_a_slice_of_one_array():
 
 
 def test_indices_are_int64_whatever_they_were_made_of():
-    views = Views.of([np.array([1, 2], dtype=np.int16), np.array([], dtype=np.float64)])
+    views = Views.from_lists([np.array([1, 2], dtype=np.int16), np.array([], dtype=np.float64)])
     assert views.order.dtype == np.int64
     assert views.offsets.dtype == np.int64
 
@@ -58,13 +58,13 @@ def test_class_counts_of_the_first_clients():
 @given(st.lists(st.integers(-1, 4), max_size=30))
 def test_owners_become_views_and_views_owners(owners):
     owner = np.array(owners, dtype=np.int64)
-    views = Views.by_owner(owner, 5)
+    views = Views.from_owners(owner, 5)
     assert [views[k].tolist() for k in range(5)] == [np.flatnonzero(owner == k).tolist() for k in range(5)]
     assert views.owner_of(len(owner)).tolist() == owners
     assert views.holders().tolist() == sorted(k for k in owners if k >= 0)
 
 
 def test_even_pieces_and_other_names_for_samples():
-    views = Views.even(np.array([4, 2, 9, 7, 1]), 3)
+    views = Views.split_evenly(np.array([4, 2, 9, 7, 1]), 3)
     assert [views[k].tolist() for k in range(3)] == [[4, 2], [9, 7], [1]]
-    assert [views.mapped(np.arange(10) * 10)[k].tolist() for k in range(3)] == [[40, 20], [90, 70], [10]]
+    assert [views.renumber(np.arange(10) * 10)[k].tolist() for k in range(3)] == [[40, 20], [90, 70], [10]]

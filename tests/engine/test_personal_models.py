@@ -22,7 +22,7 @@ def found(name, protocol, engine, *, net=TinyBN, also=(), split="test"):
     """What the tests of all clients find after two rounds in which not everybody took part."""
     toy = world(configured(name), LABELS, net=net, participation=0.6)
     if split == "val":
-        val = Views.of([np.arange(k, k + 2) for k in range(len(LABELS))])
+        val = Views.from_lists([np.arange(k, k + 2) for k in range(len(LABELS))])
         object.__setattr__(toy.scenario, "val", val)
     toy.worker.evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, protocol, batch=PASS_BATCH, also=also)
     after(toy, 2)

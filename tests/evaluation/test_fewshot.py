@@ -201,8 +201,8 @@ def test_the_figure_is_that_of_the_servers_features_on_the_seeds_episodes(monkey
 def test_new_classes_can_be_tested_by_few_shot_alone():
     x, y = torch.randn(80, 1, 4, 4, generator=torch.Generator().manual_seed(1)), torch.arange(80) % 4
     old, new = Dataset(x, y % 2, ("a", "b")), Dataset(x, y, ("c", "d", "e", "f"))
-    views = Views.of([np.arange(40), np.arange(40, 80)])
-    scenario = Scenario("novel", old, new, views, Views.of([np.arange(0)] * 2), views)
+    views = Views.from_lists([np.arange(40), np.arange(40, 80)])
+    scenario = Scenario("novel", old, new, views, Views.from_lists([np.arange(0)] * 2), views)
     with pytest.raises(
         ConfigError, match="the test set of novel has other classes than its training set; use few-shot"
     ):

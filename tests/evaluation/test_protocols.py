@@ -42,7 +42,7 @@ class Lookup(Net):
 
 
 def views_of(*lists):
-    return Views.of([np.array(part, dtype=np.int64) for part in lists])
+    return Views.from_lists([np.array(part, dtype=np.int64) for part in lists])
 
 
 @pytest.fixture

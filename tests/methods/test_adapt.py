@@ -45,7 +45,7 @@ def after_tests(method, *, protocol="personal/local", engine="serial", net=Tiny,
     apart = dataset([label for labels in LABELS for label in labels[::-1]])
     apart = dataclasses.replace(apart, x=apart.x + 1)
     sizes = np.cumsum([0, 5, 4, 3, 4])
-    views = Views.of([np.arange(a, b) for a, b in itertools.pairwise(sizes)])
+    views = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(sizes)])
     scenario = dataclasses.replace(toy.scenario, test_set=apart, test=views)
     toy.worker.evaluator = Evaluator(toy.worker.net_of_client, scenario, protocol, batch=PASS_BATCH)
     federation = toy.federation

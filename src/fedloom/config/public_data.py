@@ -61,7 +61,7 @@ class PublicConfig(BaseModel):
             return data
         if self.samples > len(data):
             raise ConfigError(f"{_SECTION}.samples = {self.samples}: {self.source} has {len(data)} training samples")
-        return data.only(torch.from_numpy(streams.numpy("public").permutation(len(data))[: self.samples]).sort().values)
+        return data.take(torch.from_numpy(streams.numpy("public").permutation(len(data))[: self.samples]).sort().values)
 
 
 def share_or_source(value: Any) -> Any:

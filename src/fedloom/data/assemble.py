@@ -19,7 +19,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.digest import sets_digest
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
 from fedloom.data.scenario import Scenario, TestRows
-from fedloom.data.skews.skew import Skew, streams_of
+from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Indices, Views, starts
 
@@ -95,7 +95,7 @@ def make_scenario(
     samples, shares out of range and whatever cannot be made.
     """
     train, test = splits.train, splits.test
-    skew_streams = streams_of(skews, streams)
+    skew_streams = derive_streams(skews, streams)
     rows = np.arange(len(train), dtype=np.int64)
     for skew, stream in zip(skews, skew_streams, strict=True):
         rows = skew.thin(train, rows, stream.numpy("thin"))
@@ -126,7 +126,7 @@ def make_scenario(
     if attack is not None:
         scenario = attack.add_to(scenario, streams.numpy("attack"))
     if public:
-        public_set = train.only(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
+        public_set = train.take(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
         scenario = replace(scenario, public=public_set)
     scenario = replace(scenario, notes=splits.notes, source_digest=sets_digest([train, test]))
     return _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
@@ -141,9 +141,9 @@ def _deal(
         domain = None if train.domain is None else train.domain.numpy()[rows]
         dealt_set = labels_only(train.y.numpy()[rows], train.classes, domain, train.domains)
     if test.classes != train.classes:  # other classes than were trained: nobody's mix
-        test = test.first(0)
+        test = test.head(0)
     dealt = partition.deal(dealt_set, test, clients, rng)
-    return dealt if dealt_set is train else replace(dealt, train=dealt.train.mapped(rows))
+    return dealt if dealt_set is train else replace(dealt, train=dealt.train.renumber(rows))
 
 
 def _official(name: str, splits: Splits, dealt: Dealt, val: float, rng: np.random.Generator) -> Scenario:
@@ -173,7 +173,7 @@ def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.ra
     else:
         views = dealt.train
         if split.pool == "all":
-            views = _merged(views, dealt.test.mapped(np.arange(len(test), dtype=np.int64) + len(train)))
+            views = _merged(views, dealt.test.renumber(np.arange(len(test), dtype=np.int64) + len(train)))
         total = split.train + split.val + split.test
         shares = split.val / total, split.test / total
         split_views = split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
@@ -182,7 +182,7 @@ def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.ra
     return Scenario(
         name,
         data,
-        data.only(torch.from_numpy(test_rows)),
+        data.take(torch.from_numpy(test_rows)),
         split_views[0],
         split_views[1],
         tests,

@@ -87,11 +87,11 @@ class Augmentation(BaseModel):
         if self.fill == "mean":
             x = data.gather(indices)
             if self.crop or self.flip:
-                x = moved(x, torch.arange(len(x), device=x.device), draw.shifts, draw.flips)
-            return rotated(x, draw.angles) if self.rotate else x
-        x = moved(data.x, indices, draw.shifts, draw.flips).to(torch.float32)
+                x = crop_and_flip(x, torch.arange(len(x), device=x.device), draw.shifts, draw.flips)
+            return rotate(x, draw.angles) if self.rotate else x
+        x = crop_and_flip(data.x, indices, draw.shifts, draw.flips).to(torch.float32)
         if self.rotate:
-            x = rotated(x, draw.angles)
+            x = rotate(x, draw.angles)
         if data.mean is not None and data.std is not None:
             x.sub_(data.mean.view(1, -1, 1, 1)).div_(data.std.view(1, -1, 1, 1))
         return x
@@ -116,7 +116,7 @@ class _Draw(NamedTuple):
     angles: NDArray[np.float64]
 
 
-def moved(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
+def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
     """Images `x[indices]`, each seen through a window shifted by `shifts` (down, right), then mirrored where `flips`.
 
     x [n, c, h, w], indices [B] int64 -> [B, c, h, w], of the dtype and on the device of x; zeros where the window
@@ -157,7 +157,7 @@ def _at_once(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool
     return pixels.view(len(indices), *x.shape[1:])
 
 
-def rotated(x: Tensor, degrees: NDArray[np.float64]) -> Tensor:
+def rotate(x: Tensor, degrees: NDArray[np.float64]) -> Tensor:
     """Images x [B, c, h, w] float32, each turned counter-clockwise by its angle [B] about its centre; new tensor.
 
     Bilinear; zeros outside. Height and width may differ: the rotation is one of pixels, not of the unit square.

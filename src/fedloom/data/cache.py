@@ -1,4 +1,4 @@
-"""Parsed data kept on disk as memory-mapped arrays, so that nothing slow is parsed twice."""
+"""A cache of parsed data on disk, as memory-mapped arrays, so that slow files are parsed only once."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from fedloom._version import __version__
 from fedloom.core.errors import DataError
 from fedloom.core.files import cache_dir, parse_json
 
-_FORMAT = 3  # to be raised when sources read the same files otherwise, too: an entry must not serve old values
+_FORMAT = 3  # raise it also when a source parses the same files differently, so that old entries are not used
 _WAIT_SECONDS = 1800.0
 _BLOCK = 2**20
 _CHECKED_BLOCKS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What a cache entry holds: arrays mapped from disk (writing to one changes memory only) and plain values."""
+class CacheEntry:
+    """Arrays mapped from disk (writing to one changes memory only) and JSON values."""
 
     arrays: dict[str, np.ndarray]
     meta: dict[str, Any]
 
 
-class Writer:
-    """Takes the arrays of an entry that is being made."""
+class CacheWriter:
+    """Writes the arrays of a cache entry that is being made."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,13 +44,13 @@ class Writer:
         self._open: dict[str, np.ndarray] = {}
 
     def new(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """An array on disk to be filled in place, for what does not fit into memory; hand it to `add` when full.
+        """Return an array on disk for data that does not fit into memory; fill it, then pass it to `add`.
 
-        A second array of the same name takes the first one's place on disk; the first one stays readable.
+        A second array of the same name replaces the first on disk; the first stays readable.
         """
         path = self.folder / f"{name}.npy"
         try:
-            path.unlink(missing_ok=True)  # never cut a file short that is still mapped
+            path.unlink(missing_ok=True)  # truncating a file that is still mapped would crash its readers
             array = np.lib.format.open_memmap(path, "w+", dtype=np.dtype(dtype), shape=shape)
             if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash at some later write
                 with path.open("r+b") as stream:
@@ -61,24 +61,26 @@ class Writer:
         return array
 
     def add(self, name: str, array: np.ndarray) -> None:
-        """Keep `array` as `name`. One that came from `new` under that name is not written again."""
+        """Add `array` as `name`. An array that `new` returned for that name is not written again."""
         try:
             if name not in self._open or not np.shares_memory(array, self._open[name]):
                 path = self.folder / f"{name}.npy"
-                path.unlink(missing_ok=True)  # never cut a file short that is still mapped
+                path.unlink(missing_ok=True)  # as above
                 np.save(path, array, allow_pickle=False)
         except OSError as error:
             raise _unwritable(self.folder, error) from None
         self.checksums[name] = checksum(array)
 
 
-def cached(label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[Writer], Any]) -> Entry:
-    """The entry for `keys`, made by `build` if there is none that can be trusted.
+def cached(
+    label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[CacheWriter], Any]
+) -> CacheEntry:
+    """Return the cache entry for `keys`, made by `build` if there is none that can be trusted.
 
-    `keys` (values that JSON can hold) and `label` name the entry. It is made again when one of `files` has another
-    size or modification time, when another version of fedloom made it, and when its contents do not match their
-    checksums. `build` gets a `Writer` and returns plain values for `Entry.meta`. Processes that want the same entry
-    at once wait for the first one to make it. Nothing of a failed build stays.
+    label, keys: name the entry; keys are JSON values. files: the sources; the entry is made again when one of them has
+    another size or modification time, when another version of fedloom made it, or when a checksum differs. build: gets
+    a `CacheWriter` and returns JSON values for `CacheEntry.meta`. Processes that need the same entry wait for the first
+    one to make it. A failed build leaves nothing behind.
     Raises `DataError` for a missing file, a cache folder that cannot be written, and what `build` raises.
     """
     text = json.dumps(keys, sort_keys=True, default=str)
@@ -105,7 +107,7 @@ def cached(label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Ca
 
 
 def checksum(array: np.ndarray) -> int:
-    """CRC of shape, dtype and contents of a C-contiguous array; above 256 MiB of evenly spaced blocks only."""
+    """Return the CRC of shape, dtype and contents of a C-contiguous array; above 256 MiB, of evenly spaced blocks."""
     value = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
     raw = array.reshape(-1).view(np.uint8).data
     blocks = -(-len(raw) // _BLOCK)
@@ -114,8 +116,8 @@ def checksum(array: np.ndarray) -> int:
     return value
 
 
-def _opened(folder: Path, stamp: str, *, fresh: bool = False) -> Entry | None:
-    """The entry if it is whole, of this version and of these files; one that is `fresh` is not summed again."""
+def _opened(folder: Path, stamp: str, *, fresh: bool = False) -> CacheEntry | None:
+    """Return an intact entry, of this version and these files; checksums of a `fresh` entry are not checked."""
     try:
         description = parse_json((folder / "entry.json").read_text(encoding="utf-8"))
         if description["made_by"] != _made_by() or description["stamp"] != stamp:
@@ -127,21 +129,21 @@ def _opened(folder: Path, stamp: str, *, fresh: bool = False) -> Entry | None:
             if not fresh and checksum(array) != expected:
                 return None
             arrays[name] = array
-        return Entry(arrays, description["meta"])
-    except Exception:  # whatever is wrong with it: an entry that cannot be read is made again
+        return CacheEntry(arrays, description["meta"])
+    except Exception:  # an entry that cannot be read for any reason is made again
         return None
 
 
-def _made(folder: Path, stamp: str, build: Callable[[Writer], Any]) -> Entry:
-    """Build beside `folder`, then put it in place by renaming. The caller holds the lock."""
-    for abandoned in folder.parent.glob(f".{folder.name}.*"):  # by a process that was killed
+def _made(folder: Path, stamp: str, build: Callable[[CacheWriter], Any]) -> CacheEntry:
+    """Build the entry in a temporary folder, then rename it to `folder`. The caller holds the lock."""
+    for abandoned in folder.parent.glob(f".{folder.name}.*"):  # left by a process that was killed
         _remove(abandoned)
     try:
         temporary_folder = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     except OSError as error:
         raise _unwritable(folder.parent, error) from None
     try:
-        writer = Writer(temporary_folder)
+        writer = CacheWriter(temporary_folder)
         meta = build(writer)
         description = {"made_by": _made_by(), "stamp": stamp, "arrays": writer.checksums, "meta": meta}
         try:

@@ -62,7 +62,7 @@ def matched_tests(
                 [rng.permutation(class_rows)[:count] for class_rows, count in zip(members, test_counts, strict=True)]
             )
         )
-    return Views.of(test_rows)
+    return Views.from_lists(test_rows)
 
 
 def _places(views: Views) -> Indices:

@@ -80,12 +80,12 @@ class Dataset:
         tensors_on_device: dict[str, Any] = {name: tensor.to(device) for name, tensor in tensors.items()}
         return replace(self, **tensors_on_device)
 
-    def only(self, rows: Tensor) -> Dataset:
+    def take(self, rows: Tensor) -> Dataset:
         """The samples `rows` [m] int64, copied once."""
         domain = None if self.domain is None else self.domain[rows]
         return replace(self, x=self.x[rows], y=self.y[rows], domain=domain)
 
-    def first(self, count: int) -> Dataset:
+    def head(self, count: int) -> Dataset:
         """The first `count` samples, or all if there are fewer; memory is shared."""
         domain = None if self.domain is None else self.domain[:count]
         return replace(self, x=self.x[:count], y=self.y[:count], domain=domain)

@@ -18,7 +18,7 @@ def sets_digest(sets: Iterable[Dataset]) -> str:
     digest = hashlib.sha256()
     for data in sets:
         add_samples(digest, data)
-        add_facts(digest, data)
+        add_metadata(digest, data)
     return digest.hexdigest()[:DIGITS]
 
 
@@ -29,7 +29,7 @@ def add_samples(digest: hashlib._Hash, data: Dataset) -> None:
     add_array(digest, data.y)
 
 
-def add_facts(digest: hashlib._Hash, data: Dataset) -> None:
+def add_metadata(digest: hashlib._Hash, data: Dataset) -> None:
     """Add what else a set holds: domains, the names of features and words, and how values are normalised."""
     digest.update(str((data.domains, data.features, data.words, data.normalisation)).encode())
     if data.domain is not None:

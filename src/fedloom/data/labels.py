@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedloom.core.errors import DataError
 from fedloom.data.near_twins import twin_of, twins_note
 
-MARKS = frozenset(
+MISSING_MARKS = frozenset(
     [
         "?",
         "??",
@@ -90,7 +90,7 @@ def named_ids(
     for part, origin in zip(words, origins, strict=False):
         if (part == "").any():
             raise DataError(f"{origin}: label {int(np.argmax(part == ''))} is missing; leave the sample out")
-    names = tuple(in_order(np.unique(words[0])) if classes is None else classes)
+    names = tuple(sorted_words(np.unique(words[0])) if classes is None else classes)
     if classes is None:
         require_few(len(names), sum(map(len, words)), f"{origins[0]}: labels")
     rank = {word: class_id for class_id, word in enumerate(names)}
@@ -122,17 +122,17 @@ def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[
 
 def missing_marks(names: Collection[str]) -> list[str]:
     """Those among the names of classes that stand for a missing value as a rule. A minus beside a plus is a class."""
-    return [name for name in names if name in MARKS and not (name == "-" and "+" in names)]
+    return [name for name in names if name in MISSING_MARKS and not (name == "-" and "+" in names)]
 
 
-def in_order(words: ArrayLike) -> list[str]:
+def sorted_words(words: ArrayLike) -> list[str]:
     """Words sorted, by value if all are whole numbers."""
     listed = [str(word) for word in np.asarray(words).tolist()]
     numbers = all(word.removeprefix("-").isdecimal() for word in listed)
     return sorted(listed, key=int) if numbers else sorted(listed)
 
 
-def as_words(values: np.ndarray) -> np.ndarray:
+def as_string_array(values: np.ndarray) -> np.ndarray:
     """Words [n] that are kept as objects, as numpy's own; anything else as it is."""
     if values.dtype.kind in "OT" and values.ndim == 1 and len(values):
         listed = values.tolist()
@@ -162,7 +162,7 @@ def _to_be_mapped(numbers: Sequence[int], classes: Sequence[str] | None) -> bool
 
 def _plain(labels: np.ndarray, origin: str) -> np.ndarray:
     """Without the trailing axis of Keras; words as numpy's own. Raises `DataError` for missing and mixed ones."""
-    plain = as_words(labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels)
+    plain = as_string_array(labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels)
     if plain.dtype.kind in "OT" and plain.ndim == 1 and len(plain):
         kinds = sorted({type(value).__name__ for value in plain.tolist()})
         raise DataError(f"{origin}: labels are {', '.join(kinds)}; need whole numbers, or words, and no gaps")

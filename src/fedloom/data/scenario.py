@@ -11,7 +11,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.digest import DIGITS, add_array, add_facts, add_samples
+from fedloom.data.digest import DIGITS, add_array, add_metadata, add_samples
 from fedloom.data.views import Indices, Views
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Scenario:
                 add_array(digest, data.y)
                 continue
             add_samples(digest, data)
-            add_facts(digest, data)
+            add_metadata(digest, data)
         self._add_views(digest)
         if self.test_rows is not None:
             digest.update(np.ascontiguousarray(self.test_rows).data)

@@ -24,21 +24,21 @@ class Views:
     offsets: Indices
 
     @staticmethod
-    def of(lists: Sequence[Indices]) -> Views:
+    def from_lists(lists: Sequence[Indices]) -> Views:
         """Views from one index array per client."""
         sizes = np.fromiter((len(part) for part in lists), dtype=np.int64, count=len(lists))
         order = np.concatenate(lists).astype(np.int64) if lists else np.zeros(0, np.int64)
         return Views(order, starts(sizes))
 
     @staticmethod
-    def by_owner(owner: Indices, clients: int) -> Views:
+    def from_owners(owner: Indices, clients: int) -> Views:
         """Views from the client of each sample, owner [n] in -1 .. clients-1; -1 leaves a sample out."""
         sizes = np.bincount(owner[owner >= 0], minlength=clients)
         order = np.argsort(owner, kind="stable")[len(owner) - int(sizes.sum()) :]
         return Views(order, starts(sizes))
 
     @staticmethod
-    def even(order: Indices, clients: int) -> Views:
+    def split_evenly(order: Indices, clients: int) -> Views:
         """`order` [m] cut into contiguous pieces whose sizes differ by at most one, the larger ones first."""
         return Views(order, starts(even_sizes(len(order), clients)))
 
@@ -68,7 +68,7 @@ class Views:
         owner[self.order] = self.holders()
         return owner
 
-    def mapped(self, rows: Indices) -> Views:
+    def renumber(self, rows: Indices) -> Views:
         """The same clients with sample `rows[i]` in place of i: rows [n] int64."""
         return Views(rows[self.order], self.offsets)
 

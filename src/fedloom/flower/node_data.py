@@ -88,11 +88,11 @@ def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
     public = None
     if isinstance(described.public, PublicConfig):
         public = nodes.as_agreed(described.public.load(streams), "scenario.public")
-    nothing = Views.of([np.zeros(0, np.int64)] * described.clients)
+    nothing = Views.from_lists([np.zeros(0, np.int64)] * described.clients)
     return Scenario(
         described.source,
         data,
-        data.first(0) if tests is None else tests,
+        data.head(0) if tests is None else tests,
         stand_in_views(each),
         stand_in_views(each) if held_out else nothing,
         nothing,

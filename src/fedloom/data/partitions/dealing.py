@@ -34,7 +34,7 @@ def deal_by_shares(labels: Indices, shares: Shares, rng: np.random.Generator) ->
     owner = np.empty(len(labels), np.int64)
     for label, members in enumerate(shuffled_classes(labels, num_classes, rng)):
         owner[members] = np.repeat(np.arange(clients), cut(shares[:, label], len(members)))
-    return Views.by_owner(owner, clients)
+    return Views.from_owners(owner, clients)
 
 
 def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> Views:
@@ -47,7 +47,7 @@ def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -
     for label, members in enumerate(shuffled_classes(labels, num_classes, rng)):
         owners = np.repeat(np.arange(clients), counts[:, label])
         owner[members[: len(owners)]] = owners
-    return Views.by_owner(owner, clients)
+    return Views.from_owners(owner, clients)
 
 
 def deal_alike(
@@ -64,7 +64,7 @@ def deal_alike(
         if counts.sum():  # whole numbers: the edges are exact
             edges = starts(counts) * len(members) // counts.sum()
             owner[members] = np.repeat(np.arange(len(dealt)), np.diff(edges))
-    return Views.by_owner(owner, len(dealt))
+    return Views.from_owners(owner, len(dealt))
 
 
 def matched_counts(train: Indices, test: Indices) -> Indices:

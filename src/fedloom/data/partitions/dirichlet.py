@@ -61,7 +61,7 @@ class Dirichlet(Partition):
                 test_owner[test_rows] = np.repeat(client_ids, cut(shares, len(test_rows)))
                 held_counts += sizes
             if held_counts.min() >= self.min_samples:
-                return Dealt(Views.by_owner(owner, clients), Views.by_owner(test_owner, clients), draw)
+                return Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
         raise ConfigError(
             f"partition dirichlet: none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} "
             f"clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"

@@ -109,7 +109,7 @@ class DirichletDomains(Partition):
                         f"view can match client {len(lists) - 1}'s mix"
                     )
                 tests.append(test_rows[_take(shuffled_test_rows, np.zeros_like(test_counts), test_counts)])
-        return Dealt(Views.of(lists), Views.of(tests), draws, len(domains))
+        return Dealt(Views.from_lists(lists), Views.from_lists(tests), draws, len(domains))
 
     def _cut(
         self, counts: Indices, domain: str, classes: tuple[str, ...], rng: np.random.Generator

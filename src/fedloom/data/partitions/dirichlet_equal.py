@@ -54,7 +54,7 @@ class DirichletEqual(Partition):
             group_list, group_draws = self._lists(group, labels, train.num_classes, min(_GROUP, clients - first), rng)
             lists.append(group_list)
             draws += group_draws
-        views = Views.even(np.concatenate(lists), clients)
+        views = Views.split_evenly(np.concatenate(lists), clients)
         tests = deal_alike(views, labels, test.y.numpy(), train.num_classes, rng)
         return Dealt(views, tests, draws, len(lists))
 

@@ -51,7 +51,7 @@ def _deal(domain_ids: Indices, per_domain: int, clients: int, rng: np.random.Gen
     for domain in range(clients // per_domain):
         members = rng.permutation(np.flatnonzero(domain_ids == domain))
         owner[members] = domain * per_domain + np.repeat(np.arange(per_domain), even_sizes(len(members), per_domain))
-    return Views.by_owner(owner, clients)
+    return Views.from_owners(owner, clients)
 
 
 def domains_of(name: str, data: Dataset) -> Indices:

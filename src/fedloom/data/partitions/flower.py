@@ -60,7 +60,7 @@ class Flower(Partition):
         except (ValueError, TypeError, KeyError) as error:
             message = " ".join(str(error).split())
             raise ConfigError(f"partition flower: {self.partitioner} refused: {message}") from None
-        views = Views.of(lists)
+        views = Views.from_lists(lists)
         return Dealt(views, deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng))
 
     def _kind(self) -> Any:

@@ -21,6 +21,6 @@ class IID(Partition):
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         return Dealt(
-            Views.even(rng.permutation(len(train)), clients),
-            Views.even(rng.permutation(len(test)), clients),
+            Views.split_evenly(rng.permutation(len(train)), clients),
+            Views.split_evenly(rng.permutation(len(test)), clients),
         )

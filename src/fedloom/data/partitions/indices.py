@@ -43,7 +43,7 @@ class IndexLists(Partition):
         content = _load(path)
         dealt = _dealt(path, content)
         require_clients("indices", clients, len(dealt.train), f"reads {path}, which holds {len(dealt.train)} clients")
-        for key, value in facts(train, test).items():
+        for key, value in source_facts(train, test).items():
             if key in content and content[key] != value:
                 raise DataError(f"{path}: was made of other data ({key} differ)")
         pool_size = len(train) + len(test) * (dealt.test_rows == "train+test")
@@ -67,7 +67,7 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
     Indices count samples in the source's order, whatever a skew has left out: in its training set, and for `test` in
     its official test set (for a scenario with `split` in the clients' pool: the training set, then the test set).
     """
-    test = scenario.test if scenario.test_rows is None else scenario.test.mapped(scenario.test_rows)
+    test = scenario.test if scenario.test_rows is None else scenario.test.renumber(scenario.test_rows)
     counts = scenario.class_counts()
     clients = [
         {
@@ -88,7 +88,7 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
         "config": dict(config) if config is not None else None,
     }
     if scenario.test_origin == "official":
-        header |= facts(scenario.train_set, scenario.test_set)
+        header |= source_facts(scenario.train_set, scenario.test_set)
     write_atomic(path, json.dumps(header | {"clients": clients}))
 
 
@@ -131,10 +131,10 @@ def _views(path: Path, clients: list[dict[str, Any]], split: str) -> Views:
         if not isinstance(listed, list) or any(type(index) is not int or index < 0 for index in listed):
             raise DataError(f"{path}: client {number}, {split}: need a list of whole numbers from 0 on")
         lists.append(np.array(listed, np.int64))
-    return Views.of(lists)
+    return Views.from_lists(lists)
 
 
-def facts(train: Dataset, test: Dataset) -> dict[str, Any]:
+def source_facts(train: Dataset, test: Dataset) -> dict[str, Any]:
     """What tells one source from another: sizes, classes, and the order of the test labels (no skew changes them)."""
     digest = hashlib.sha256(test.y.contiguous().numpy().data).hexdigest()
     return {

@@ -66,9 +66,9 @@ class Natural(Partition):
                 f"{len(present)}; need clients={len(present)}{fewer}"
             )
         chosen = np.sort(rng.choice(present, clients, replace=False)) if self.sample_ids else present
-        views = Views.by_owner(_positions(chosen, owner_ids), clients)
+        views = Views.from_owners(_positions(chosen, owner_ids), clients)
         if test_owner_ids is not None:
-            return Dealt(views, Views.by_owner(_positions(chosen, test_owner_ids), clients))
+            return Dealt(views, Views.from_owners(_positions(chosen, test_owner_ids), clients))
         return Dealt(views, deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng))
 
 

@@ -58,8 +58,8 @@ class Pachinko(Partition):
                 owner[class_rows[label][first : first + counts[label]]] = client
             remaining -= counts
         return Dealt(
-            Views.by_owner(owner[: len(train)], clients),
-            Views.by_owner(owner[len(train) :], clients),
+            Views.from_owners(owner[: len(train)], clients),
+            Views.from_owners(owner[len(train) :], clients),
         )
 
     def _draw(self, remaining: Indices, coarse: Indices, samples: int, rng: np.random.Generator) -> Indices:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
-from fedloom.data.skews.pixels import changed, full_range, require_images
+from fedloom.data.skews.pixels import change_samples, full_range, require_images
 from fedloom.data.skews.skew import Skew, skew
 from fedloom.data.views import Indices
 
@@ -56,7 +56,7 @@ class Noise(Skew):
             raise ConfigError("skew noise: rounded=true keeps bytes; need noise_space=pixel and images stored as bytes")
         sigmas = client_sigmas(self.sigma, scenario.clients)
         white = full_range(self.kind, scenario.train_set) if self.noise_space == "pixel" else 0.0
-        return changed(self.kind, scenario, lambda data, owner: self._noisy(data, owner, sigmas, white, rng))
+        return change_samples(self.kind, scenario, lambda data, owner: self._noisy(data, owner, sigmas, white, rng))
 
     def _noisy(
         self, data: Dataset, owner: Indices, sigmas: np.ndarray, white: float, rng: np.random.Generator

@@ -18,7 +18,7 @@ Change = Callable[[Dataset, Indices], Tensor]
 """(data, owner [n], -1 for nobody) -> changed x [n, ...]."""
 
 
-def changed(name: str, scenario: Scenario, change: Change) -> Scenario:
+def change_samples(name: str, scenario: Scenario, change: Change) -> Scenario:
     """The scenario with training, validation and test samples changed by their client.
 
     Samples that nobody holds stay. Raises `ConfigError` if a test sample has two clients.

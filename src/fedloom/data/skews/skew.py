@@ -48,7 +48,7 @@ def skew(name: str) -> Callable[[type[Skew]], type[Skew]]:
     return register_class
 
 
-def streams_of(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
+def derive_streams(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
     """A root of randomness for each skew, from its name and how many of that name came before.
 
     So a skew draws the same whatever other skews are added or taken away.

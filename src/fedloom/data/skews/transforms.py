@@ -14,7 +14,7 @@ from torch.nn.functional import avg_pool2d, pad
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
-from fedloom.data.skews.pixels import changed, full_range, require_images
+from fedloom.data.skews.pixels import change_samples, full_range, require_images
 from fedloom.data.skews.skew import Skew, skew
 from fedloom.data.views import Indices
 
@@ -46,7 +46,7 @@ class Transforms(Skew):
         if height != width and {"rotate90", "rotate270"} & {*self.of}:
             raise ConfigError(f"skew transforms: a quarter turn needs square images, these are {height} x {width}")
         white = full_range(self.kind, scenario.train_set)
-        return changed(self.kind, scenario, lambda data, owner: self._seen(data, owner, white))
+        return change_samples(self.kind, scenario, lambda data, owner: self._seen(data, owner, white))
 
     def _seen(self, data: Dataset, owner: Indices, white: float) -> Tensor:
         result = data.x.clone()

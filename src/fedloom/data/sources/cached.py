@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from pydantic import Field, model_validator
 
 from fedloom.core.errors import DataError
-from fedloom.data.cache import Entry, Writer, cached
+from fedloom.data.cache import CacheEntry, CacheWriter, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
 from fedloom.data.sources.source import Source, Splits
 
@@ -103,7 +103,7 @@ class CachedSource(Source):
     def load(self) -> Splits:
         return _from_entry(cached(self.kind, self.cache_keys(), self.files(), self._build))
 
-    def _build(self, writer: Writer) -> dict[str, Any]:
+    def _build(self, writer: CacheWriter) -> dict[str, Any]:
         splits = checked_splits(self.parse(writer.new))
         for name, data in (("train", splits.train), ("test", splits.test)):
             for key in ("x", "y", "domain"):
@@ -165,7 +165,7 @@ def training_moments(train: Dataset) -> tuple[list[float], list[float]] | None:
     return channel_moments(train.x.numpy()) if train.x.dim() >= 4 else None
 
 
-def _from_entry(entry: Entry) -> Splits:
+def _from_entry(entry: CacheEntry) -> Splits:
     def dataset(name: str) -> Dataset:
         x, y, domain = (entry.arrays.get(f"{name}.{key}") for key in ("x", "y", "domain"))
         assert x is not None

@@ -51,7 +51,7 @@ class FC100(CIFAR100):
     def load(self) -> Splits:
         split = fc100(self._whole().load(), self.novel)
         split = self.scaled(split, training_moments(split.train))
-        return split if self.limit is None else replace(split, train=split.train.first(self.limit))
+        return split if self.limit is None else replace(split, train=split.train.head(self.limit))
 
     def _whole(self) -> CIFAR100:
         return CIFAR100(path=self.path, verify=self.verify, offline=self.offline)

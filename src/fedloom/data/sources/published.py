@@ -72,7 +72,7 @@ class PublishedImages(ImageSource):
 
     def load(self) -> Splits:
         splits = super().load()
-        return splits if self.limit is None else replace(splits, train=splits.train.first(self.limit))
+        return splits if self.limit is None else replace(splits, train=splits.train.head(self.limit))
 
     def layouts(self) -> Sequence[tuple[str, str]]:
         """Where the files may lie, best first; see `locate`."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
-from fedloom.data.labels import as_words, class_ids, in_order
+from fedloom.data.labels import as_string_array, class_ids, sorted_words
 from fedloom.data.sources.as_arrays import ArrayLike, as_array, index_notes
 from fedloom.data.sources.cached import (
     ImageSource,
@@ -179,7 +179,7 @@ def owner_ids(
     """Ids [n] of the owners of each part's samples, None for a part without; and the owners' names, in order."""
     words: list[np.ndarray | None] = []
     for of, count in zip(owners, samples, strict=False):
-        plain = None if of is None else as_words(as_array(of, origin))
+        plain = None if of is None else as_string_array(as_array(of, origin))
         if plain is not None and (plain.shape != (count,) or plain.dtype.kind not in "iuU"):
             raise DataError(
                 f"{origin}: owners have shape {plain.shape} and dtype {plain.dtype}; need ({count},), whole numbers "
@@ -187,7 +187,7 @@ def owner_ids(
             )
         words.append(None if plain is None else plain.astype(np.str_))
     present = [np.unique(part, return_inverse=True) for part in words if part is not None]
-    known = in_order(np.unique(np.concatenate([kinds for kinds, _ in present])))
+    known = sorted_words(np.unique(np.concatenate([kinds for kinds, _ in present])))
     rank = {name: place for place, name in enumerate(known)}
     ids = iter(np.array([rank[str(name)] for name in kinds], np.int64)[place] for kinds, place in present)
     return [None if part is None else next(ids) for part in words], known
@@ -204,7 +204,7 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
     if owned and whole.domain is not None:
         from fedloom.data.client_splits import split_three  # needs the partitions, which need sources
 
-        views = Views.by_owner(whole.domain, int(whole.domain.max(initial=0)) + 1)
+        views = Views.from_owners(whole.domain, int(whole.domain.max(initial=0)) + 1)
         kept, _, test = split_three(views, whole.y, classes, 0.0, share, rng)
         if not len(test.order):
             raise DataError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedloom.core.errors import DataError
 from fedloom.data.categories import refuse_other_spelling, unknown_cells
-from fedloom.data.labels import in_order
+from fedloom.data.labels import sorted_words
 from fedloom.data.memory import require_memory
 from fedloom.data.sources.tables.columns import Column
 from fedloom.data.sources.tables.words import CATEGORIES
@@ -24,7 +24,7 @@ def vocabulary(columns: Mapping[str, Column], rows: np.ndarray, origin: str) -> 
     """The different words that the training rows of each column hold, in order."""
     words: dict[str, list[str]] = {}
     for name, column in columns.items():
-        words[name] = [] if column.words is None else in_order(column.rows(rows).words or ())
+        words[name] = [] if column.words is None else sorted_words(column.rows(rows).words or ())
         if len(words[name]) > CATEGORIES:
             raise DataError(
                 f"{origin}: column '{name}' holds {len(words[name])} different words, more than {CATEGORIES}; an id or "

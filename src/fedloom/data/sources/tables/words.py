@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import MARKS, missing_marks
+from fedloom.data.labels import MISSING_MARKS, missing_marks
 from fedloom.data.sources.tables.columns import CellFormat, Column, to_ascii
 
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
@@ -42,7 +42,7 @@ _SPELLINGS = {
 def word_kind(word: str, cell_format: CellFormat) -> str:
     """How a word looks: "number" (in the file's format), "spelled" (a number in another one), "amount" (a number with
     a unit), "date", "mark" (of a missing value), or "word"."""
-    if word in MARKS:
+    if word in MISSING_MARKS:
         return "mark"
     if cell_format.number(word) is not None:
         return "number"
