@@ -43,10 +43,10 @@ class Stacked:
         """The same with all tensors on a device."""
         return Stacked(self.shape, placed(self.shared, device), placed(self.stacked, device))
 
-    def of_one(self, own: Sequence[Tensor]) -> Consts:
-        """One client's constants: the shared leaves, and its `own` in place of the stacked ones."""
-        own_leaves = iter(own)
-        leaves = iter([next(own_leaves) if leaf is None else leaf for leaf in self.shared])
+    def of_one(self, private: Sequence[Tensor]) -> Consts:
+        """One client's constants: the shared leaves, with its `private` ones where clients differ."""
+        private_leaves = iter(private)
+        leaves = iter([next(private_leaves) if leaf is None else leaf for leaf in self.shared])
         return cast(Consts, rebuilt(self.shape, leaves))
 
 

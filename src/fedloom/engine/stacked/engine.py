@@ -42,8 +42,8 @@ class Batched:
         return map_tensors(record, _own)
 
     def notes(self) -> list[Diagnostic]:
-        told, self.stacks.notes = self.stacks.notes, []
-        return told
+        notes, self.stacks.notes = self.stacks.notes, []
+        return notes
 
     def close(self) -> None:
         pass

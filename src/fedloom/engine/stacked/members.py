@@ -85,17 +85,17 @@ def collect_statistics(
     parts = [list(torch.split(client.job.indices, PASS_BATCH)) for client in clients]
     sums: dict[str, Tree] = {name: {} for name in statistics}
 
-    def added(sums: dict[str, Tree], own: list[Tensor], tree: Tree, batch: Batch) -> dict[str, Tree]:
+    def added(sums: dict[str, Tree], private: list[Tensor], tree: Tree, batch: Batch) -> dict[str, Tree]:
         new = {}
         for name, statistic in statistics.items():
-            values = net.call(measure_of(name, statistic), tree, batch, consts.of_one(own))
+            values = net.call(measure_of(name, statistic), tree, batch, consts.of_one(private))
             new[name] = statistic.add(sums[name], values, batch, classes)
         return new
 
     net.module.eval()
-    for step in range(max(len(own) for own in parts)):
-        active = sum(len(own) > step for own in parts)
-        batch = batch_of(worker, [own[step] for own in parts[:active]])
+    for step in range(max(len(batches) for batches in parts)):
+        active = sum(len(batches) > step for batches in parts)
+        batch = batch_of(worker, [batches[step] for batches in parts[:active]])
         fresh = torch.vmap(added, in_dims=(0, 0, 0, dims(batch)))(
             first_rows(sums, active), consts.first(active), {n: v[:active] for n, v in tree.items()}, batch
         )

@@ -15,8 +15,10 @@ from fedloom.methods.contract.phases import Train
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Step `number` of the first `active` clients: their samples; of whom it is in the last epoch; and of whom the
-    terms are measured, if of any.
+    """Step `number` of the first `active` clients.
+
+    samples: ids [B_k] of each client. last_epoch, measured: whether the step is in the client's last epoch, and whether
+    its loss terms are measured; measured is empty if no client's are.
     """
 
     number: int
@@ -27,7 +29,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
+class _BatchOrder:
     """A client's samples in the order of its batches, of which every epoch has `batches`; the last may be short."""
 
     samples: Tensor
@@ -50,23 +52,24 @@ class Schedule:
     """The steps of all clients, the largest first: those who still have batches are always the first rows."""
 
     def __init__(self, worker: Worker, phase: Train, clients: Sequence[Client]) -> None:
-        self._clients, self._own = clients, []
+        self._clients, self._orders = clients, []
         for client in clients:
             orders = [worker.order(client.job, client.draws) for _ in range(phase.epochs)]
             epoch, batches = orders[0].shape[0], worker.batches(client.job)
-            self._own.append(_Own(torch.cat(orders), epoch, batches, worker.local.batch_size))
-        self.steps = [len(own) for own in self._own]
-        self.samples = [own.samples.shape[0] for own in self._own]
+            self._orders.append(_BatchOrder(torch.cat(orders), epoch, batches, worker.local.batch_size))
+        self.steps = [len(order) for order in self._orders]
+        self.samples = [order.samples.shape[0] for order in self._orders]
 
     def __iter__(self) -> Iterator[Step]:
         for number in range(self.steps[0]):
-            own = [one for one, steps in zip(self._own, self.steps, strict=True) if steps > number]
-            last_epoch = [number >= len(one) - one.batches for one in own]
-            yield Step(number, len(own), [one.of(number) for one in own], last_epoch, self._measured(number, len(own)))
+            active = [order for order, steps in zip(self._orders, self.steps, strict=True) if steps > number]
+            last_epoch = [number >= len(order) - order.batches for order in active]
+            samples = [order.of(number) for order in active]
+            yield Step(number, len(active), samples, last_epoch, self._measured(number, len(active)))
 
     def opens_epoch(self, step: Step) -> bool:
         """Whether an epoch begins with this step, for clients with equally many batches."""
-        return step.number % self._own[0].batches == 0
+        return step.number % self._orders[0].batches == 0
 
     def _measured(self, number: int, active: int) -> Sequence[bool]:
         """Of which clients the terms are measured in a step; a first step may have no pull yet."""

@@ -114,10 +114,10 @@ class Stacks:
             cause.add_note(f"clients {others} were trained together")
             with staged(ctx, stage):
                 raise cause from error.__cause__
-        taken = (time.perf_counter() - started) / max(1, sum(client.samples for client in clients))
+        per_sample = (time.perf_counter() - started) / max(1, sum(client.samples for client in clients))
         rows = {name: value.unbind() for name, value in tree.items()}
         return [
-            self.worker.ended(client, {n: own[row] for n, own in rows.items()}, lambda c=client: taken * c.samples)  # type: ignore[misc]
+            self.worker.ended(client, {n: v[row] for n, v in rows.items()}, lambda c=client: per_sample * c.samples)  # type: ignore[misc]
             for row, client in enumerate(clients)
         ]
 

@@ -89,8 +89,8 @@ class Training:
         """One step of all clients that still have batches."""
         phase, active, first = self.phase, len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
-        own = self.consts.first(active)
-        out, gradients = self._loss_and_gradients(entries, own, batch, keep_graph=bool(measured))
+        private = self.consts.first(active)
+        out, gradients = self._loss_and_gradients(entries, private, batch, keep_graph=bool(measured))
         if measured:
             self._measure(out.terms, list(parameters.values()), measured)
         if phase.grad_map is not None:
@@ -106,7 +106,7 @@ class Training:
         return out
 
     def _loss_and_gradients(
-        self, entries: Tree, own: list[Tensor], batch: Batch, *, keep_graph: bool
+        self, entries: Tree, private: list[Tensor], batch: Batch, *, keep_graph: bool
     ) -> tuple[Objective, Sequence[Tensor]]:
         """One step of all clients up to their gradients, which are those of the sum over clients.
 
@@ -114,23 +114,23 @@ class Training:
         """
         phase, consts = self.phase, self.consts
 
-        def one(tree: Tree, own: list[Tensor], batch: Batch) -> tuple[Tensor, Tree, Tree]:
-            out = self.net.call(objective, tree, batch, consts.of_one(own), phase)
+        def of_client(tree: Tree, private: list[Tensor], batch: Batch) -> tuple[Tensor, Tree, Tree]:
+            out = self.net.call(objective, tree, batch, consts.of_one(private), phase)
             return out.total, dict(out.terms), dict(out.taps)
 
-        out = Objective(*torch.vmap(one, in_dims=(0, 0, dims(batch)))(entries, own, batch))
+        out = Objective(*torch.vmap(of_client, in_dims=(0, 0, dims(batch)))(entries, private, batch))
         parameters, retained = [entries[name] for name in self.moving], keep_graph or None
         gradients = torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
         return out, gradients
 
     def _mapped(self, function: Callable[..., Tree], *trees: Tree) -> Tree:
         """A map of trees and constants, client by client."""
-        own = self.consts.first(len(next(iter(trees[0].values()))))
+        private = self.consts.first(len(next(iter(trees[0].values()))))
 
-        def one(own: list[Tensor], *trees: Tree) -> Tree:
-            return function(*trees, self.consts.of_one(own))
+        def of_client(private: list[Tensor], *trees: Tree) -> Tree:
+            return function(*trees, self.consts.of_one(private))
 
-        mapped: Tree = torch.vmap(one)(own, *trees)
+        mapped: Tree = torch.vmap(of_client)(private, *trees)
         return mapped
 
     def _tally(self, out: Objective, batch: Batch, last_epoch: list[bool]) -> None:
@@ -166,8 +166,8 @@ class Training:
     def _measure(self, terms: Mapping[str, Tensor], parameters: Sequence[Tensor], measured: Sequence[bool]) -> None:
         """Gradient norms of the terms, of the clients whose last step it is."""
         norms = gradient_norms(terms, parameters, stacked=True)
-        for row, wanted in enumerate(measured):
-            if wanted:
+        for row, is_measured in enumerate(measured):
+            if is_measured:
                 self.clients[row].norms |= {name: float(norm[row]) for name, norm in norms.items()}
 
     def _settle(self, schedule: Schedule) -> None:
