@@ -249,6 +249,6 @@ MUTATIONS = (
         "methods/wrappers/robust.py",
         "max(2, len(rows) - faulty - 1)",
         "max(2, len(rows) - faulty - 2)",
-        ("methods/test_robust.py",),
+        ("methods/wrappers/test_robust.py",),
     ),
 )

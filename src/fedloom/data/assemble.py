@@ -1,4 +1,4 @@
-"""From a source and a description to a `Scenario`: thin, deal, split, skew, in this order."""
+"""Build a `Scenario` from a source: thin, deal, split and skew, in this order."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def make_scenario(
 def _deal(
     partition: Partition, train: Dataset, test: Dataset, rows: Indices, clients: int, rng: np.random.Generator
 ) -> Dealt:
-    """The partition of the samples `kept`, in indices of the whole set."""
+    """Deal the training samples `rows`; return views in indices of the whole set."""
     dealt_set = train
     if len(rows) < len(train):
         domain = None if train.domain is None else train.domain.numpy()[rows]
@@ -224,14 +224,14 @@ def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
 
 
 def _merged(first: Views, second: Views) -> Views:
-    """Each client's samples of both."""
+    """Merge the samples of each client."""
     order = np.concatenate([first.order, second.order])
     holders = np.concatenate([first.holders(), second.holders()])
     return Views(order[np.argsort(holders, kind="stable")], starts(first.sizes + second.sizes))
 
 
 def _joined(first: Dataset, second: Dataset) -> Dataset:
-    """One set of both, copied once."""
+    """Concatenate two data sets."""
     both_have_domains = first.domain is not None and second.domain is not None
     domain = torch.cat([first.domain, second.domain]) if both_have_domains else None  # type: ignore[list-item]
     return replace(first, x=torch.cat([first.x, second.x]), y=torch.cat([first.y, second.y]), domain=domain)

@@ -1,7 +1,7 @@
-"""Augmentation on tensors, in the batch: random crop with padding, horizontal flip, rotation; per sample.
+"""Augmentation of batches: random crop with padding, horizontal flip and rotation.
 
-Drawn from a generator that the caller derives for (seed, round, client), never from a global one. Crop and flip move
-stored values without changing them, so their bits are the same on every device.
+The caller passes a generator for (seed, round, client). Crop and flip move stored values without changing them, so
+their bits are the same on every device.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Augmentation(BaseModel):
 
     @property
     def active(self) -> bool:
-        """Whether anything happens at all."""
+        """Whether any operation is active."""
         return bool(self.crop or self.flip or self.rotate)
 
     def check(self, data: Dataset) -> None:
-        """Raises `ConfigError` if this cannot be done to samples like those of `data`."""
+        """Raise `ConfigError` if samples like those of `data` cannot be augmented."""
         if not self.active:
             return
         shape = data.input_shape
@@ -97,7 +97,7 @@ class Augmentation(BaseModel):
         return x
 
     def views(self, data: Dataset, indices: Tensor, rng: np.random.Generator, n: int) -> list[Tensor]:
-        """`n` independently augmented views of the same samples, each as `gather` gives them."""
+        """Return `n` independently augmented versions of the same samples, each as from `gather`."""
         return [self.gather(data, indices, rng) for _ in range(n)]
 
     def _draw(self, count: int, rng: np.random.Generator) -> _Draw:
@@ -109,7 +109,7 @@ class Augmentation(BaseModel):
 
 
 class _Draw(NamedTuple):
-    """What was drawn for a batch: shifts [B, 2] (down, right), flips [B], angles [B] in degrees."""
+    """The draws of a batch: shifts [B, 2] (down, right), flips [B], angles [B] in degrees."""
 
     shifts: Indices
     flips: NDArray[np.bool_]

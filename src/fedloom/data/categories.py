@@ -1,4 +1,4 @@
-"""Words of a categorical column that are none of those that a model learns from."""
+"""Check words of a categorical column against the vocabulary that a model learns from."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ _FEW_ROWS = 20  # fewer may well hold nothing but new words
 
 
 def unknown_cells(counts: Mapping[str, int], vocabulary: Collection[str]) -> int:
-    """How many cells hold words that are not in the vocabulary: they are 0 in all of the column's features."""
+    """Count the cells with words outside the vocabulary, which are 0 in all of the column's features."""
     words = set(vocabulary)
     return sum(count for word, count in counts.items() if word not in words)
 
 
 def refuse_other_spelling(counts: Mapping[str, int], vocabulary: Collection[str], origin: str) -> None:
-    """Raises `DataError` if a word of `counts` is a known one in another spelling, or if hardly any cell holds a known
-    word."""
+    """Raise `DataError` if a word is another spelling of a known word, or if hardly any cell holds a known word."""
     words = set(vocabulary)
     absent = {word: count for word, count in counts.items() if word not in words}
     spellings = {folded(word): word for word in vocabulary} if absent else {}

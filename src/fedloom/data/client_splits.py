@@ -1,4 +1,4 @@
-"""Splits of every client's samples at once: no loop over clients."""
+"""Split the samples of all clients at once, without a loop over clients."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from fedloom.data.views import Indices, Views, starts
 
 
 def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[Views, Views]:
-    """(kept, held out): each view shuffled, then floor(share * n_k) samples held out.
+    """Shuffle each view and hold out floor(share * n_k) samples; return (remaining, held out).
 
-    `share`: one number in [0, 1], or one per client [N].
+    share: one number in [0, 1], or one per client [N].
     """
     shuffled = _sorted(views, rng.random(len(views.order)))
     held_counts = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
-    is_held_out = _places(views) < np.repeat(held_counts, views.sizes)
-    return _part(shuffled, ~is_held_out), _part(shuffled, is_held_out)
+    is_held_out = _positions(views) < np.repeat(held_counts, views.sizes)
+    return _select(shuffled, ~is_held_out), _select(shuffled, is_held_out)
 
 
 def split_three(
     views: Views, labels: Indices, num_classes: int, val: float, test: float, rng: np.random.Generator
 ) -> tuple[Views, Views, Views]:
-    """(train, val, test): floor(val * n_k) and floor(test * n_k) samples of each client, stratified; the rest trains.
+    """Split each client's samples by class into (train, val, test).
 
-    Stratified: in each part, a class has its share of the client's samples up to one sample. labels [n] of all samples.
+    val, test: shares, of which a client gives floor(share * n_k) samples. In each split, a class has its share of the
+    client's samples up to one sample. labels: [n], of all samples.
     """
     groups = views.holders() * num_classes + labels[views.order]  # (client, class) of each sample
     shuffled = np.lexsort((rng.random(len(groups)), groups))
@@ -36,19 +37,18 @@ def split_three(
     )  # one per (client, class): no class comes first as a rule
     position = np.empty(len(groups))
     position[shuffled] = (rank + offset) / np.repeat(sizes, sizes)
-    ordered, index = _sorted(views, position), _places(views)
+    ordered, index = _sorted(views, position), _positions(views)
     tests, vals = (np.repeat(np.floor(share * views.sizes), views.sizes) for share in (test, val))
     is_test, is_val = index < tests, (index >= tests) & (index < tests + vals)
-    return _part(ordered, ~is_test & ~is_val), _part(ordered, is_val), _part(ordered, is_test)
+    return _select(ordered, ~is_test & ~is_val), _select(ordered, is_val), _select(ordered, is_test)
 
 
 def matched_tests(
     views: Views, labels: Indices, test_labels: Indices, num_classes: int, rng: np.random.Generator
 ) -> Views | int:
-    """For each client random test samples in its own mix, as many as there are: `matched_counts`.
+    """Draw for each client as many test samples in its own label mix as there are, see `matched_counts`.
 
-    Clients' views may overlap. An int is the first client that holds a class without test samples. Costs a loop over
-    clients.
+    Views may overlap. Returns the id of the first client that holds a class without test samples, if there is one.
     """
     members = [np.flatnonzero(test_labels == label) for label in range(num_classes)]
     available, test_rows = np.array([len(class_rows) for class_rows in members]), []
@@ -65,17 +65,17 @@ def matched_tests(
     return Views.from_lists(test_rows)
 
 
-def _places(views: Views) -> Indices:
-    """The place of each entry within its client: 0 .. n_k - 1."""
+def _positions(views: Views) -> Indices:
+    """Return the position of each entry within its client: 0 .. n_k - 1."""
     return np.arange(len(views.order)) - np.repeat(views.offsets[:-1], views.sizes)
 
 
 def _sorted(views: Views, key: np.ndarray) -> Views:
-    """The same views, each in the order of `key` [m] (one number per entry of `order`)."""
+    """Sort each view by `key` [m], one number per entry of `order`."""
     return Views(views.order[np.lexsort((key, views.holders()))], views.offsets)
 
 
-def _part(views: Views, chosen: np.ndarray) -> Views:
-    """The entries that are `chosen` [m], clients kept."""
+def _select(views: Views, chosen: np.ndarray) -> Views:
+    """Return the views with the entries where `chosen` [m] is true."""
     sizes = np.bincount(views.holders()[chosen], minlength=len(views))
     return Views(views.order[chosen], starts(sizes))

@@ -1,4 +1,4 @@
-"""Arrays of samples, as they lie in memory and as a net sees them."""
+"""Arrays of samples, as stored in memory and as a net sees them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """The number of classes C."""
         return len(self.classes)
 
     @property
@@ -71,7 +71,7 @@ class Dataset:
         return x
 
     def to(self, device: torch.device) -> Dataset:
-        """The same set with its arrays on a device, or itself if they are there."""
+        """Return the set with its arrays on `device`, or itself if they are there already."""
         if self.x.device == device:
             return self
         tensors = {
@@ -81,12 +81,12 @@ class Dataset:
         return replace(self, **tensors_on_device)
 
     def take(self, rows: Tensor) -> Dataset:
-        """The samples `rows` [m] int64, copied once."""
+        """Return a copy of the samples `rows` [m] int64."""
         domain = None if self.domain is None else self.domain[rows]
         return replace(self, x=self.x[rows], y=self.y[rows], domain=domain)
 
     def head(self, count: int) -> Dataset:
-        """The first `count` samples, or all if there are fewer; memory is shared."""
+        """Return the first `count` samples, or all if there are fewer; memory is shared."""
         domain = None if self.domain is None else self.domain[:count]
         return replace(self, x=self.x[:count], y=self.y[:count], domain=domain)
 
@@ -103,7 +103,7 @@ def checked(
     domains: Sequence[str] = (),
     tokens: bool = False,
 ) -> Dataset:
-    """A `Dataset` from arrays that may be wrong. `origin` names the file or array in messages.
+    """Check arrays and build a `Dataset`. origin: names the file or array in messages.
 
     Images [n, h, w] get a channel axis; `tokens` keeps ids [n, L] as int64. Raises `DataError` for mismatched
     lengths, labels that are no integers or outside 0 .. C-1, unusable dtypes, values that are not finite, and domain
@@ -144,7 +144,7 @@ def checked(
 
 
 def one_hot_hint(x: np.ndarray, y: np.ndarray) -> str:
-    """What messages add where labels are [n, C]."""
+    """Return a hint for messages if labels are [n, C], else an empty string."""
     one_hot = y.ndim == 2 and x.ndim > 0 and len(x) == len(y)
     return "; labels [n, C], one-hot or probabilities, become class ids by y.argmax(1)" if one_hot else ""
 
@@ -154,12 +154,12 @@ def _are_whole(y: np.ndarray) -> bool:
 
 
 def _values(x: np.ndarray, origin: str) -> np.ndarray:
-    """uint8 or finite float32, images with a channel axis."""
+    """Return uint8 or finite float32 values, images with a channel axis."""
     if x.dtype != np.uint8:
         if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
             hint = '; convert them with x.astype("uint8")' if x.dtype == np.bool_ else ""
             raise DataError(f"{origin}: samples have dtype {x.dtype!s:.60}; need uint8 or real numbers{hint}")
-        with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite, and is refused below
+        with np.errstate(over="ignore"):  # values that do not fit float32 become infinite, and are refused below
             x = x.astype(np.float32)
         if not np.isfinite(x).all():
             raise DataError(f"{origin}: {int((~np.isfinite(x)).sum())} values are NaN or infinite; need finite numbers")
@@ -184,8 +184,7 @@ def _domain_ids(domain: np.ndarray, samples: int, num_domains: int, origin: str)
 
 
 def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation per channel of images [n, h, w] or [n, c, h, w], or of volumes [n, c, d, h, w], in
-    the stored units.
+    """Return mean and standard deviation per channel, in stored units, of [n, h, w], [n, c, h, w] or [n, c, d, h, w].
 
     A constant channel gets standard deviation 1. Bytes are summed exactly, block by block, without a copy of the set.
     """
@@ -200,7 +199,7 @@ def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
 
 
 def constant_inputs(train: Dataset) -> tuple[str, ...]:
-    """Notes on samples that are constant or nearly so, or all the same: nothing can be learned from these.
+    """Return notes on samples that are almost constant or all the same, from which nothing can be learned.
 
     An image or volume counts as constant if its values span at most a hundredth of what those of the whole training set
     span. Token ids have no notes.

@@ -1,4 +1,4 @@
-"""A scenario in plain values: what is shown before training, and kept beside every run."""
+"""Describe a scenario in JSON values, for the terminal, the run folder and reports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PICTURED_CLIENTS = 200
 
 
 def describe_scenario(scenario: Scenario) -> dict[str, Any]:
-    """Who holds what: class counts (and domains) of the first clients, skew figures of all. Values fit into JSON.
+    """Return class and domain counts of the first clients, and skew measures of all, as JSON values.
 
-    Of clients that keep their samples to themselves, nothing but their number is known.
+    Of remote clients only the number is known.
     """
     data = scenario.train_set
     if scenario.remote:
@@ -51,7 +51,7 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
 
 
 def describe_input(data: Dataset) -> dict[str, Any]:
-    """How samples must look for a net trained on `data`, in plain values.
+    """Return how samples must look for a net trained on `data`, as JSON values.
 
     shape of one sample; dtype as stored: uint8, float32, or int64 for token ids; mean and std [c] that normalise stored
     values, or None; white: the stored value of a picture's brightest pixel, None for what is no picture; ids: the

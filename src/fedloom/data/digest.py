@@ -1,4 +1,4 @@
-"""Digests of data: whether two runs had the same samples, whatever their files are called."""
+"""Digests of data: equal for equal samples, whatever their files are called."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ DIGITS = 16  # hex digits of a digest
 
 
 def sets_digest(sets: Iterable[Dataset]) -> str:
-    """Hash (16 hex digits) of everything that sets of samples hold: samples, labels, domains, all names, and how values
-    are normalised. It takes 0.6 s for a GB on a recent processor."""
+    """Hash samples, labels, domains, names and normalisation of data sets (16 hex digits), at 0.6 s per GB."""
     digest = hashlib.sha256()
     for data in sets:
         add_samples(digest, data)
@@ -30,7 +29,7 @@ def add_samples(digest: hashlib._Hash, data: Dataset) -> None:
 
 
 def add_metadata(digest: hashlib._Hash, data: Dataset) -> None:
-    """Add what else a set holds: domains, the names of features and words, and how values are normalised."""
+    """Add domains, the names of features and words, and how values are normalised."""
     digest.update(str((data.domains, data.features, data.words, data.normalisation)).encode())
     if data.domain is not None:
         add_array(digest, data.domain)

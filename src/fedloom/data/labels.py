@@ -1,4 +1,4 @@
-"""Labels as people write them, to class ids 0 .. C-1 and the name of each class."""
+"""Convert labels as people write them into class ids 0 .. C-1 and class names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MISSING_MARKS = frozenset(
         "\\N",
     ]
 )
-"""What people and programs write for a value that is missing."""
+"""Words that people and programs write for a missing value."""
 
 _LARGEST, _MANY = 2**31 - 1, 1000
 
@@ -46,7 +46,7 @@ _LARGEST, _MANY = 2**31 - 1, 1000
 def class_ids(
     parts: Sequence[np.ndarray], origin: str, classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Ids of the labels of each part (training set first), and the names of the C classes.
+    """Return the class ids of each part (training set first), and the names of the C classes.
 
     Whole numbers from 0 on are ids already, holes included, as long as at least half of 0 .. C-1 occur. Other whole
     numbers, from 1 on or -1 and 1, get ids in their order, and are the names; with `classes`, as many numbers as there
@@ -81,8 +81,10 @@ def class_ids(
 def named_ids(
     parts: Sequence[ArrayLike], origins: Sequence[str], classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Ids [n] int64 of the words of each part, and the words: `classes` if given, else those of the first part, sorted,
-    by value if all are whole numbers. `origins` name the parts in messages.
+    """Return the ids [n] int64 of the words of each part, and the class names.
+
+    Names are `classes`, or by default the words of the first part in the order of `sorted_words`. origins: name the
+    parts in messages.
 
     Raises `DataError` for missing words, too many different ones, and words of a later part that are none of them.
     """
@@ -107,8 +109,10 @@ def named_ids(
 
 
 def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[int], test: Sequence[int]) -> list[str]:
-    """Sentences on what is unusual about the samples of each class, `train` [C] and `test` [C]: near twins, one class,
-    and classes that only one part has. `origins`: of the training part and the test part, or of both in one."""
+    """Return notes on unusual classes: similar names, a single class, and classes that only one part has.
+
+    train, test: samples of each class [C]. origins: names of the training and the test part, or of both in one.
+    """
     notes = twins_note(origins[0], "classes", dict(zip(classes, train, strict=True)))
     if sum(count > 0 for count in train) == 1:
         notes.append(f"{origins[0]}: all samples are of one class, '{classes[int(np.argmax(train))]}'")
@@ -121,19 +125,19 @@ def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[
 
 
 def missing_marks(names: Collection[str]) -> list[str]:
-    """Those among the names of classes that stand for a missing value as a rule. A minus beside a plus is a class."""
+    """Return the class names that usually stand for a missing value; a minus beside a plus is a class."""
     return [name for name in names if name in MISSING_MARKS and not (name == "-" and "+" in names)]
 
 
 def sorted_words(words: ArrayLike) -> list[str]:
-    """Words sorted, by value if all are whole numbers."""
+    """Sort words, by value if all are whole numbers."""
     listed = [str(word) for word in np.asarray(words).tolist()]
     numbers = all(word.removeprefix("-").isdecimal() for word in listed)
     return sorted(listed, key=int) if numbers else sorted(listed)
 
 
 def as_string_array(values: np.ndarray) -> np.ndarray:
-    """Words [n] that are kept as objects, as numpy's own; anything else as it is."""
+    """Convert an object array [n] of words into a string array; return other arrays unchanged."""
     if values.dtype.kind in "OT" and values.ndim == 1 and len(values):
         listed = values.tolist()
         return np.array(listed, np.str_) if all(isinstance(word, str) for word in listed) else values
@@ -141,9 +145,7 @@ def as_string_array(values: np.ndarray) -> np.ndarray:
 
 
 def require_few(different: int, samples: int, what: str) -> None:
-    """Raises `DataError` for more different values than classes have: above 20, two samples each are needed on
-    average, and above 1,000 ten.
-    """
+    """Raise `DataError` for too many different values: above 20 need two samples each on average, above 1,000 ten."""
     if different > max(20, min(samples // 2, _MANY), samples // 10):
         raise DataError(
             f"{what} take {different} different values in {samples} samples: ids or measurements rather than classes; "
@@ -161,7 +163,7 @@ def _to_be_mapped(numbers: Sequence[int], classes: Sequence[str] | None) -> bool
 
 
 def _plain(labels: np.ndarray, origin: str) -> np.ndarray:
-    """Without the trailing axis of Keras; words as numpy's own. Raises `DataError` for missing and mixed ones."""
+    """Drop the trailing axis of Keras and convert words to strings. Raises `DataError` for missing or mixed labels."""
     plain = as_string_array(labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels)
     if plain.dtype.kind in "OT" and plain.ndim == 1 and len(plain):
         kinds = sorted({type(value).__name__ for value in plain.tolist()})

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before data are read."""
+"""Check that data fit into memory before they are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedloom.core.errors import DataError
 
 
 def require_memory(needed: int, origin: str) -> None:
-    """Raises `DataError` if `needed` bytes are more than this machine's memory, where that is known."""
+    """Raise `DataError` if `needed` bytes are more than this machine's memory, where that is known."""
     if not hasattr(os, "sysconf"):
         return
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,7 +10,7 @@ _LISTED = 3  # groups in a note
 
 
 def folded(name: str) -> str:
-    """A name without case, accents, full-width letters, repeated spaces and trailing dots; a number as its value.
+    """Return a name without case, accents, full-width letters, repeated spaces, trailing dots; a number as its value.
 
     Example:
         >>> folded(" Ｙｅｓ. "), folded("1.0"), folded("Café  au lait")
@@ -25,7 +25,7 @@ def folded(name: str) -> str:
 
 
 def near_twins(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Groups of different names that look like one name written in several ways."""
+    """Return groups of different names that look like spellings of one name."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(folded(name), []).append(name)
@@ -33,13 +33,13 @@ def near_twins(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def twin_of(name: str, names: Sequence[str]) -> str | None:
-    """The name among `names` that looks like `name` in another spelling; None if there is none."""
+    """Return the one of `names` that looks like another spelling of `name`, or None."""
     spelling = folded(name)
     return next((candidate for candidate in names if folded(candidate) == spelling), None)
 
 
 def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
-    """A sentence about near twins among the names in `counts` (name -> samples), or nothing. `role`: "classes", ..."""
+    """Return a note on similar names in `counts` (name -> samples), or nothing. role: "classes", ..."""
     groups = near_twins(counts)
     if not groups:
         return []

@@ -72,12 +72,12 @@ class Scenario:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """The number of clients N."""
         return len(self.train)
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """The number of classes C."""
         return self.train_set.num_classes
 
     @property
@@ -92,14 +92,11 @@ class Scenario:
 
     @property
     def acceptance(self) -> float:
-        """Share of the partition's draws that were kept, in (0, 1]."""
+        """The share of the partition's draws that were accepted, in (0, 1]."""
         return self.accepted / self.draws
 
     def digest(self) -> str:
-        """Hash (16 hex digits) of all samples, labels and views, and of how features are standardised.
-
-        Where the server holds samples, they are part of it.
-        """
+        """Hash all samples, labels, views and the standardisation of features (16 hex digits), with public samples."""
         digest = hashlib.sha256()
         for data in self._sets():
             add_samples(digest, data)
@@ -128,7 +125,7 @@ class Scenario:
         return digest.hexdigest()[:DIGITS]
 
     def _add_views(self, digest: hashlib._Hash) -> None:
-        """Add who holds what, and how clients misbehave."""
+        """Add the views and the attack."""
         for views in (self.train, self.val, self.test):
             digest.update(np.ascontiguousarray(views.order).data)
             digest.update(np.ascontiguousarray(views.offsets).data)
@@ -140,11 +137,11 @@ class Scenario:
         return [self.train_set, self.test_set, *([] if self.public is None else [self.public])]
 
     def class_counts(self, first: int | None = None) -> Indices:
-        """Training samples per client and class [N, C]; of the `first` clients alone if given."""
+        """Count training samples per client and class [N, C]; with `first`, only of the first clients."""
         return self.train.class_counts(self.train_set.y.numpy(), self.num_classes, first)
 
     def domain_counts(self, first: int | None = None) -> Indices:
-        """Training samples per client and domain [N, D]; D = 0 if the source knows no domains."""
+        """Count training samples per client and domain [N, D]; D = 0 if the source knows no domains."""
         domain, domains = self.train_set.domain, len(self.train_set.domains)
         if domain is None:
             return np.zeros((min(self.clients, self.clients if first is None else first), 0), np.int64)

@@ -1,4 +1,4 @@
-"""How different clients and domains are: figures of a partition, before any training."""
+"""Measures of how much clients and domains differ, before any training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LabelSkew:
 
 
 def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int = 500) -> LabelSkew:
-    """Skew figures of views into samples with `labels` [n].
+    """Measure the label skew of views into samples with `labels` [n].
 
     The total variation is taken over all pairs among at most `max_pairs`, evenly spaced clients; all other figures
     over all clients. Time and memory grow with samples and clients, not with clients x classes.
@@ -60,7 +60,7 @@ def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int =
 
 
 def feature_shift(data: Dataset) -> float | None:
-    """Mean over pairs of domains of the RMS, over all inputs, of |mean_a - mean_b| / pooled standard deviation.
+    """Return the mean over pairs of domains of the RMS, over inputs, of |mean_a - mean_b| / pooled standard deviation.
 
     0 where domains look alike on average; 1 where they differ by one standard deviation at every input. Means and
     deviations are taken over at most 500, evenly spaced samples of each domain. Inputs that are constant in both

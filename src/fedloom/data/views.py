@@ -1,4 +1,4 @@
-"""Who holds what: index lists for any number of clients in two flat arrays."""
+"""Index lists of any number of clients in two flat arrays."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ class Views:
 
     @staticmethod
     def from_lists(lists: Sequence[Indices]) -> Views:
-        """Views from one index array per client."""
+        """Build views from one index array per client."""
         sizes = np.fromiter((len(part) for part in lists), dtype=np.int64, count=len(lists))
         order = np.concatenate(lists).astype(np.int64) if lists else np.zeros(0, np.int64)
         return Views(order, starts(sizes))
 
     @staticmethod
     def from_owners(owner: Indices, clients: int) -> Views:
-        """Views from the client of each sample, owner [n] in -1 .. clients-1; -1 leaves a sample out."""
+        """Build views from the client of each sample, owner [n] in -1 .. clients-1; -1 leaves a sample out."""
         sizes = np.bincount(owner[owner >= 0], minlength=clients)
         order = np.argsort(owner, kind="stable")[len(owner) - int(sizes.sum()) :]
         return Views(order, starts(sizes))
 
     @staticmethod
     def split_evenly(order: Indices, clients: int) -> Views:
-        """`order` [m] cut into contiguous pieces whose sizes differ by at most one, the larger ones first."""
+        """Cut `order` [m] into contiguous pieces whose sizes differ by at most one, the larger ones first."""
         return Views(order, starts(even_sizes(len(order), clients)))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, client: int) -> Indices:
-        """Sample indices [n_k] of one client, not copied."""
+        """Return the sample indices [n_k] of one client, not copied."""
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
     def tensor(self, client: int) -> Tensor:
-        """The same as an int64 tensor that shares the memory."""
+        """Return the sample indices [n_k] of one client as an int64 tensor that shares their memory."""
         return torch.from_numpy(self[client])
 
     @property
@@ -59,21 +59,21 @@ class Views:
         return np.diff(self.offsets)
 
     def holders(self) -> Indices:
-        """The client of each entry of `order` [m]."""
+        """Return the client of each entry of `order` [m]."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def owner_of(self, samples: int) -> Indices:
-        """The client of each of `samples` samples [n]; -1 where nobody holds it, one of them where several do."""
+        """Return the client of each of `samples` samples [n]: -1 if nobody holds it, one client if several do."""
         owner = np.full(samples, -1, np.int64)
         owner[self.order] = self.holders()
         return owner
 
     def renumber(self, rows: Indices) -> Views:
-        """The same clients with sample `rows[i]` in place of i: rows [n] int64."""
+        """Return the views with sample i replaced by `rows[i]`; rows [n] int64."""
         return Views(rows[self.order], self.offsets)
 
     def class_counts(self, labels: Indices, num_classes: int, first: int | None = None) -> Indices:
-        """Samples per client and class [N, C]; of the `first` clients alone if given, at their cost alone."""
+        """Count samples per client and class [N, C]; with `first`, only of the first clients, at their cost alone."""
         clients = len(self) if first is None else min(first, len(self))
         owner = np.repeat(np.arange(clients), self.sizes[:clients])
         held = labels[self.order[: self.offsets[clients]]]
@@ -81,10 +81,10 @@ class Views:
 
 
 def starts(sizes: Indices) -> Indices:
-    """Offsets [N + 1] of pieces of these sizes [N]."""
+    """Return the offsets [N + 1] of pieces of these sizes [N]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
 def even_sizes(total: int, parts: int) -> Indices:
-    """`total` in `parts` whole numbers that differ by at most one, the larger first."""
+    """Split `total` into `parts` whole numbers that differ by at most one, the larger first."""
     return total // parts + (np.arange(parts) < total % parts).astype(np.int64)

@@ -1,4 +1,4 @@
-"""How clients misbehave, one file per kind: what bad clients do to their data, or to what they send."""
+"""Attacks: what bad clients do to their data or to their uploads."""
 
 from fedloom.data.attacks.attack import ATTACKS, Attack, attack
 from fedloom.data.attacks.upload_attacks import UploadAttack

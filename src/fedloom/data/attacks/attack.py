@@ -1,4 +1,4 @@
-"""An attack: which clients misbehave, and what they do to their data. Validation and test data stay clean."""
+"""The base of attacks: it draws the bad clients and changes their training data, never validation or test data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dealing by numbers: shares or counts per client and class become views, without a loop over clients."""
+"""Deal samples by shares or counts per client and class, without a loop over clients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Shares = NDArray[np.float64]
 
 
 def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-    """The samples of each class, shuffled: C arrays."""
+    """Return the samples of each class in random order: C arrays."""
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     return np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1])
 
 
 def cut(shares: Shares, count: int) -> Indices:
-    """`count` samples cut at the cumulative `shares` [N] (sum 1): sizes [N], rounded down at each cut, sum `count`."""
+    """Cut `count` samples at the cumulative `shares` [N] (sum 1), rounded down; return sizes [N] of sum `count`."""
     edges = (np.cumsum(shares) * count).astype(np.int64)
     edges[-1] = count
     return np.diff(np.minimum(edges, count), prepend=0)
@@ -68,7 +68,7 @@ def deal_alike(
 
 
 def matched_counts(train: Indices, test: Indices) -> Indices:
-    """How many test samples per class [C] match a client with `train` [C] training samples, of `test` [C] there are.
+    """Return how many test samples per class [C], of `test` [C], match a client's training samples `train` [C].
 
     floor(r * train_c) with r = min over the classes held of test_c / train_c: the largest test set with the client's
     own mix (Fed-CO2, Li et al. 2023). All zero if a class held has no test sample.

@@ -1,4 +1,4 @@
-"""A partition: how the samples of a set are dealt to clients."""
+"""The base of partitions, which deal the samples of a source to clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS: Registry[type[Partition]] = Registry("partition", home="fedloom.data
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """Who gets what.
+    """The views of a partition, and how many draws it took.
 
     train, test: views per client into the training and the test set. draws, accepted: how many draws the rejection
     loops needed, and how many of them were kept (one per loop). val: only from a partition that fixes the validation
@@ -44,7 +44,7 @@ class Partition(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     takes_thinned: ClassVar[bool] = True
-    """Whether it can deal a set that a skew has thinned before."""
+    """Whether it can deal a training set that a skew has thinned."""
 
     _home = field_validator("*")(expand_if_path)
 
@@ -58,7 +58,7 @@ class Partition(BaseModel):
 
 
 def partition(name: str) -> Callable[[type[Partition]], type[Partition]]:
-    """Class decorator: register a partition under `name`."""
+    """Return a class decorator that registers a partition as `name`."""
     return PARTITIONS.register(name)
 
 
@@ -68,7 +68,7 @@ def labels_only(
     domain: ArrayLike | None = None,
     domains: Sequence[str] = (),
 ) -> Dataset:
-    """A `Dataset` without pixels, x [n, 0]: all that a partition looks at. `labels` [n], `domain` [n] or None.
+    """Build a `Dataset` without pixels, x [n, 0], for a partition. labels: [n]. domain: [n] or None.
 
     Without `classes` they are "0" .. the largest label.
     """
@@ -83,13 +83,13 @@ def labels_only(
 
 
 def require_clients(name: str, clients: int, needed: int, reason: str) -> None:
-    """Raises `ConfigError` unless there are exactly `needed` clients."""
+    """Raise `ConfigError` unless there are exactly `needed` clients."""
     if clients != needed:
         raise ConfigError(f"scenario.clients = {clients}: partition {name} {reason}; need clients={needed}")
 
 
 def require_enough(name: str, clients: int, minimum: int, samples: int, noun: str = "samples") -> None:
-    """Raises `ConfigError` if `samples` cannot give each of `clients` its minimum of `each`."""
+    """Raise `ConfigError` if `samples` cannot give each of `clients` its minimum of `each`."""
     if clients * minimum > samples:
         raise ConfigError(
             f"partition {name}: {clients} clients with at least {minimum} {noun} each need {clients * minimum} {noun}, "

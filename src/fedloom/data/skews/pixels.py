@@ -1,4 +1,4 @@
-"""Changing samples by who holds them: one changed copy of each array, whatever the number of clients."""
+"""Change samples by their client, with one changed copy of each array for any number of clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Change = Callable[[Dataset, Indices], Tensor]
 
 
 def change_samples(name: str, scenario: Scenario, change: Change) -> Scenario:
-    """The scenario with training, validation and test samples changed by their client.
+    """Return the scenario with training, validation and test samples changed by their client.
 
     Samples that nobody holds stay. Raises `ConfigError` if a test sample has two clients.
     """
@@ -37,7 +37,7 @@ def change_samples(name: str, scenario: Scenario, change: Change) -> Scenario:
 
 
 def require_images(name: str, data: Dataset) -> None:
-    """Raises `ConfigError` unless samples are images [c, h, w] of uint8 or float32."""
+    """Raise `ConfigError` unless samples are images [c, h, w] of uint8 or float32."""
     if data.x.dim() != 4 or data.x.dtype not in (torch.uint8, torch.float32):
         kind = str(data.x.dtype).removeprefix("torch.")
         raise ConfigError(
@@ -47,7 +47,7 @@ def require_images(name: str, data: Dataset) -> None:
 
 
 def full_range(name: str, data: Dataset) -> float:
-    """The largest stored value, taken for white; black is 0. Raises `ConfigError` for negative values."""
+    """Return the largest stored value, taken for white; black is 0. Raises `ConfigError` for negative values."""
     if float(data.x.min()) < 0:
         raise ConfigError(f"skew {name}: needs pixels from 0 up; the smallest here is {float(data.x.min()):g}")
     return float(data.x.max()) or 1.0

@@ -1,4 +1,4 @@
-"""A skew: what makes clients differ beyond who holds what."""
+"""The base of skews, which make clients differ beyond the partition."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Skew(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = ""
-    """The name it is registered under."""
+    """The name under which it is registered."""
 
     def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
-        """Before the partition: which of the training samples `kept` [m] remain, ascending."""
+        """Return which of the training samples `rows` [m] remain, ascending; called before the partition."""
         return rows
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
-        """After partition and splits: the scenario with other views or other samples."""
+        """Return the scenario with other views or samples; called after partition and splits."""
         return scenario
 
 
 def skew(name: str) -> Callable[[type[Skew]], type[Skew]]:
-    """Class decorator: register a skew under `name`."""
+    """Return a class decorator that registers a skew as `name`."""
 
     def register_class(skew_class: type[Skew]) -> type[Skew]:
         skew_class.kind = name
@@ -49,9 +49,9 @@ def skew(name: str) -> Callable[[type[Skew]], type[Skew]]:
 
 
 def derive_streams(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
-    """A root of randomness for each skew, from its name and how many of that name came before.
+    """Return a root of randomness for each skew, from its name and how many of that name came before.
 
-    So a skew draws the same whatever other skews are added or taken away.
+    A skew thus draws the same numbers whatever other skews are added or removed.
     """
     occurrences: Counter[str] = Counter()
     roots = []
