@@ -21,7 +21,7 @@ from fedloom.engine.client import measure_of
 from fedloom.engine.fast import Recorder
 from fedloom.engine.memory import keep_freed
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.steps import Block, Steps, moving, one_by_one
+from fedloom.engine.steps import Block, Steps, one_by_one, trainable_names
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ClientContext, Start, Task
 from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Train
@@ -126,7 +126,7 @@ def local_steps(
         start = method.begin(payload, {}, ctx)
         phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
         live = worker.loaded_nets[0]
-        trained = {name: live.parameters[name] for name in moving(live.parameters, phase, ctx)}
+        trained = {name: live.parameters[name] for name in trainable_names(live.parameters, phase, ctx)}
         optimizer = Optimizer(worker.local.optimizer, list(trained.values()))
         consts = {**start.consts, **statistics_of(live.net, phase, start.consts, data, ctx.task.num_classes)}
         steps = Steps(live, phase, consts, trained, optimizer, ahead=1.0)

@@ -8,9 +8,6 @@ from collections.abc import Mapping
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "fedloom.methods": {"Finding": "Diagnostic"},
     "fedloom.methods.Method": {"degeneracies": "diagnostics"},
-    "fedloom.papers.cost": {"cost": "run_cost"},
-    "fedloom.papers.recipe": {"find": "find_recipe"},
-    "fedloom.papers.verdicts": {"judged": "judge_value", "order": "rank_agreement", "order_judged": "judge_order"},
 }
 
 

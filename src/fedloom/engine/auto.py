@@ -49,7 +49,7 @@ class Candidate:
 class Auto:
     """Runs each round on one of the `candidates`, the first one first. rounds: that are to come."""
 
-    loses = False
+    may_drop_clients = False
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:
         self._candidates, self._rounds = list(candidates), rounds

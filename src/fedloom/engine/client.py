@@ -19,7 +19,7 @@ from fedloom.engine.jobs import Client, Draws, EvalJob, EvalResult, Job, JobResu
 from fedloom.engine.leaves import placed
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
-from fedloom.engine.steps import Block, Steps, Tally, moving, objective
+from fedloom.engine.steps import Block, Steps, Tally, objective, trainable_names
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
@@ -187,7 +187,7 @@ class Worker:
 
     def _train(self, live: LoadedNet, phase: Train, client: Client) -> None:
         job, ctx, net = client.job, client.job.ctx, live.net
-        names = moving(live.parameters, phase, ctx)
+        names = trainable_names(live.parameters, phase, ctx)
         trained: Tree = {name: live.parameters[name] for name in names}
         specs = [phase.spec_of(name, self.local.optimizer) for name in names]
         optimizer = Optimizer(specs, list(trained.values()), ctx.round)

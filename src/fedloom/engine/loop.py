@@ -210,7 +210,7 @@ class Federation:
             return job
 
         uploads = _Uploads(self.engine.run(_Jobs(self._order_of_work(chosen), made)), chosen)
-        if self.engine.loses:
+        if self.engine.may_drop_clients:
             chosen = uploads.close()
         seen = as_seen(uploads, bad.intersection(chosen), received, self.scenario, method.spec, self.task_of, now)
         diagnostics, asked, before = list[Diagnostic](), time.perf_counter(), uploads.waited

@@ -24,7 +24,7 @@ class Engine(Protocol):
     """Runs jobs and yields what they leave, in any order."""
 
     @property
-    def loses(self) -> bool:
+    def may_drop_clients(self) -> bool:
         """Whether clients may be lost: `run` and `test` then yield what those leave that are there."""
         ...
 
@@ -65,7 +65,7 @@ class Serial:
 
     name = "serial"
     reason = None
-    loses = False
+    may_drop_clients = False
 
     def __init__(self, worker: Worker, note: Callable[[str], None] | None = None) -> None:
         self.worker, self._patience = worker, None if note is None else Patience(note)

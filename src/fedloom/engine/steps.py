@@ -59,7 +59,7 @@ class Taken(NamedTuple):
     began: Sequence[Tensor]
 
 
-def moving(names: Iterable[str], phase: Train, ctx: ClientContext) -> list[str]:
+def trainable_names(names: Iterable[str], phase: Train, ctx: ClientContext) -> list[str]:
     """The parameters called `names` that a phase trains. Raises `ConfigError` if it trains none of them."""
     roles, nets = ctx.task.roles, phase.nets
     found = [n for n in names if roles[n] in phase.trains and (nets is None or n.partition(".")[0] in nets)]
@@ -85,22 +85,22 @@ def loss_and_gradients(
     return out, torch.autograd.grad(out.total, parameters, materialize_grads=True, retain_graph=keep or None)
 
 
-def update(phase: Train, gradients: Sequence[Tensor], moving: Tree, consts: Consts, optimizer: Optimizer) -> None:
+def update(phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: Consts, optimizer: Optimizer) -> None:
     """Move the parameters: a phase's change of gradients, the optimiser, a phase's projection."""
     if phase.grad_map is not None:
-        mapped = phase.grad_map(dict(zip(moving, gradients, strict=True)), moving, consts)
-        gradients = tuple(mapped[name] for name in moving)
+        mapped = phase.grad_map(dict(zip(trainable, gradients, strict=True)), trainable, consts)
+        gradients = tuple(mapped[name] for name in trainable)
     optimizer.step(gradients)
     if phase.project is not None:
         with torch.no_grad():
-            projected = phase.project(moving, consts)
-            torch._foreach_copy_(optimizer.parameters, [projected[name] for name in moving])
+            projected = phase.project(trainable, consts)
+            torch._foreach_copy_(optimizer.parameters, [projected[name] for name in trainable])
 
 
 def all_steps(
     take: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
     phase: Train,
-    moving: Tree,
+    trainable: Tree,
     consts: Consts,
     optimizer: Optimizer,
     block: Block,
@@ -109,14 +109,14 @@ def all_steps(
     objectives, began = [], not optimizer.state
     for batch in block.batches():
         out, gradients = take(batch)
-        update(phase, gradients, moving, consts, optimizer)
+        update(phase, gradients, trainable, consts, optimizer)
         objectives.append(detached(out))
     return Taken(objectives, optimizer.state if began else [])
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one epoch on a live net. `moving`: the parameters that the phase trains, by name.
+    """The steps of one epoch on a live net. `trainable`: the parameters that the phase trains, by name.
 
     ahead: how many times what has been done so far the run has still to do.
     """
@@ -124,25 +124,25 @@ class Steps:
     live: LoadedNet
     phase: Train
     consts: Consts
-    moving: Tree
+    trainable: Tree
     optimizer: Optimizer
     ahead: float = 1.0
 
     def one_by_one(self, block: Block) -> Taken:
         """The steps of a block."""
-        net, parameters = self.live.net, list(self.moving.values())
+        net, parameters = self.live.net, list(self.trainable.values())
 
         def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
             return loss_and_gradients(net, batch, self.consts, self.phase, parameters)
 
-        return all_steps(take, self.phase, self.moving, self.consts, self.optimizer, block)
+        return all_steps(take, self.phase, self.trainable, self.consts, self.optimizer, block)
 
     def measured(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
         """One step, and the norms of its terms' gradients."""
-        parameters = list(self.moving.values())
+        parameters = list(self.trainable.values())
         out, gradients = loss_and_gradients(self.live.net, batch, self.consts, self.phase, parameters, keep=True)
         norms = gradient_norms(out.terms, parameters)
-        update(self.phase, gradients, self.moving, self.consts, self.optimizer)
+        update(self.phase, gradients, self.trainable, self.consts, self.optimizer)
         return detached(out), norms
 
 

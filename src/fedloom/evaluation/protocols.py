@@ -127,7 +127,7 @@ class Evaluator:
         """The server's predictors on the samples of all clients in this scenario together, by name."""
         return {name: Tested.sum(self._tested(-1, self.pick(offered, name), split).values()) for name in self.names}
 
-    def away(self, split: str) -> bool:
+    def tests_on_clients(self, split: str) -> bool:
         """Whether the tests are the clients' own: of personal models, or on samples that nobody else reads."""
         return self.kind == "personal" or (self.scenario.remote and (self.where == "local" or split == "val"))
 

@@ -64,7 +64,7 @@ class RemoteEngine:
 
     name = "flower"
     reason = None
-    loses = True
+    may_drop_clients = True
 
     def __init__(
         self,

@@ -258,7 +258,7 @@ class _Run:
             return self._rows_of_test(round_, split)
 
     def _rows_of_test(self, round_: int, split: str) -> list[Row]:
-        if not isinstance(self.evaluator, Evaluator) or not self.evaluator.away(split):
+        if not isinstance(self.evaluator, Evaluator) or not self.evaluator.tests_on_clients(split):
             return score_rows(round_, self.evaluator.scores(split, self._predictors(round_)), self.protocol)
         results = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda result: result.client)
         by_predictor = {name: {result.client: result.tested[name] for result in results} for name in self.evaluator.names}

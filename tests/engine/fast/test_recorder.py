@@ -204,8 +204,8 @@ def steps_of(toy, *, spec=PLAIN_SGD, phase=None):
     client, live = toy.worker.begun(toy.job(0)), toy.worker.loaded_nets[0]
     live.load(client.start.tree)
     live.net.train()
-    moving = dict(live.parameters)
-    return Steps(live, phase or client.phases[0], client.consts, moving, Optimizer(spec, list(moving.values())))
+    trainable = dict(live.parameters)
+    return Steps(live, phase or client.phases[0], client.consts, trainable, Optimizer(spec, list(trainable.values())))
 
 
 def some_block(toy, count=4, size=4):

@@ -61,7 +61,7 @@ class _Epoch:
         numbers = tuple([leaf for leaf in leaves if not isinstance(leaf, Tensor)])
         layout = tuple([(tensor.shape, tensor.stride()) for tensor in tensors])
         consts = shape_of(steps.consts), numbers, layout
-        return _Epoch(steps, (id(steps.live), phase_key(steps.phase), consts, tuple(steps.moving)), tensors)
+        return _Epoch(steps, (id(steps.live), phase_key(steps.phase), consts, tuple(steps.trainable)), tensors)
 
     def inputs(self, piece: Block) -> list[Tensor]:
         """All tensors that steps read or write: the net's entries, the optimiser's rates and state, constants, data."""
@@ -175,28 +175,28 @@ def lengths_of(block: Block) -> list[int]:
 def pure(steps: Steps, piece: Block) -> Callable[..., Taken]:
     """The steps of a piece as a function of `_Epoch.inputs`, in which it changes what they change."""
     net = FunctionalCall(steps.live.net)
-    names, moved, phase = list(steps.live.tree), list(steps.moving), steps.phase
+    names, moved, phase = list(steps.live.tree), list(steps.trainable), steps.phase
     made, size, twice = steps.optimizer.remaking(), piece.size, piece.second is not None
     shape, leaves = shape_of(steps.consts), leaves_of(steps.consts)
 
     def run(*tensors: Tensor) -> Taken:
         given = iter(tensors)
         tree = {name: next(given) for name in names}
-        moving = {name: tree[name].detach() for name in moved}
-        optimizer = made(list(moving.values()), given)
+        trainable = {name: tree[name].detach() for name in moved}
+        optimizer = made(list(trainable.values()), given)
         own = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         consts: Consts = rebuilt(shape, iter(own))
         block = Block(next(given), next(given), size, next(given) if twice else None)
 
         def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
-            parameters = {name: value.detach().requires_grad_() for name, value in moving.items()}
+            parameters = {name: value.detach().requires_grad_() for name, value in trainable.items()}
             leaves = list(parameters.values())
             one: tuple[Objective, Sequence[Tensor]] = net.call(
                 loss_and_gradients, tree | parameters, batch, consts, phase, leaves
             )
             return one
 
-        return all_steps(take, phase, moving, consts, optimizer, block)
+        return all_steps(take, phase, trainable, consts, optimizer, block)
 
     return run
 

@@ -65,7 +65,7 @@ class Processes:
     """
 
     reason = None
-    loses = False
+    may_drop_clients = False
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class OnRay:
 
     name = "ray"
     reason = None
-    loses = False
+    may_drop_clients = False
 
     def __init__(
         self,

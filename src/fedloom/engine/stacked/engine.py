@@ -24,7 +24,7 @@ class Batched:
 
     name = "batched"
     reason = None
-    loses = False
+    may_drop_clients = False
 
     def __init__(self, worker: Worker, stack: int) -> None:
         self.stacks = Stacks(worker, stack)

@@ -27,7 +27,7 @@ from fedloom.engine.stacked.members import (
     put_rows,
 )
 from fedloom.engine.stacked.schedule import Schedule
-from fedloom.engine.steps import moving, objective
+from fedloom.engine.steps import objective, trainable_names
 from fedloom.engine.term_balance import gradient_norms
 from fedloom.methods.contract.phases import Batch, Objective, Train
 
@@ -39,12 +39,12 @@ class Training:
         self.worker, self.net, self.phase, self.clients, self.tree = worker, net, phase, clients, dict(tree)
         ctx = clients[0].job.ctx
         self.classes, self.roles = ctx.task.num_classes, ctx.task.roles
-        self.moving = moving(self.net.parameters, phase, ctx)
+        self.trainable = trainable_names(self.net.parameters, phase, ctx)
         for name in tree:
-            if name in self.moving or name not in {*self.net.parameters, *ctx.task.frozen}:
+            if name in self.trainable or name not in {*self.net.parameters, *ctx.task.frozen}:
                 self._own(name)
-        specs = [phase.spec_of(name, worker.local.optimizer) for name in self.moving]
-        self.optimizer = Optimizer(specs, [self.tree[name] for name in self.moving], ctx.round)
+        specs = [phase.spec_of(name, worker.local.optimizer) for name in self.trainable]
+        self.optimizer = Optimizer(specs, [self.tree[name] for name in self.trainable], ctx.round)
         self.consts = self._constants()
         self.terms: dict[str, Tensor] = {}
         self.sums: dict[str, Tree] = {name: {} for name in phase.collect}
@@ -75,13 +75,13 @@ class Training:
 
     def _narrowed(self, active: int) -> Tree:
         """The parameters of the first `active` clients that this phase moves, as leaves over the same memory."""
-        parameters = {name: self.tree[name][:active].detach().requires_grad_() for name in self.moving}
+        parameters = {name: self.tree[name][:active].detach().requires_grad_() for name in self.trainable}
         self.optimizer.narrow(list(parameters.values()))
         return parameters
 
     def _relaid(self, gradients: Sequence[Tensor]) -> None:
         """The parameters in the memory order of their gradients, in which updates are several times faster."""
-        for name, gradient in zip(self.moving, gradients, strict=True):
+        for name, gradient in zip(self.trainable, gradients, strict=True):
             if gradient.stride() != self.tree[name].stride() and gradient.shape == self.tree[name].shape:
                 self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
 
@@ -94,13 +94,13 @@ class Training:
         if measured:
             self._measure(out.terms, list(parameters.values()), measured)
         if phase.grad_map is not None:
-            mapped = self._mapped(phase.grad_map, dict(zip(self.moving, gradients, strict=True)), parameters)
-            gradients = tuple(mapped[name] for name in self.moving)
+            mapped = self._mapped(phase.grad_map, dict(zip(self.trainable, gradients, strict=True)), parameters)
+            gradients = tuple(mapped[name] for name in self.trainable)
         self.optimizer.step(gradients)
         if phase.project is not None:
             with torch.no_grad():
                 projected = self._mapped(phase.project, parameters)
-                torch._foreach_copy_(self.optimizer.parameters, [projected[name] for name in self.moving])
+                torch._foreach_copy_(self.optimizer.parameters, [projected[name] for name in self.trainable])
         if first:
             self._relaid(gradients)
         return out
@@ -119,7 +119,7 @@ class Training:
             return out.total, dict(out.terms), dict(out.taps)
 
         out = Objective(*torch.vmap(of_client, in_dims=(0, 0, dims(batch)))(entries, private, batch))
-        parameters, retained = [entries[name] for name in self.moving], keep_graph or None
+        parameters, retained = [entries[name] for name in self.trainable], keep_graph or None
         gradients = torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
         return out, gradients
 

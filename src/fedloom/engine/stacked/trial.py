@@ -119,22 +119,22 @@ def _weighed(net: Net, batch: Batch) -> Tensor:
 
 
 def _gradients(net: StackedNet, tree: Tree, batch: Batch) -> Tree:
-    moving = {name: tree[name].requires_grad_() for name in net.parameters}
-    total = net.call(_weighed, tree | moving, batch)
-    return _of(total, moving)
+    trainable = {name: tree[name].requires_grad_() for name in net.parameters}
+    total = net.call(_weighed, tree | trainable, batch)
+    return _of(total, trainable)
 
 
 def _stacked_gradients(net: StackedNet, tree: Tree, batch: Batch) -> Tree:
     """As `_gradients`, of the first of two clients in a stack, [...]."""
     stacked = {name: torch.stack([value, value]) for name, value in tree.items()}
-    moving = {name: stacked[name].requires_grad_() for name in net.parameters}
+    trainable = {name: stacked[name].requires_grad_() for name in net.parameters}
     pair = Batch(torch.stack([batch.x, batch.x]), torch.stack([batch.y, batch.y]))
     totals = torch.vmap(lambda tree, batch: net.call(_weighed, tree, batch), in_dims=(0, dims(pair)))(
-        stacked | moving, pair
+        stacked | trainable, pair
     )
-    return {name: gradient[0] for name, gradient in _of(totals.sum(), moving).items()}
+    return {name: gradient[0] for name, gradient in _of(totals.sum(), trainable).items()}
 
 
-def _of(total: Tensor, moving: Tree) -> Tree:
-    gradients = torch.autograd.grad(total, list(moving.values()), materialize_grads=True)
-    return {name: gradient.to_dense() for name, gradient in zip(moving, gradients, strict=True)}
+def _of(total: Tensor, trainable: Tree) -> Tree:
+    gradients = torch.autograd.grad(total, list(trainable.values()), materialize_grads=True)
+    return {name: gradient.to_dense() for name, gradient in zip(trainable, gradients, strict=True)}
