@@ -5,8 +5,8 @@ import json
 import pytest
 
 import fedloom as fl
-from fedloom.core.errors import ConfigError
 from fedloom.config.run_config import load, parse
+from fedloom.core.errors import ConfigError
 from fedloom.results.formats import formatted
 from fedloom.results.result import Result
 

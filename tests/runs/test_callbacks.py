@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
+from fedloom.results.result import Result
 from fedloom.runs import run as run_module
 from fedloom.runs.callbacks import Callback
-from fedloom.config.run_config import parse
 from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.results.result import Result
 from fedloom.runs.run import run
 
 

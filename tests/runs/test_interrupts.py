@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import RunFolderError
 from fedloom.studies.compare import Event, compare
-from fedloom.config.run_config import parse
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 RUN = ["run", str(DEMO), "rounds=100000", "engine={name: processes, workers: 2}"]

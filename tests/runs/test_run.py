@@ -15,11 +15,11 @@ import pytest
 import torch
 from filelock import FileLock
 
+from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import CheckpointError, ClientError, ConfigError, RunFolderError
 from fedloom.methods import METHODS
-from fedloom.runs.callbacks import Callback
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.results.result import Result
+from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import run
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from fedloom.core.trees import Tree
 from fedloom.config.run_config import RunConfig
-from fedloom.storage.run_folder import Row
+from fedloom.core.trees import Tree
 from fedloom.results.result import Result
+from fedloom.storage.run_folder import Row
 
 Weights: TypeAlias = Callable[..., Tree]
 

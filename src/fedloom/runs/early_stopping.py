@@ -8,13 +8,13 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from fedloom.config.explain import explained
+from fedloom.config.run_config import RunConfig
+from fedloom.config.sections import EarlyStoppingConfig
 from fedloom.core.errors import ConfigError
 from fedloom.runs.callbacks import Callback
-from fedloom.config.run_config import RunConfig
-from fedloom.config.explain import explained
-from fedloom.storage.run_folder import Row
 from fedloom.storage.curves import curve
-from fedloom.config.sections import EarlyStoppingConfig
+from fedloom.storage.run_folder import Row
 
 
 class EarlyStopping(Callback):

@@ -45,7 +45,9 @@ def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> li
         for name, value in scores.values().items()
     ]
     also = scores.also if isinstance(scores, Scores) else {}
-    by_name = {"accuracy": scores.clients} | {f"accuracy/{name}": predictor_scores.clients for name, predictor_scores in also.items()}
+    by_name = {"accuracy": scores.clients} | {
+        f"accuracy/{name}": predictor_scores.clients for name, predictor_scores in also.items()
+    }
     rows += [
         Row(round=round_, client=client, split=split, protocol=protocol, name=name, value=tested.accuracy)
         for name, clients in by_name.items()

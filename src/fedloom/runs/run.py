@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from fedloom.config.difference import difference
+from fedloom.config.run_config import RunConfig
+from fedloom.config.setup import Setup
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario, describe_input, describe_scenario
@@ -16,28 +19,25 @@ from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose
 from fedloom.engine.states import States
 from fedloom.evaluation import Evaluator
+from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
-from fedloom.storage import checkpoint as checkpoints
-from fedloom.storage import data_record as dealt
-from fedloom.runs.callbacks import Callback
-from fedloom.storage.checkpoint import Checkpoint
-from fedloom.config.run_config import RunConfig
-from fedloom.storage.data_record import record_of, refuse_other_data
-from fedloom.config.difference import difference
-from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.storage.environment import describe_environment
-from fedloom.storage.compatibility import explained_misfits, restore
-from fedloom.storage.run_folder import RunFolder
-from fedloom.storage.log import START, Row
-from fedloom.export.run_at_checkpoint import Memory
 from fedloom.results.result import Result
-from fedloom.storage.curves import best_val
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.rows import score_rows, system_row, training_rows
-from fedloom.config.setup import Setup
-from fedloom.storage.resources import explain_shortage
 from fedloom.runs.summary import degenerate, summarise
 from fedloom.runs.weights import copy_weights
+from fedloom.storage import checkpoint as checkpoints
+from fedloom.storage import data_record as dealt
+from fedloom.storage.checkpoint import Checkpoint
+from fedloom.storage.compatibility import explained_misfits, restore
+from fedloom.storage.curves import best_val
+from fedloom.storage.data_record import record_of, refuse_other_data
+from fedloom.storage.environment import describe_environment
+from fedloom.storage.log import START, Row
+from fedloom.storage.resources import explain_shortage
+from fedloom.storage.run_folder import RunFolder
 
 Existing = Literal["refuse", "resume", "fresh"]
 # Makes an engine for a federation, given the server's worker, and whom to tell what happens.
@@ -147,7 +147,9 @@ class _Run:
             states=States(config.engine.state_budget(), folder.states if folder else None),
             nets=[net.functional for net in nets],
         )
-        self.diagnostics = {diagnostic.code: diagnostic for diagnostic in [*self.federation.examined, *model_diagnostics]}
+        self.diagnostics = {
+            diagnostic.code: diagnostic for diagnostic in [*self.federation.examined, *model_diagnostics]
+        }
         self.protocol = config.evaluation.protocol
         self.evaluator = setup.evaluator(config, self.worker, scenario)
         self._refuse_what_cannot_be_tested()
@@ -185,7 +187,11 @@ class _Run:
             if first > 1:
                 self.stopped = callback.on_resume(self.config, self.rows) or self.stopped
             callback.on_start(self.config, first)
-            notes = [self.warning, *self.scenario.notes, *(diagnostic.message for diagnostic in self.diagnostics.values())]
+            notes = [
+                self.warning,
+                *self.scenario.notes,
+                *(diagnostic.message for diagnostic in self.diagnostics.values()),
+            ]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
         saved_at, weights = time.monotonic(), functools.partial(copy_weights, self.federation)
@@ -211,8 +217,8 @@ class _Run:
         round_ = self.federation.round
         if self.method.closing() is not None:
             raise ConfigError(
-                f"stopped after round {round_} ({self.stopped}), but {self.config.method} trains once more after its last "
-                "round: it cannot be stopped early"
+                f"stopped after round {round_} ({self.stopped}), but {self.config.method} trains once more after its "
+                "last round: it cannot be stopped early"
             )
         if not any(row["round"] == round_ and row["split"] == "test" for row in self.rows):
             rows = self._tests(round_)
@@ -261,7 +267,9 @@ class _Run:
         if not isinstance(self.evaluator, Evaluator) or not self.evaluator.tests_on_clients(split):
             return score_rows(round_, self.evaluator.scores(split, self._predictors(round_)), self.protocol)
         results = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda result: result.client)
-        by_predictor = {name: {result.client: result.tested[name] for result in results} for name in self.evaluator.names}
+        by_predictor = {
+            name: {result.client: result.tested[name] for result in results} for name in self.evaluator.names
+        }
         rows = score_rows(round_, self.evaluator.of_clients(split, by_predictor), self.protocol)
         adapted = sum(result.samples for result in results)
         return [*rows, system_row(round_, "samples_adapted", adapted)] if adapted else rows

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedloom.config.run_config import RunConfig
 from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.config.run_config import RunConfig
-from fedloom.storage.environment import peak_memory_mb
-from fedloom.storage.run_folder import Row
 from fedloom.storage.curves import accuracies, at_selected, curve, total
+from fedloom.storage.environment import peak_memory_mb
 from fedloom.storage.run_data import SECONDS
+from fedloom.storage.run_folder import Row
 
 
 def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
