@@ -79,20 +79,17 @@ def make_scenario(
     public: float | Dataset = 0.0,
     attack: Attack | None = None,
 ) -> Scenario:
-    """Deal `splits` to `clients`.
+    """Deal the samples of a source to clients.
 
-    val: the share of each client's training samples held out for validation. split: used instead of it; also takes
-    the client's test samples from its own. tests: "shares" are the partition's test views (as a rule the client's share
-    of each class); "matched" are random test samples in each client's own mix, as many as there are (`matched_tests`).
-    skews: in this order; those that thin the training set come before the partition. public: the share of what they
-    leave that the server keeps for itself, drawn at random; or other samples that it holds. attack: how some clients
-    misbehave, after all skews.
+    val: share of each client's training samples that is held out for validation. split: replaces `val`, and takes the
+    client's test samples from its own. tests: "shares" uses the partition's test views; "matched" draws test samples in
+    each client's label mix, see `matched_tests`. skews: applied in this order; those that thin the training set come
+    before the partition. public: share of the remaining samples that the server keeps, or other samples that it holds.
+    attack: applied after all skews.
 
-    Measured features of a table (`Splits.numeric_features`) are standardised last, by the mean and the deviation of
-    what clients train on: no validation, test or public sample is among it, whatever `val`, `split` and `public` say.
-
-    Pure in the seed of `streams`; each step has a stream of its own. Raises `ConfigError` for more clients than
-    samples, shares out of range and whatever cannot be made.
+    Measured features of a table (`Splits.numeric_features`) are standardised last, by mean and deviation of clients'
+    training samples only. The result depends only on the seed of `streams`; each step has its own stream.
+    Raises `ConfigError` for more clients than samples, shares out of range, and partitions that cannot be made.
     """
     train, test = splits.train, splits.test
     skew_streams = derive_streams(skews, streams)

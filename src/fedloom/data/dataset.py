@@ -16,14 +16,13 @@ from fedloom.data.labels import class_ids
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """`x` [n, c, h, w] or [n, ...]: uint8 or float32 as stored, or token ids [n, L] int64; `y` [n] int64 in 0 .. C-1.
+    """Samples and labels. Nothing is copied per client: clients are index views into these arrays.
 
-    `mean` and `std` [c] (in units of the stored values) normalise at the moment a batch is gathered; None leaves
-    the values alone. `domain` [n] int64 says where each sample comes from, an index into `domains`; None and () for a
-    set of one origin. `features` [d] names the numbers of a table's rows, "column" or "column=word" (1 where the column
-    holds that word, else 0); () for what is no table. `words` are those of a text source's token ids, from id 2 on; ()
-    where they are not known. `white` is the stored value of a picture's brightest pixel where the pictures' format
-    states it, else None. Nothing is ever copied per client: clients are index views into these arrays.
+    x: [n, c, h, w] or [n, ...] uint8 or float32 as stored, or token ids [n, L] int64. y: [n] int64 in 0 .. C-1.
+    mean, std: [c] in stored units; batches are normalised with them when they are gathered. domain: [n] int64, an index
+    into `domains`; None if samples have one origin. features: [d] names of a table's numbers, "column" or "column=word"
+    (1 if the column holds that word, else 0). words: of a text source, from token id 2 on. white: stored value of the
+    brightest pixel, if the picture format defines it.
     """
 
     x: Tensor

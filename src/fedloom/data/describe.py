@@ -72,9 +72,7 @@ def describe_input(data: Dataset) -> dict[str, Any]:
 
 
 def _white(data: Dataset) -> float | None:
-    """What the format of pictures states; else the largest value, but 255 for bytes that reach half their range (others
-    have 16 grey levels, say).
-    """
+    """Return the stored value of white: as the format defines it, 255 for bytes above 127, else the largest value."""
     if data.white is not None:
         return data.white
     if float(data.x.min()) < 0:

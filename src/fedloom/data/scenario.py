@@ -25,17 +25,14 @@ TestRows = Literal["official", "train", "train+test"]
 class Scenario:
     """Clients and their data.
 
-    `train`, `val` and `test` are views per client: the first two into `train_set`, the last into `test_set`, matched to
-    the client's label mix. `test_set` as a whole is the global test set. `draws`, `accepted`: how many draws the
-    partition's rejection loops took, and how many of them were kept.
-
-    test_origin: "official" where `test_set` is the source's; otherwise the clients' own test samples together, which
-    are the rows `test_rows` of the training set ("train"), or of the training and then the official test set.
-    public: samples that the server holds, and no client; None without any. attack: how the clients `bad` (ids,
-    ascending) misbehave; their data are changed already. None: nobody does. remote: clients keep their samples where
-    nobody else reads them; `train_set` stands in for these, and views say how many each client has, not which. notes:
-    what the source left out, or found unlike what is usual, one sentence each (`Splits.notes`). source_digest: of the
-    source's samples before they were dealt (`fedloom.data.digest`); empty where these are not known.
+    train, val, test: views per client, the first two into `train_set`, the last into `test_set`, the global
+    test set. draws, accepted: how many draws the partition took, and how many of them it accepted.
+    test_origin: "official" if `test_set` is the source's; otherwise it is the union of the clients' own test samples,
+    the rows `test_rows` of the training set ("train") or of the training and then the official test set.
+    public: samples that the server holds. attack: how the clients `bad` (ids, ascending) misbehave; their training data
+    are changed already. remote: clients keep their samples to themselves; `train_set` is a stand-in, and views only get
+    the right sizes. notes: sentences on unusual samples (`Splits.notes`). source_digest: digest of the source's samples
+    before they were dealt, empty if unknown.
     Raises `ConfigError` if public samples have another shape than the clients'.
     """
 
@@ -87,7 +84,7 @@ class Scenario:
 
     @property
     def normalisation(self) -> dict[str, list[float]] | None:
-        """What is done to stored values before a net sees them, the same for all samples: `Dataset.normalisation`."""
+        """The normalisation of stored values before a net sees them, see `Dataset.normalisation`."""
         return self.train_set.normalisation
 
     @property

@@ -1,4 +1,4 @@
-"""How samples are dealt to clients, one file per kind of skew."""
+"""Partitions, which deal samples to clients; one file for each."""
 
 from fedloom.data.partitions.dealing import deal_alike, deal_by_counts, deal_by_shares
 from fedloom.data.partitions.indices import export_indices

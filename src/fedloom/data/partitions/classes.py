@@ -53,7 +53,7 @@ def _even(holders: Indices, available: Indices, clients: int) -> Indices:
 
 
 def choose_holders(name: str, per_client: int, clients: int, num_classes: int, rng: np.random.Generator) -> Indices:
-    """The k clients of each class [C, k], ascending: `per_client` different classes each, k for each class.
+    """Choose the k clients of each class [C, k], ascending, so that each client has `per_client` different classes.
 
     Client after client takes a random class among those with most places left that it has not taken yet. Every class
     is thus taken once before one is taken again: the choices are random orders of all classes, one after another.
@@ -84,7 +84,7 @@ def choose_holders(name: str, per_client: int, clients: int, num_classes: int, r
 
 
 def require_per_class(name: str, available: Indices, holders: int, minimum: int) -> None:
-    """Raises `ConfigError` if a class has fewer than `least` of the samples `available` [C]."""
+    """Raise `ConfigError` if a class has fewer than `minimum` of the samples `available` [C]."""
     if available.min() < minimum:
         raise ConfigError(
             f"partition {name}: class {available.argmin()} has {available.min()} training samples; its {holders} "

@@ -53,9 +53,9 @@ def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -
 def deal_alike(
     dealt: Views, labels: Indices, other_labels: Indices, num_classes: int, rng: np.random.Generator
 ) -> Views:
-    """Deal other samples (labels `others` [n']) as `dealt` deals those with `labels` [n]: same share of each class.
+    """Deal samples with `other_labels` [n'] so that each client has the share of each class that `dealt` gives it.
 
-    Samples of a class of which `dealt` holds nothing go to nobody.
+    labels: [n], of the samples that `dealt` deals. Samples of a class of which it deals nothing go to nobody.
     """
     holders, held_labels = dealt.holders(), labels[dealt.order]
     owner = np.full(len(other_labels), -1, np.int64)

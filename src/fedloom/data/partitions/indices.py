@@ -135,7 +135,7 @@ def _views(path: Path, clients: list[dict[str, Any]], split: str) -> Views:
 
 
 def source_facts(train: Dataset, test: Dataset) -> dict[str, Any]:
-    """What tells one source from another: sizes, classes, and the order of the test labels (no skew changes them)."""
+    """Return facts that identify a source and that no skew changes: sizes, classes, order of the test labels."""
     digest = hashlib.sha256(test.y.contiguous().numpy().data).hexdigest()
     return {
         "classes": list(train.classes),

@@ -83,13 +83,13 @@ def labels_only(
 
 
 def require_clients(name: str, clients: int, needed: int, reason: str) -> None:
-    """Raise `ConfigError` unless there are exactly `needed` clients."""
+    """Raise `ConfigError` unless there are exactly `needed` clients; reason: words for the message."""
     if clients != needed:
         raise ConfigError(f"scenario.clients = {clients}: partition {name} {reason}; need clients={needed}")
 
 
 def require_enough(name: str, clients: int, minimum: int, samples: int, noun: str = "samples") -> None:
-    """Raise `ConfigError` if `samples` cannot give each of `clients` its minimum of `each`."""
+    """Raise `ConfigError` if `samples` cannot give each of `clients` its `minimum`."""
     if clients * minimum > samples:
         raise ConfigError(
             f"partition {name}: {clients} clients with at least {minimum} {noun} each need {clients * minimum} {noun}, "

@@ -1,4 +1,4 @@
-"""What makes clients differ beyond who holds what, one file per kind; they compose."""
+"""Skews, which make clients differ beyond the partition; one file for each. They can be combined."""
 
 from fedloom.data.skews.skew import SKEWS, Skew, skew
 
