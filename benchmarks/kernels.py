@@ -20,8 +20,8 @@ from torch.nn.functional import conv2d, max_pool2d
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from contestants.with_fedloom import keep_freed
-from fedloom.engine.fast.kernels.native import gains
+from contestants.with_fedloom import keep_freed_memory
+from fedloom.engine.fast.kernels.native import is_faster
 from fedloom.engine.fast.kernels.operators import convolution, max_pool2
 
 BATCH, SECONDS = 32, 1.0
@@ -70,7 +70,7 @@ def convolutions() -> None:
                 function: Callable[..., Tensor] = convolution if name == "own" else conv2d
                 works[name] = trained(partial(function, padding=(padding, padding)), leaves, trainable)
             title = f"{c_in} -> {c_out}, {side}x{side}, {kernel}x{kernel}, padding {padding}"
-            print_row(title, in_turns(works), gains(c_in, c_out))
+            print_row(title, in_turns(works), is_faster(c_in, c_out))
 
 
 def poolings() -> None:
@@ -85,7 +85,7 @@ def poolings() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    keep_freed()
+    keep_freed_memory()
     print(f"{f'batches of {BATCH}':34s}{'plain':>12s}{'channels last':>14s}{'own':>10s}  torch's best / own")
     for work in (convolutions, poolings):
         if len(sys.argv) < 2 or sys.argv[1] == work.__name__:

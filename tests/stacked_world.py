@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedloom.engine.choose import STACK
+from fedloom.engine.choose import DEFAULT_STACK
 from fedloom.engine.stacked import Batched
 from support import TinyBN, near, world
 
@@ -12,7 +12,7 @@ UNEQUAL = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2,
 
 def stacked(worker):
     """The engine as it comes."""
-    return Batched(worker, STACK)
+    return Batched(worker, DEFAULT_STACK)
 
 
 class DoubleBN(TinyBN):

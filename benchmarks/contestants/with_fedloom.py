@@ -16,22 +16,21 @@ from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
-from fedloom.engine.choose import EngineChoice, choose
-from fedloom.engine.client import measure_of
+from fedloom.engine.choose import EngineChoice, choose_engine
 from fedloom.engine.fast import Recorder
-from fedloom.engine.memory import keep_freed
+from fedloom.engine.memory import keep_freed_memory
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.steps import Block, Steps, one_by_one, trainable_names
+from fedloom.engine.steps import Block, EpochSteps, plain_steps, trainable_names
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ClientContext, Start, Task
-from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Train
+from fedloom.methods.contract.phases import OptimizerSpec, Phase, Train
 from fedloom.methods.fedavg import FedAvg
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
 ROUNDS = 1000  # of the run that is said to go on: what is made once is made as in a long run
 NOT_THERE = (ConfigError, TypeError, ValueError)  # what `federation` raises for an engine that cannot be had
-__all__ = ["NOT_THERE", "closed", "engine_of", "federation", "keep_freed", "local_steps", "rounds", "warmed"]
+__all__ = ["NOT_THERE", "closed", "engine_of", "federation", "keep_freed_memory", "local_steps", "rounds", "warmed"]
 
 
 class NoOp(FedAvg):
@@ -66,7 +65,7 @@ def federation(workload: Workload, scenario: Scenario | None = None, **engine: A
     local = LocalTraining(workload.batch, optimizer)
     worker = Worker(method, [net], scenario.train_set, local, device, bfloat16=half)
     simulation = Federation(method, Serial(worker), [task], scenario, participation=workload.sampled / scenario.clients)
-    simulation.engine = choose(simulation, worker, EngineChoice(**engine)).engine
+    simulation.engine = choose_engine(simulation, worker, EngineChoice(**engine)).engine
     return simulation
 
 
@@ -95,16 +94,6 @@ def engine_of(federation: Federation) -> str:
     return federation.engine.name
 
 
-@torch.no_grad()
-def statistics_of(net: Net, phase: Train, consts: Consts, data: Dataset, classes: int) -> dict[str, Any]:
-    """What a client measures on its data before an epoch, such as FedSC's mean distances."""
-    batch, statistics = Batch(data.gather(torch.arange(len(data))), data.y), phase.refresh or {}
-    return {
-        name: statistic.result(statistic.add({}, measure_of(name, statistic)(net, batch, consts), batch, classes))
-        for name, statistic in statistics.items()
-    }
-
-
 def local_steps(
     net: Net,
     data: Dataset,
@@ -120,16 +109,15 @@ def local_steps(
     weights lie changes times by 10 %. recorded: as in a long run.
     """
     worker = Worker(Method(), [net], data, LocalTraining(batch, OptimizerSpec("sgd", 0.01, 0.9)))
-    take = Recorder(first_seconds=0.0, least_count=1) if recorded else one_by_one
+    take = Recorder(first_seconds=0.0, min_count=1) if recorded else plain_steps
 
     def step_of(method: Method, payload: Record, ctx: ClientContext) -> Callable[[], None]:
         start = method.begin(payload, {}, ctx)
         phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
         live = worker.loaded_nets[0]
         trained = {name: live.parameters[name] for name in trainable_names(live.parameters, phase, ctx)}
-        optimizer = Optimizer(worker.local.optimizer, list(trained.values()))
-        consts = {**start.consts, **statistics_of(live.net, phase, start.consts, data, ctx.task.num_classes)}
-        steps = Steps(live, phase, consts, trained, optimizer, ahead=1.0)
+        optimizer = Optimizer(worker.local_training.optimizer, list(trained.values()))
+        steps = EpochSteps(live, phase, start.consts, trained, optimizer, remaining_ratio=1.0)
 
         def step() -> None:
             part = next(parts)

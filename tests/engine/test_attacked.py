@@ -79,4 +79,4 @@ def test_an_attack_that_does_nothing_is_a_finding():
     federation = type(toy.federation)(
         toy.method, toy.federation.engine, [toy.task], toy.federation.scenario, participation=1.0
     )
-    assert [diagnostic.code for diagnostic in federation.examined] == ["attack.idle"]
+    assert [diagnostic.code for diagnostic in federation.initial_diagnostics] == ["attack.idle"]

@@ -46,7 +46,7 @@ class Watching(Method):
 
 def federation(method=None, augment=AUGMENT, labels=LABELS, net="mlp", **keys):
     toy = world(method or Watching(), labels, net=net, shape=SHAPE, batch_size=3, **keys)
-    toy.worker.local = dataclasses.replace(toy.worker.local, augment=augment)
+    toy.worker.sampler.local_training = dataclasses.replace(toy.worker.local_training, augment=augment)
     return toy
 
 

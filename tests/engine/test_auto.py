@@ -7,7 +7,7 @@ import pytest
 from fedloom.core.errors import ClientError
 from fedloom.engine import auto, jobs
 from fedloom.engine.auto import Auto, Candidate
-from fedloom.engine.choose import EngineChoice, choose
+from fedloom.engine.choose import EngineChoice, choose_engine
 from fedloom.engine.jobs import JobResult
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.fedavg import FedAvg
@@ -239,7 +239,7 @@ LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2,
 
 def test_a_run_that_changes_engines_has_the_bits_of_the_serial_one():
     toys = [world(configured("fedsc"), LABELS, rounds=12) for _ in range(2)]
-    toys[1].federation.engine = choose(toys[1].federation, toys[1].worker, EngineChoice(workers=2)).engine
+    toys[1].federation.engine = choose_engine(toys[1].federation, toys[1].worker, EngineChoice(workers=2)).engine
     names = []
     try:
         for _ in range(6):
@@ -255,7 +255,7 @@ def test_a_run_that_changes_engines_has_the_bits_of_the_serial_one():
 def test_a_run_that_goes_on_counts_the_rounds_that_are_left():
     toy = world(configured("fedavg"), LABELS, rounds=20)
     toy.federation.round = 16
-    toy.federation.engine = choose(toy.federation, toy.worker, EngineChoice(workers=2)).engine
+    toy.federation.engine = choose_engine(toy.federation, toy.worker, EngineChoice(workers=2)).engine
     try:
         for _ in range(4):
             toy.federation.step()
@@ -277,7 +277,7 @@ class Unstackable(FedAvg):
 def test_a_method_that_cannot_be_stacked_runs_on_and_the_reason_says_so():
     toys = [world(Unstackable(), LABELS, rounds=10) for _ in range(2)]
     choice = EngineChoice(workers=1, same_bits=False)
-    toys[1].federation.engine = choose(toys[1].federation, toys[1].worker, choice).engine
+    toys[1].federation.engine = choose_engine(toys[1].federation, toys[1].worker, choice).engine
     for toy in toys:
         reports = [toy.federation.step() for _ in range(4)]
     plain = [report.bytes_down for report in [toys[0].federation.step()]]

@@ -9,7 +9,7 @@ import torch
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.engine.auto import Auto
-from fedloom.engine.choose import EngineChoice, choose, engine_name
+from fedloom.engine.choose import EngineChoice, choose_engine, engine_name
 from fedloom.engine.client import Worker
 from fedloom.engine.fast import kernels
 from fedloom.engine.fast.kernels.compiling import compiler
@@ -32,7 +32,7 @@ def images(name="fedavg", *, net="lenet5-bn", rounds=4):
 
 def chosen(toy, choice):
     """The toy federation on the engine that is chosen for it."""
-    toy.federation.engine = choose(toy.federation, toy.worker, choice).engine
+    toy.federation.engine = choose_engine(toy.federation, toy.worker, choice).engine
     return toy.federation.engine
 
 
@@ -48,7 +48,7 @@ def trained(toy, choice, *, count=2):
 
 def words(engine):
     """How each candidate of an automatic choice works."""
-    return [candidate.words for candidate in engine._candidates]
+    return [candidate.description for candidate in engine._candidates]
 
 
 # -- engines -----------------------------------------------------------------------------------------------------------
@@ -84,11 +84,11 @@ def test_no_more_processes_than_clients_of_a_round():
 
 
 def test_more_workers_than_cores_are_warned_of(monkeypatch):
-    monkeypatch.setattr("fedloom.engine.choose.cores", lambda: 2)
+    monkeypatch.setattr("fedloom.engine.choose.available_cores", lambda: 2)
     warnings = {}
     for name, workers in (("processes", 3), ("processes", 2), ("serial", 3)):
         toy = world(configured("fedavg"), LABELS)
-        found = choose(toy.federation, toy.worker, EngineChoice(name=name, workers=workers))
+        found = choose_engine(toy.federation, toy.worker, EngineChoice(name=name, workers=workers))
         found.engine.close()
         warnings[name, workers] = found.warning
     assert (
@@ -114,7 +114,7 @@ def test_auto_keeps_to_the_serial_engines_bits_unless_told(workers):
     toy = images()
     engine = chosen(toy, EngineChoice(workers=workers))
     assert words(engine) == (["in 2 processes", "in one"] if workers == 2 else ["in one process"])
-    assert all(candidate.reference for candidate in engine._candidates)
+    assert all(candidate.is_reference for candidate in engine._candidates)
     engine.close()
 
 
@@ -124,8 +124,8 @@ def test_auto_compares_all_that_it_may():
     engine = chosen(toy, EngineChoice(workers=2, same_bits=False))
     split = ["in 2 processes", "in one"]
     assert words(engine) == [*split, *(f"{where} with own kernels" for where in split), "stacked in 2 processes"]
-    assert [candidate.reference for candidate in engine._candidates] == [True, True, False, False, False]
-    made = [candidate.make() for candidate in engine._candidates]
+    assert [candidate.is_reference for candidate in engine._candidates] == [True, True, False, False, False]
+    made = [candidate.start() for candidate in engine._candidates]
     try:
         assert [one.name for one in made] == ["processes", "serial", "processes", "serial", "batched"]
         assert [one._worker.speedups.kernels for one in made if isinstance(one, Processes)] == [False, True, False]
@@ -146,7 +146,7 @@ def test_kernels_that_are_named_are_the_only_ones_compared(named, count):
 def test_own_kernels_that_are_named_are_those_of_all_candidates():
     engine = chosen(images(), EngineChoice(workers=2, same_bits=False, kernels="own"))
     assert words(engine) == ["in 2 processes", "in one"]
-    made = [candidate.make() for candidate in engine._candidates]
+    made = [candidate.start() for candidate in engine._candidates]
     workers = [made[0]._worker, made[1].worker]
     for one in made:
         one.close()
@@ -178,7 +178,7 @@ def test_recorded_steps_have_the_bits_of_steps(name):
     toy = images(name)
     engine = chosen(toy, OWN)
     assert isinstance(engine, Serial)
-    recorder = engine.worker.stepping = Recorder(0.0, 0, 1e9)
+    recorder = engine.worker.stepper = Recorder(0.0, 0, 1e9)
     for _ in range(2):
         toy.federation.step()
     assert recorder.programs > 0
@@ -214,7 +214,7 @@ def test_what_stands_in_their_way_is_told(change, choice, why):
     toy = images(net=change.pop("net", "lenet5"))
     if change:
         device = change.pop("device", torch.device("cpu"))
-        toy.worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local, device, **change)
+        toy.worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local_training, device, **change)
     with pytest.raises(ConfigError, match=f"engine.kernels: own cannot be used: .*{why}"):
         chosen(toy, choice)
 
@@ -231,7 +231,7 @@ def test_no_compiler_is_told(monkeypatch):
 @pytest.mark.parametrize("missing", [True, False])
 def test_an_installation_without_them_is_told(missing, monkeypatch):
     if missing:
-        monkeypatch.setattr("fedloom.engine.speedups._folder", lambda: None)
+        monkeypatch.setattr("fedloom.engine.speedups._fast_folder", lambda: None)
     elif compiler() is None:
         pytest.skip("needs a C++ compiler")
     toy = images()
@@ -251,7 +251,7 @@ def test_auto_takes_them_where_it_may_and_they_are_faster(faster, monkeypatch):
     for candidate in engine._candidates:
         candidate.rounds, candidate.seconds = 2, [2.0]
     place = "in one with own kernels" if faster == "serial" else "in 2 processes with own kernels"
-    (best,) = (candidate for candidate in engine._candidates if candidate.words == place)
+    (best,) = (candidate for candidate in engine._candidates if candidate.description == place)
     best.seconds = [1e-9]
     try:
         toy.federation.step()
@@ -299,7 +299,7 @@ def test_where_no_memory_can_be_shared_it_is_said_and_rounds_run(limit, name):
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if limit == "RLIMIT_AS" else 0
     resource.setrlimit(kind, (pages * resource.getpagesize() + (1 << 38), before[1]))
     try:
-        found = choose(toy.federation, toy.worker, EngineChoice(name=name, workers=2))
+        found = choose_engine(toy.federation, toy.worker, EngineChoice(name=name, workers=2))
         toy.federation.engine = found.engine
         toy.federation.step()
     finally:

@@ -526,7 +526,7 @@ class Room:
 def test_weights_are_written_where_the_worker_says():
     toy, plain = (world(Method(), LABELS, net=TinyBN) for _ in range(2))
     room = Room()
-    toy.worker.memory_for = room.empty_like
+    toy.worker.allocate = room.empty_like
     done = toy.worker.run(toy.job(0))
     assert len(room.given) == len(toy.task.init)
     assert all(room.holds(tensor) for tensor in done.payload["model"].values())

@@ -47,7 +47,7 @@ def elsewhere(name, clients=(0, 1, 2, 3), **options):
     toy = world(configured(name, **options), LABELS, net=TinyBN, epochs=2, batch_size=4)
     toy.federation.step()
     jobs = [toy.federation.job(client, 2) for client in clients]
-    return jobs, Worker(toy.method, [toy.net], toy.data, toy.worker.local, META)
+    return jobs, Worker(toy.method, [toy.net], toy.data, toy.worker.local_training, META)
 
 
 def on_the_cpu(done):

@@ -75,10 +75,10 @@ def test_they_differ_between_steps_clients_rounds_and_seeds():
 
 def test_they_are_not_recorded_and_stay_the_same_where_that_was_tried():
     toys = [world(Noisy(), LABELS) for _ in range(2)]
-    toys[1].worker.stepping = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
-    assert toys[1].worker.stepping.programs == 0
-    assert toys[1].worker.stepping._refused
+    assert toys[1].worker.stepper.programs == 0
+    assert toys[1].worker.stepper._refused
     assert all(report.diagnostics == [] for report in toys[1].reports)
 
 
@@ -196,13 +196,13 @@ def test_stacks_draw_what_each_client_would():
 
 def test_two_views_are_recorded():
     toys = [images(Twice()) for _ in range(2)]
-    toys[1].worker.stepping = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
-    assert toys[1].worker.stepping.programs > 0
+    assert toys[1].worker.stepper.programs > 0
 
 
 def test_two_views_without_augmentation_are_refused():
     toy = images(Method())
     with pytest.raises(ConfigError, match=r"twice compares two augmented views of each sample, and augment is off"):
         Worker(Twice(), [toy.net], toy.data, LocalTraining(3, PLAIN_SGD))
-    Worker(Twice(), [toy.net], toy.data, dataclasses.replace(toy.worker.local, augment=AUGMENT))
+    Worker(Twice(), [toy.net], toy.data, dataclasses.replace(toy.worker.local_training, augment=AUGMENT))

@@ -37,7 +37,7 @@ def test_a_run_counts_all_participants_of_all_rounds():
     toy = world(configured("fedavg"), LABELS, participation=0.67)
     held = []
     for round_ in (1, 2, 3):
-        held.append(toy.federation.step().held)
+        held.append(toy.federation.step().samples_by_group)
         assert held[-1] == {0: sum(len(LABELS[client]) for client in toy.federation.participants(round_))}
     samples = sum(own[0] for own in held)
     assert flops_of(toy.federation, toy.worker, {0: samples}) == samples * STEP

@@ -97,9 +97,9 @@ def test_bytes_are_those_of_what_travels(net, names):
 
 def test_steps_are_recorded():
     toys = [made("fedsc", lean) for _ in range(2)]
-    toys[1].worker.stepping = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
-    assert toys[1].worker.stepping.programs > 0
+    assert toys[1].worker.stepper.programs > 0
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_spawned_workers_have_the_same_bits(monkeypatch):
 
 def test_a_twin_of_a_worker_computes_with_the_same_frozen_values():
     toy = made(net=lean)
-    (twin,) = toy.worker.twin().loaded_nets
+    (twin,) = toy.worker.copy().loaded_nets
     assert set(frozen_parameters(twin.net)) == FROZEN
     assert same_tree(frozen_parameters(twin.net), frozen_parameters(toy.net))
 
@@ -133,9 +133,9 @@ class TinyTied(TinyAdapter):
 def test_a_weight_under_two_names_is_one_weight(recorded):
     toys = [world(FedAvg(), LABELS, net=TinyTied, epochs=2) for _ in range(2)]
     if recorded:
-        toys[1].worker.stepping = Recorder(0.0, 0, 1e9)
+        toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
     assert alike(after(toys[0], 3), after(toys[1], 3, "serial" if recorded else "processes"), "processes")
-    assert not recorded or toys[1].worker.stepping.programs > 0
+    assert not recorded or toys[1].worker.stepper.programs > 0
     model = toys[0].federation.server["model"]
     assert torch.equal(model["again.weight"], model["first.weight"])
     assert not torch.equal(model["again.weight"], toys[0].task.init["again.weight"])

@@ -77,10 +77,10 @@ def test_rounds_of_one_client_are_those_of_torchs_optimiser_made_anew_at_a_lower
 def test_one_set_of_recordings_serves_all_rounds_with_the_bits_of_plain_steps(spec):
     spec = dataclasses.replace(spec, decay=0.9)
     toys = [world(configured("fedprox"), LABELS, optimizer=spec, net=TinyBN, rounds=11) for _ in range(2)]
-    for toy, stepping in zip(toys, (Speedups(steps=False).stepping(), Recorder(0.0, 0, 1e9)), strict=True):
-        toy.worker.stepping, toy.federation.round = stepping, 5  # past the rounds in which single steps are measured
+    for toy, stepping in zip(toys, (Speedups(steps=False).stepper(), Recorder(0.0, 0, 1e9)), strict=True):
+        toy.worker.stepper, toy.federation.round = stepping, 5  # past the rounds in which single steps are measured
         after(toy, 3)
-    recorder = toys[1].worker.stepping
+    recorder = toys[1].worker.stepper
     made = recorder.programs
     assert made > 0
     for toy in toys:

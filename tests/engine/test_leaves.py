@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.engine.leaves import leaves_of, placed, rebuilt, shape_of
+from fedloom.engine.leaves import from_leaves, leaves_of, structure_of, to_device
 
 
 def consts(value, number=0.5):
@@ -38,8 +38,8 @@ def test_leaves_are_tensors_and_numbers_in_order():
 
 
 def test_constants_are_rebuilt_around_other_leaves():
-    other = rebuilt(shape_of(consts(1)), iter(leaves_of(consts(2, 0.25))))
-    assert shape_of(other) == shape_of(consts(2))
+    other = from_leaves(structure_of(consts(1)), iter(leaves_of(consts(2, 0.25))))
+    assert structure_of(other) == structure_of(consts(2))
     assert torch.equal(other["own"], torch.full((2,), 2.0))
     assert torch.equal(other["table"].values, torch.full((2, 1), 2.0))
     assert other["heads"][0]["w"] == 2
@@ -48,8 +48,8 @@ def test_constants_are_rebuilt_around_other_leaves():
 
 
 def test_shapes_are_equal_whatever_the_values():
-    assert shape_of(consts(1)) == shape_of(consts(2, 7))
-    assert hash(shape_of(consts(1))) == hash(shape_of(consts(2, 7)))
+    assert structure_of(consts(1)) == structure_of(consts(2, 7))
+    assert hash(structure_of(consts(1))) == hash(structure_of(consts(2, 7)))
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_shapes_are_equal_whatever_the_values():
     ids=str,
 )
 def test_everything_else_is_part_of_the_shape(change):
-    assert shape_of(consts(1)) != shape_of(consts(1) | change)
+    assert structure_of(consts(1)) != structure_of(consts(1) | change)
 
 
 def test_constants_that_are_there_are_not_moved():
     given = consts(1)
-    assert placed(given, torch.device("cpu")) is given
-    moved = placed(given, torch.device("meta"))
+    assert to_device(given, torch.device("cpu")) is given
+    moved = to_device(given, torch.device("meta"))
     assert {leaf.device.type for leaf in leaves_of(moved) if isinstance(leaf, torch.Tensor)} == {"meta"}
-    assert shape_of(moved) == shape_of(given)
+    assert structure_of(moved) == structure_of(given)
     assert given["own"].device.type == "cpu"

@@ -384,7 +384,7 @@ def test_what_a_method_finds_before_the_first_round_is_kept():
             return [Diagnostic("wary", f"{participants} of {tasks[0].clients}", float(len(tasks)))]
 
     federation = world(Wary(), LABELS, participation=0.4).federation
-    assert federation.examined == [Diagnostic("wary", "2 of 5", 1.0)]
+    assert federation.initial_diagnostics == [Diagnostic("wary", "2 of 5", 1.0)]
     assert federation.step().diagnostics == []
 
 

@@ -20,8 +20,8 @@ NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw"]
 def trained(name, engine=None, *, bfloat16=True, recorder=None):
     """Two rounds."""
     toy = world(configured(name), LABELS, net=TinyBN, epochs=2, rounds=3)
-    worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local, bfloat16=bfloat16)
-    worker.stepping = recorder or worker.stepping
+    worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local_training, bfloat16=bfloat16)
+    worker.stepper = recorder or worker.stepper
     toy.federation.engine = engine(worker, toy) if engine else toy.federation.engine.__class__(worker)
     try:
         for _ in range(2):

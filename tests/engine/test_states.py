@@ -5,7 +5,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
-from fedloom.engine.states import States
+from fedloom.engine.states import ClientStates
 from support import same_bits
 
 
@@ -23,7 +23,7 @@ def in_memory(states):
 
 
 def test_without_a_budget_it_is_a_dict_in_the_order_of_ids():
-    states = States()
+    states = ClientStates()
     for client in (5, 1, 3):
         states[client] = state(client)
     assert list(states) == [1, 3, 5]
@@ -38,7 +38,7 @@ def test_without_a_budget_it_is_a_dict_in_the_order_of_ids():
 
 
 def test_states_beyond_the_budget_come_back_bit_for_bit(tmp_path):
-    states = States(budget=3 * SIZE, folder=tmp_path / "states")
+    states = ClientStates(budget=3 * SIZE, folder=tmp_path / "states")
     for client in range(10):
         states[client] = state(client)
         assert in_memory(states) <= 3 * SIZE
@@ -50,7 +50,7 @@ def test_states_beyond_the_budget_come_back_bit_for_bit(tmp_path):
 
 
 def test_those_used_last_stay_in_memory(tmp_path):
-    states = States(budget=2 * SIZE, folder=tmp_path / "states")
+    states = ClientStates(budget=2 * SIZE, folder=tmp_path / "states")
     states[0], states[1] = state(0), state(1)
     assert states[0]["round"] == 0
     states[2] = state(2)
@@ -58,7 +58,7 @@ def test_those_used_last_stay_in_memory(tmp_path):
 
 
 def test_a_state_that_changed_after_it_was_on_disk_is_the_new_one(tmp_path):
-    states = States(budget=2 * SIZE, folder=tmp_path / "states")
+    states = ClientStates(budget=2 * SIZE, folder=tmp_path / "states")
     for client in (0, 1, 2):
         states[client] = state(client)
     states[0] = state(7)
@@ -69,7 +69,7 @@ def test_a_state_that_changed_after_it_was_on_disk_is_the_new_one(tmp_path):
 def test_close_removes_the_files_and_a_start_empties_the_folder(tmp_path):
     folder = tmp_path / "states"
     for _ in range(2):
-        states = States(budget=SIZE, folder=folder)
+        states = ClientStates(budget=SIZE, folder=folder)
         assert not list(folder.rglob("*.safetensors"))
         states[0], states[1] = state(0), state(1)
         assert list(folder.rglob("*.safetensors"))
@@ -79,11 +79,11 @@ def test_close_removes_the_files_and_a_start_empties_the_folder(tmp_path):
 
 def test_a_budget_below_one_state_is_refused():
     with pytest.raises(ConfigError, match=r"client 4 alone takes .* raise it above one state"):
-        States(budget=SIZE - 1)[4] = state(4)
+        ClientStates(budget=SIZE - 1)[4] = state(4)
 
 
 def test_a_budget_without_a_folder_makes_one_of_its_own():
-    states = States(budget=SIZE)
+    states = ClientStates(budget=SIZE)
     states[0], states[1] = state(0), state(1)
     assert same_bits(states[0], state(0))
     folder = states._folder

@@ -24,10 +24,10 @@ def test_a_block_is_its_batches_in_order_without_copies(samples, sizes):
 def test_pieces_lie_where_the_block_lies():
     """Bits of a product may depend on where its operands start."""
     whole = block(7, 3)
-    singles = whole.pieces([1, 1, 1])
+    singles = whole.split([1, 1, 1])
     assert [single.x.data_ptr() for single in singles] == [batch.x.data_ptr() for batch in whole.batches()]
     assert [len(single) for single in singles] == [1, 1, 1]
-    two, one = whole.pieces([2, 1])
+    two, one = whole.split([2, 1])
     assert (len(two), len(one), len(two.y), len(one.y)) == (2, 1, 6, 1)
 
 
@@ -36,7 +36,7 @@ def test_a_second_view_is_cut_like_the_first():
     whole = Block(first.x, first.y, 3, first.x + 100)
     for batch in whole.batches():
         assert torch.equal(batch.second, batch.x + 100)
-    assert torch.equal(whole.pieces([2, 1])[1].second, whole.second[6:])
+    assert torch.equal(whole.split([2, 1])[1].second_view, whole.second_view[6:])
     assert first.batches()[0].second is None
 
 
@@ -46,8 +46,8 @@ def test_a_tally_means_terms_over_steps_and_sums_taps():
         block = Block(torch.zeros(2, 1), torch.tensor([0, 0]), 2)
         term = torch.tensor(value, requires_grad=True)
         tally.add([Objective(term, {"loss": term}, {"z": torch.full((2, 3), value)})], block.batches())
-    assert tally.means() == {"loss": 2.0}
-    assert tally.collected()["means"].values[0].tolist() == [2.0] * 3
+    assert tally.mean_terms() == {"loss": 2.0}
+    assert tally.statistics()["means"].values[0].tolist() == [2.0] * 3
 
 
 def test_a_detached_objective_has_no_graph():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.engine.term_balance import ROUNDS, balance, diagnostics, gradient_norms
+from fedloom.engine.term_balance import ROUNDS, balance_diagnostics, gradient_norms, gradient_ratios
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Objective, OptimizerSpec
 from support import Recording, TinyBN, TinyDropout, configured, same_bits, world
@@ -41,23 +41,23 @@ def test_without_anything_to_compare_there_is_no_balance(parameters):
     assert gradient_norms({"ce": w.sum()}, parameters) == {}
     assert gradient_norms({"loss": w.sum(), "reg": w.square().sum()}, parameters) == {}
     assert gradient_norms({}, parameters) == {}
-    assert balance([{}, {}]) == {}
+    assert gradient_ratios([{}, {}]) == {}
 
 
 def test_a_balance_is_a_term_s_norms_over_those_of_cross_entropy_summed_over_the_clients():
     clients = [{"ce": 4.0, "reg": 1.0}, {}, {"ce": 1e-9, "reg": 1.0, "other": 6.0}]  # the last holds a single class
-    assert balance(clients) == pytest.approx({"reg": 0.5, "other": 1.5})
-    assert balance([{"ce": 0.0, "reg": 1.0}])["reg"] > 1e9
-    assert balance([{"ce": 0.0, "reg": 0.0}]) == {"reg": 0.0}
+    assert gradient_ratios(clients) == pytest.approx({"reg": 0.5, "other": 1.5})
+    assert gradient_ratios([{"ce": 0.0, "reg": 1.0}])["reg"] > 1e9
+    assert gradient_ratios([{"ce": 0.0, "reg": 0.0}]) == {"reg": 0.0}
 
 
 # -- what is said, and when --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("rounds", "last"), [(2, 2), (3, 3), (5, 5), (9, 5)])
 def test_that_a_term_is_inactive_is_said_at_the_last_measured_round(rounds, last):
-    said = [r for r in range(1, rounds + 1) if diagnostics("some", {"reg": 0.0099}, r, rounds)]
+    said = [r for r in range(1, rounds + 1) if balance_diagnostics("some", {"reg": 0.0099}, r, rounds)]
     assert said == [last]
-    assert diagnostics("some", {"reg": 0.01}, last, rounds) == []
-    (diagnostic,) = diagnostics("some", {"reg": 0.0025}, last, rounds)
+    assert balance_diagnostics("some", {"reg": 0.01}, last, rounds) == []
+    (diagnostic,) = balance_diagnostics("some", {"reg": 0.0025}, last, rounds)
     assert (diagnostic.code, diagnostic.figure) == ("some.inactive_reg", 0.0025)
     assert "reg is inactive" in diagnostic.message
     assert "2.5e-03" in diagnostic.message
@@ -65,7 +65,7 @@ def test_that_a_term_is_inactive_is_said_at_the_last_measured_round(rounds, last
 
 def test_that_a_term_dominates_is_said_at_once():
     for round_ in ROUNDS:
-        (diagnostic,) = diagnostics("some", {"reg": 12.34, "other": 10.0, "third": 1.0}, round_, 9)
+        (diagnostic,) = balance_diagnostics("some", {"reg": 12.34, "other": 10.0, "third": 1.0}, round_, 9)
         assert (diagnostic.code, diagnostic.figure) == ("some.dominating_reg", 12.34)
         assert "12.3 times" in diagnostic.message
 

@@ -144,7 +144,7 @@ def test_its_draws_are_not_those_of_training():
     toy, _ = after_tests(Same(), rounds=1)
     job, ctx = toy.job(0), toy.federation.client_context(0, 1)
     live = toy.worker.net_of_client(0)
-    toy.worker.adapted(live, Predictor(job.payload["model"]), ctx, job.indices)
+    toy.worker.adapt(live, Predictor(job.payload["model"]), ctx, job.indices)
     adapted = live.weights()
     trained = toy.worker.run(job).payload["model"]
     assert not all(torch.equal(adapted[name], trained[name]) for name in adapted)
@@ -189,7 +189,7 @@ def test_its_operations_count():
     samples = sum(one.samples for one in done)
     forward = 2 * (5 * 6 + 6 * 4)
     head = 2 * 6 * 4  # the head's gradient
-    assert flops_of(toy.federation, toy.worker, held, adapted=samples) - without == pytest.approx(
+    assert flops_of(toy.federation, toy.worker, held, adapted_samples=samples) - without == pytest.approx(
         samples * (forward + head)
     )
 

@@ -103,10 +103,10 @@ def test_without_batch_norm_it_is_fedavg_with_equal_weights():
 @pytest.mark.parametrize("statistics", ["personal", "shared"])
 def test_a_net_without_batch_norm_is_reported_before_the_run(statistics):
     method = configured("fedbn", bn_stats=statistics)
-    (diagnostic,) = world(method, LABELS, net=Tiny).federation.examined
+    (diagnostic,) = world(method, LABELS, net=Tiny).federation.initial_diagnostics
     assert diagnostic.code == "fedbn.no_batch_norm"
     assert "\n" not in diagnostic.message
-    assert world(method, LABELS, net=TinyBN).federation.examined == []
+    assert world(method, LABELS, net=TinyBN).federation.initial_diagnostics == []
 
 
 def test_clients_that_never_took_part_are_tested_with_the_first_batch_norm():

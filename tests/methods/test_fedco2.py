@@ -460,5 +460,5 @@ def test_values_out_of_range_are_errors(key, value):
 
 
 def test_a_net_without_batch_norm_is_reported_before_the_run():
-    assert [f.code for f in fedco2(net=Tiny).federation.examined] == ["fedco2.no_batch_norm"]
-    assert fedco2().federation.examined == []
+    assert [f.code for f in fedco2(net=Tiny).federation.initial_diagnostics] == ["fedco2.no_batch_norm"]
+    assert fedco2().federation.initial_diagnostics == []

@@ -16,7 +16,7 @@ def adapted(federation, client):
     """The fingerprint of a client's personal model after it has adapted it."""
     worker, facts = federation.engine.worker, federation.client_context(client, federation.round)
     offered = federation.method.predictors(federation.server, {}, federation.server_context(client))["personal"]
-    worker.adapted(worker.loaded_nets[0], offered, facts, federation.scenario.train.tensor(client))
+    worker.adapt(worker.loaded_nets[0], offered, facts, federation.scenario.train.tensor(client))
     return probe(worker.loaded_nets[0].tree)
 
 

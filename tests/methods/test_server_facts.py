@@ -143,7 +143,7 @@ def test_a_method_says_who_takes_part():
     assert [report.participants for report in toy.reports] == [(1, 3), (4,), (0,)]  # client 2 has no data
     assert [job.ctx.client for job in toy.federation.engine.jobs] == [1, 3, 4, 0]
     assert toy.method.count == 2
-    assert [report.held for report in toy.reports] == [{0: 9}, {0: 2}, {0: 7}]
+    assert [report.samples_by_group for report in toy.reports] == [{0: 9}, {0: 2}, {0: 7}]
 
 
 @pytest.mark.parametrize("wrong", [[5], [-1], [0, 0], [0, 1, 99]])

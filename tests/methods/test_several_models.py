@@ -110,9 +110,9 @@ def test_every_engine_trains_them_alike(method, engine):
 
 def test_their_steps_are_recorded():
     toys = [made() for _ in range(2)]
-    toys[1].worker.stepping = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
-    assert toys[1].worker.stepping.programs > 0
+    assert toys[1].worker.stepper.programs > 0
 
 
 def test_a_blueprint_draws_each_from_its_model():

@@ -6,7 +6,8 @@ the same otherwise, `fast/` sooner.
 
 from fedloom.engine.client import PASS_BATCH, Worker
 from fedloom.engine.jobs import LocalTraining
-from fedloom.engine.loop import Federation, RoundReport
+from fedloom.engine.loop import Federation
+from fedloom.engine.round_report import RoundReport
 from fedloom.engine.serial import Engine, Serial
 
 __all__ = ["PASS_BATCH", "Engine", "Federation", "LocalTraining", "RoundReport", "Serial", "Worker"]

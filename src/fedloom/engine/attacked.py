@@ -1,4 +1,4 @@
-"""Uploads as the server sees them where some clients lie."""
+"""Forged uploads: the server's view of a round in which some clients attack."""
 
 from __future__ import annotations
 
@@ -12,46 +12,49 @@ from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import Role
 
-_LEFT = frozenset({Role.BN_STAT, Role.COUNTER})  # entries that attacks leave alone
+_UNTOUCHED = frozenset({Role.BN_STAT, Role.COUNTER})  # roles of entries that attacks leave alone
 
 
-def as_seen(
+def with_forged(
     uploads: Mapping[int, Record],
     bad: frozenset[int],
-    received: Mapping[int, Record],
+    payloads: Mapping[int, Record],
     scenario: Scenario,
     spec: Spec,
     task_of: Callable[[int], Task],
     round_: int,
 ) -> Mapping[int, Record]:
-    """The uploads of a round, those of bad clients forged, if the scenario's attack is one on uploads.
+    """Return the uploads of a round, with those of bad clients forged if the scenario has an attack on uploads.
 
-    bad: those of the participants that misbehave; received: what they were sent, once they have ended. task_of: the
-    facts of the run for one client.
+    Args:
+        bad: the participants that attack.
+        payloads: the payloads that they received, by client; complete once their uploads can be read.
+        task_of: returns the task of a client.
     """
     attack = scenario.attack
     if not bad or not isinstance(attack, UploadAttack):
         return uploads
     changes = [name for name, sent in spec.sends.items() if sent.form == "change"]
 
-    def now(client: int) -> AttackRound:
+    def round_of(client: int) -> AttackRound:
         task = task_of(client)
         rng = task.streams.numpy("attack", round_, client)
-        return AttackRound(len(uploads), len(bad), task.names(_LEFT), changes, rng)
+        return AttackRound(len(uploads), len(bad), task.names(_UNTOUCHED), changes, rng)
 
-    return _Attacked(uploads, attack, bad, received, now)
-
-
-def idle(scenario: Scenario, participants: int) -> list[Diagnostic]:
-    """A diagnostic if the scenario's attack does nothing in rounds of so many participants."""
-    why = None if scenario.attack is None else scenario.attack.why_idle(participants)
-    return [] if why is None else [Diagnostic("attack.idle", why, 0.0)]
+    return _ForgedUploads(uploads, attack, bad, payloads, round_of)
 
 
-class _Attacked(Mapping[int, Record]):
-    """Uploads of which those of `bad` participants are forged, each when it is asked for, and once.
+def idle_attack_diagnostics(scenario: Scenario, participants: int) -> list[Diagnostic]:
+    """Return a diagnostic if the scenario's attack has no effect in rounds of `participants` clients."""
+    reason = None if scenario.attack is None else scenario.attack.why_idle(participants)
+    return [] if reason is None else [Diagnostic("attack.idle", reason, 0.0)]
 
-    now: what a bad client knows in this round. A colluding attack waits for the honest uploads of all bad participants.
+
+class _ForgedUploads(Mapping[int, Record]):
+    """Uploads of which those of `bad` participants are forged, each once, when it is read.
+
+    round_of: returns what a bad client knows in this round. A colluding attack needs the honest uploads of all bad
+    participants, and waits for them.
     """
 
     def __init__(
@@ -59,19 +62,21 @@ class _Attacked(Mapping[int, Record]):
         uploads: Mapping[int, Record],
         attack: UploadAttack,
         bad: frozenset[int],
-        received: Mapping[int, Record],
-        now: Callable[[int], AttackRound],
+        payloads: Mapping[int, Record],
+        round_of: Callable[[int], AttackRound],
     ) -> None:
-        self._uploads, self._attack, self._bad, self._received, self._now = uploads, attack, bad, received, now
+        self._uploads, self._attack, self._bad = uploads, attack, bad
+        self._payloads, self._round_of = payloads, round_of
         self._forged: dict[int, Record] = {}
 
     def __getitem__(self, client: int) -> Record:
         if client not in self._bad:
             return self._uploads[client]
         if client not in self._forged:
-            own = self._uploads[client]
-            known = [self._uploads[k] for k in sorted(self._bad)] if self._attack.colludes else [own]
-            self._forged[client] = self._attack.forge_upload(own, self._received[client], known, self._now(client))
+            honest = self._uploads[client]
+            shared = [self._uploads[k] for k in sorted(self._bad)] if self._attack.colludes else [honest]
+            forged = self._attack.forge_upload(honest, self._payloads[client], shared, self._round_of(client))
+            self._forged[client] = forged
         return self._forged[client]
 
     def __iter__(self) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""The engine that finds out which engine is fastest: it compares whole rounds of the run itself.
+"""The engine that finds the fastest engine by comparing whole rounds of the run itself.
 
-No trial can tell what a run will be like: start-up, other work on the machine and what is made once weigh more than the
-training in it. So real rounds are timed, and nothing is decided for good: every now and then the others get a round.
+A short trial would mislead, because start-up and other work on the machine weigh more in it than training. So real
+rounds are timed, and from time to time the other engines get another round.
 """
 
 from __future__ import annotations
@@ -16,117 +16,128 @@ from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.serial import Engine, Jobs
 from fedloom.methods.contract.contexts import Diagnostic
 
-# Rounds between two looks at another engine, so many times as many as it is slower: looking costs little then.
-_PATIENCE = 20
-# A run shorter than this takes the first engine throughout: a look would cost more than it could save.
-_SHORTEST = 8
-_REMEMBERED = 3  # rounds by which an engine is judged
+# An engine gets another round after this many rounds, times how much slower it is, so that trying it costs little.
+_ROUNDS_BETWEEN_TRIALS = 20
+_MIN_ROUNDS = 8  # shorter runs keep the first engine: a trial would cost more than it could save
+_TIMED_ROUNDS = 3  # latest rounds by which an engine is judged
 
 
 @dataclass(slots=True)
 class Candidate:
-    """An engine that may be taken. `make` starts it when its first round comes; words: how it works.
+    """An engine that may be chosen.
 
-    reference: it has the serial engine's bits, and so must run whatever that runs; the others may fail. timed: rounds
-    before it is compared, the first of which also pays for its start-up.
+    Attributes:
+        description: how it works, for `Auto.reason`.
+        start: starts the engine, before its first round.
+        is_reference: whether it has the bits of the serial engine, so that it runs whatever that runs; others may fail.
+        trial_rounds: rounds before it is compared; the first one includes its start-up.
+        seconds: seconds for each sample in its latest rounds.
+        rounds: number of its rounds.
+        last_round: the run's round in which it ran last.
     """
 
-    words: str
-    make: Callable[[], Engine]
-    reference: bool = True
-    timed: int = 2
+    description: str
+    start: Callable[[], Engine]
+    is_reference: bool = True
+    trial_rounds: int = 2
     engine: Engine | None = None
-    seconds: list[float] = field(default_factory=list)  # a sample, of its last rounds
+    seconds: list[float] = field(default_factory=list)
     rounds: int = 0
-    looked: int = 0  # the run's round when it last had one
+    last_round: int = 0
 
     @property
-    def speed(self) -> float:
-        """Seconds a sample: the least of its last rounds, which other work disturbed least."""
+    def seconds_per_sample(self) -> float:
+        """The minimum over its latest rounds, which other work on the machine disturbed least."""
         return min(self.seconds)
 
 
 class Auto:
-    """Runs each round on one of the `candidates`, the first one first. rounds: that are to come."""
+    """Runs each round on one of the `candidates`, beginning with the first. rounds: remaining rounds of the run."""
 
     may_drop_clients = False
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:
         self._candidates, self._rounds = list(candidates), rounds
-        self._round, self._now, self._failures = 0, self._candidates[0], list[str]()
+        self._round, self._current, self._failures = 0, self._candidates[0], list[str]()
 
     @property
     def name(self) -> str:
-        """The engine of the present round."""
-        return self._started(self._now).name
+        """The name of the current round's engine."""
+        return self._engine(self._current).name
 
     @property
     def reason(self) -> str | None:
-        """What was measured, in a line; None where there was no choice."""
-        told = [f"{c.speed * 1e6:.1f} us a sample {c.words} ({c.rounds} rounds)" for c in self._candidates if c.seconds]
-        return "whole rounds took " + ", ".join([*told, *self._failures]) if len(told) > 1 else None
+        """The measured times in one line; None if there was no choice."""
+        times = [
+            f"{c.seconds_per_sample * 1e6:.1f} us a sample {c.description} ({c.rounds} rounds)"
+            for c in self._candidates
+            if c.seconds
+        ]
+        return "whole rounds took " + ", ".join([*times, *self._failures]) if len(times) > 1 else None
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yields one `JobResult` per job. Raises `ClientError` at the first failure."""
+        """Yield one result for each job. Raises `ClientError` at the first failure."""
         self._round += 1
-        self._now = self._next()
-        began, samples = time.perf_counter(), 0
-        for done in self._started(self._now).run(jobs) if self._now.reference else self._tried(list(jobs)):
-            samples += done.samples
-            yield done
+        self._current = self._next_candidate()
+        started, samples = time.perf_counter(), 0
+        is_reference = self._current.is_reference
+        for result in self._engine(self._current).run(jobs) if is_reference else self._run_or_dismiss(list(jobs)):
+            samples += result.samples
+            yield result
         if samples:
-            self._now.seconds = [*self._now.seconds, (time.perf_counter() - began) / samples][-_REMEMBERED:]
-            self._now.rounds += 1  # one without a sample says nothing
-        self._now.looked = self._round
+            seconds = (time.perf_counter() - started) / samples
+            self._current.seconds = [*self._current.seconds, seconds][-_TIMED_ROUNDS:]
+            self._current.rounds += 1
+        self._current.last_round = self._round
 
-    def _tried(self, jobs: list[Job]) -> list[JobResult]:
-        """A round on a candidate that may fail; then on the first, which may not."""
+    def _run_or_dismiss(self, jobs: list[Job]) -> list[JobResult]:
+        """Run a round on a candidate that may fail; if it fails, dismiss it and run the round on the first one."""
         try:
-            return list(self._started(self._now).run(jobs))
+            return list(self._engine(self._current).run(jobs))
         except ClientError as error:
-            self._dismiss(self._now, str(error))
-            self._now = self._candidates[0]
-            return list(self._started(self._now).run(jobs))
+            self._dismiss(self._current, str(error))
+            self._current = self._candidates[0]
+            return list(self._engine(self._current).run(jobs))
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """As the engine of the present round does."""
-        return self._started(self._now).test(tests)
+        """Test on the engine of the current round."""
+        return self._engine(self._current).test(tests)
 
     def keep(self, record: Record) -> Record:
-        """`record` as it may be kept, whatever engine the next round has."""
-        return self._started(self._now).keep(record)
+        """Return `record` in memory that outlives the next `run`, of whatever engine."""
+        return self._engine(self._current).keep(record)
 
     def notes(self) -> list[Diagnostic]:
-        return self._started(self._now).notes()
+        return self._engine(self._current).notes()
 
     def close(self) -> None:
-        """Give back what all engines hold."""
+        """Release the processes and memory of all engines."""
         for candidate in self._candidates:
             if candidate.engine is not None:
                 candidate.engine.close()
 
-    def _next(self) -> Candidate:
-        """The candidate of this round: the best so far, or one that has not been looked at for long."""
-        first, *others = self._candidates
-        if self._rounds < _SHORTEST or not others:
-            return first
-        new = [candidate for candidate in self._candidates if candidate.rounds < candidate.timed]
-        if new:
-            return new[0]
-        best = min(self._candidates, key=lambda candidate: candidate.speed)
+    def _next_candidate(self) -> Candidate:
+        """The candidate of this round: the fastest so far, or one that has not run for long."""
+        if self._rounds < _MIN_ROUNDS or len(self._candidates) == 1:
+            return self._candidates[0]
+        untried = [candidate for candidate in self._candidates if candidate.rounds < candidate.trial_rounds]
+        if untried:
+            return untried[0]
+        fastest = min(self._candidates, key=lambda candidate: candidate.seconds_per_sample)
         for candidate in self._candidates:
-            wait = _PATIENCE * candidate.speed / best.speed
-            if candidate is not best and self._round - candidate.looked > wait and self._rounds - self._round > wait:
+            wait = _ROUNDS_BETWEEN_TRIALS * candidate.seconds_per_sample / fastest.seconds_per_sample
+            is_due = self._round - candidate.last_round > wait and self._rounds - self._round > wait
+            if candidate is not fastest and is_due:
                 return candidate
-        return best
+        return fastest
 
-    def _started(self, candidate: Candidate) -> Engine:
+    def _engine(self, candidate: Candidate) -> Engine:
         if candidate.engine is None:
-            candidate.engine = candidate.make()
+            candidate.engine = candidate.start()
         return candidate.engine
 
-    def _dismiss(self, candidate: Candidate, why: str) -> None:
+    def _dismiss(self, candidate: Candidate, reason: str) -> None:
         self._candidates.remove(candidate)
-        self._failures.append(f"{candidate.words} cannot run this: {why}")
+        self._failures.append(f"{candidate.description} cannot run this: {reason}")
         if candidate.engine is not None:
             candidate.engine.close()

@@ -1,4 +1,4 @@
-"""Which engine runs the clients: the one asked for, or the one that a run finds fastest."""
+"""The choice of the engine: the config section `engine`, and the engine that it means on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.engine.auto import Auto, Candidate
 from fedloom.engine.client import Worker
 from fedloom.engine.loop import Federation
-from fedloom.engine.memory import keep_freed
+from fedloom.engine.memory import keep_freed_memory
 from fedloom.engine.processes import Processes
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.processes.workers import may_start_processes
@@ -24,12 +24,12 @@ from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched, obstacle
 
-STACK = 32  # clients in a stack, unless told otherwise
-_DAEMONIC = (
+DEFAULT_STACK = 32  # clients in a stack
+_DAEMONIC_PROCESS = (
     "this process is daemonic, as those of a multiprocessing.Pool are, and may start no others: its clients run in "
     "this process; a concurrent.futures.ProcessPoolExecutor has processes that may"
 )
-_ON_CPU = {
+_CPU_ONLY = {
     "processes": "processes do not help clients that share a device",
     "ray": "workers of Ray train on the CPU",
 }
@@ -95,11 +95,11 @@ class EngineChoice(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, given: Any) -> Any:
-        return {"name": given} if isinstance(given, str) else given
+    def _by_name(cls, section: Any) -> Any:
+        return {"name": section} if isinstance(section, str) else section
 
     @model_validator(mode="after")
-    def _seconds_are_ours(self) -> EngineChoice:
+    def _refuse_client_seconds_on_ray(self) -> EngineChoice:
         if self.name == "ray" and self.client_seconds is not None:
             raise ConfigError(
                 f"engine.client_seconds = {self.client_seconds:g}: on Ray a client may wait for a free core, so its "
@@ -108,78 +108,84 @@ class EngineChoice(BaseModel):
         return self
 
     def torch_device(self) -> torch.device:
-        """The device. Raises `ConfigError` if it is not there, or if the engine cannot use it."""
+        """Return the device. Raises `ConfigError` if it does not exist, or if the engine cannot use it."""
         device = torch.device(self.device)
         if device.type == "cuda":
-            found = torch.cuda.device_count()
-            if (device.index or 0) >= found:
+            device_count = torch.cuda.device_count()
+            if (device.index or 0) >= device_count:
+                choices = "cpu" + (f", or cuda:0 to cuda:{device_count - 1}" if device_count else "")
                 raise ConfigError(
-                    f"engine.device = '{self.device}': torch {torch.__version__} finds {found} CUDA devices here; use "
-                    "cpu" + (f", or cuda:0 to cuda:{found - 1}" if found else "")
+                    f"engine.device = '{self.device}': torch {torch.__version__} finds {device_count} CUDA devices "
+                    f"here; use {choices}"
                 )
-            if self.name in _ON_CPU:
+            if self.name in _CPU_ONLY:
                 raise ConfigError(
-                    f"engine = {self.name} on '{self.device}': {_ON_CPU[self.name]}; use serial, batched or auto"
+                    f"engine = {self.name} on '{self.device}': {_CPU_ONLY[self.name]}; use serial, batched or auto"
                 )
         return device
 
     def state_budget(self) -> int | None:
-        """In bytes."""
+        """Return `state_budget_mb` in bytes."""
         return None if self.state_budget_mb is None else int(self.state_budget_mb * 2**20)
 
 
-def cores() -> int:
-    """Cores that this process may use."""
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """An engine, and what is wrong with it."""
+class ChosenEngine:
+    """An engine, and a warning about it for the user."""
 
     engine: Engine
     warning: str | None = None
 
 
-def choose(
+def choose_engine(
     federation: Federation, worker: Worker, choice: EngineChoice, note: Callable[[str], None] = lambda text: None
-) -> Chosen:
-    """The engine for a federation. note: is told, while rounds run, which clients take long.
+) -> ChosenEngine:
+    """Return the engine for a federation.
 
-    Where this process may not start others, clients run one after another, and the warning says why. Raises
-    `ConfigError` for the batched engine if it cannot run this, for own kernels if they cannot, and for Ray where there
-    is no cluster.
+    If this process may not start others, clients run one after another, and the warning says why.
+
+    Raises `ConfigError` if the batched engine or own kernels cannot run this, or if there is no Ray cluster.
+
+    Args:
+        note: called during rounds with a text about clients that take long.
     """
-    keep_freed()
+    keep_freed_memory()
     if choice.kernels == "own":
         worker = _with_kernels(worker, choice)
-    wanted = 1 if worker.device.type != "cpu" else min(choice.workers or cores(), federation.sampled)
-    start = functools.partial(_made, federation=federation, choice=choice, workers=wanted, note=note)
-    here = choice.name not in ("serial", "ray")  # on several processes of this machine
-    alone = None
-    if here and wanted > 1 and not may_start_processes():
-        alone, wanted = _DAEMONIC, 1
+    cores = available_cores()
+    workers = 1 if worker.device.type != "cpu" else min(choice.workers or cores, federation.clients_per_round)
+    start = functools.partial(_start_engine, federation=federation, choice=choice, workers=workers, note=note)
+    uses_processes = choice.name not in ("serial", "ray")
+    process_warning = None
+    if uses_processes and workers > 1 and not may_start_processes():
+        process_warning, workers = _DAEMONIC_PROCESS, 1
         if choice.name == "processes":
             choice = choice.model_copy(update={"name": "serial", "client_seconds": None})
-        start = functools.partial(start, choice=choice, workers=wanted)
-    pipes = _pipes() if here and wanted > 1 else None
+        start = functools.partial(start, choice=choice, workers=workers)
+    memory_warning = _shared_memory_warning() if uses_processes and workers > 1 else None
     if choice.name == "auto":
-        left = federation.tasks[0].rounds - federation.round
-        return Chosen(Auto(list(_candidates(worker, choice, wanted, start)), left), alone or pipes)
-    if choice.name == "batched" and (why := obstacle(worker)):
-        raise ConfigError(f"engine: batched cannot run this: {why}; take processes, serial or auto")
-    crowded = f"engine.workers = {wanted}: they share {cores()} cores; more workers than cores are no faster"
-    warnings = [crowded if here and wanted > cores() else None, alone, pipes]
-    return Chosen(start(choice.name, worker), "; ".join(filter(None, warnings)) or None)
+        remaining_rounds = federation.tasks[0].rounds - federation.round
+        candidates = list(_candidates(worker, choice, workers, start))
+        return ChosenEngine(Auto(candidates, remaining_rounds), process_warning or memory_warning)
+    if choice.name == "batched" and (reason := obstacle(worker)):
+        raise ConfigError(f"engine: batched cannot run this: {reason}; take processes, serial or auto")
+    workers_warning = f"engine.workers = {workers}: they share {cores} cores; more workers than cores are no faster"
+    warnings = [workers_warning if uses_processes and workers > cores else None, process_warning, memory_warning]
+    return ChosenEngine(start(choice.name, worker), "; ".join(filter(None, warnings)) or None)
 
 
 def engine_name(engine: Engine, choice: EngineChoice) -> str:
-    """What an engine is called in results."""
+    """Return the engine's name in results."""
     return engine.name + (", own kernels" if choice.kernels == "own" else "")
 
 
-def _pipes() -> str | None:
-    """What to say where processes cannot share memory."""
+def _shared_memory_warning() -> str | None:
+    """A warning if processes cannot share memory."""
     memory = SharedMemory()
     reserved = memory.reserved
     memory.close()
@@ -191,7 +197,7 @@ def _pipes() -> str | None:
     )
 
 
-def _made(
+def _start_engine(
     name: str,
     worker: Worker,
     *,
@@ -204,7 +210,7 @@ def _made(
         return Serial(worker, note)
     if name == "ray":
         return OnRay(worker, federation.tasks, workers=choice.workers, note=note)
-    stack = (choice.stack or STACK) if name == "batched" else 1
+    stack = (choice.stack or DEFAULT_STACK) if name == "batched" else 1
     if stack > 1 and workers < 2:
         return Batched(worker, stack)
     seconds = choice.client_seconds
@@ -214,30 +220,32 @@ def _made(
 def _candidates(
     worker: Worker, choice: EngineChoice, workers: int, start: Callable[[str, Worker], Engine]
 ) -> Iterator[Candidate]:
-    """All that may be taken, the likeliest first; those with the serial engine's bits before the others."""
-    split = f"in {workers} processes"
+    """The engines that `auto` may choose: first those with the serial engine's bits, the most likely first."""
+    in_processes = f"in {workers} processes"
 
-    def made(name: str, words: str, with_: Worker, *, reference: bool = True) -> Candidate:
-        timed = 1 if name == "serial" else 2  # nothing has to start
-        return Candidate(words, lambda: start(name, with_), reference, timed)
+    def candidate(name: str, description: str, worker: Worker, *, is_reference: bool = True) -> Candidate:
+        trial_rounds = 1 if name == "serial" else 2  # the serial engine has no start-up
+        return Candidate(description, lambda: start(name, worker), is_reference, trial_rounds)
 
-    names = {"processes": split, "serial": "in one"} if workers > 1 else {"serial": "in one process"}
-    yield from (made(name, words, worker) for name, words in names.items())
+    names = {"processes": in_processes, "serial": "in one"} if workers > 1 else {"serial": "in one process"}
+    yield from (candidate(name, description, worker) for name, description in names.items())
     if choice.same_bits:
         return
-    nets = [live.net for live in worker.loaded_nets]
+    nets = [loaded_net.net for loaded_net in worker.loaded_nets]
     if choice.kernels == "auto" and Speedups.kernels_obstacle(nets, worker.device) is None:
-        own = worker.twin(replace(worker.speedups, kernels=True))
-        yield from (made(name, f"{words} with own kernels", own, reference=False) for name, words in names.items())
+        with_kernels = worker.copy(replace(worker.speedups, kernels=True))
+        for name, description in names.items():
+            yield candidate(name, f"{description} with own kernels", with_kernels, is_reference=False)
     if obstacle(worker) is None and not worker.speedups.kernels:
-        yield made("batched", f"stacked {split if workers > 1 else 'in one process'}", worker, reference=False)
+        where = in_processes if workers > 1 else "in one process"
+        yield candidate("batched", f"stacked {where}", worker, is_reference=False)
 
 
 def _with_kernels(worker: Worker, choice: EngineChoice) -> Worker:
-    """The worker with own kernels. Raises `ConfigError` if they cannot be used in the engine that is asked for."""
-    why = Speedups.kernels_obstacle([live.net for live in worker.loaded_nets], worker.device)
+    """A copy of the worker with own kernels. Raises `ConfigError` if the chosen engine cannot use them."""
+    reason = Speedups.kernels_obstacle([loaded_net.net for loaded_net in worker.loaded_nets], worker.device)
     if choice.name == "batched":
-        why = "stacks are computed by torch"
-    if why is not None:
-        raise ConfigError(f"engine.kernels: own cannot be used: {why}; leave it out, or take torch")
-    return worker.twin(replace(worker.speedups, kernels=True))
+        reason = "stacks are computed by torch"
+    if reason is not None:
+        raise ConfigError(f"engine.kernels: own cannot be used: {reason}; leave it out, or take torch")
+    return worker.copy(replace(worker.speedups, kernels=True))

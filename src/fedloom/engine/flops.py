@@ -1,4 +1,4 @@
-"""Floating-point operations of all clients' work, counted by torch on a small part of it."""
+"""Floating-point operations of the clients' work, estimated from a count on one batch."""
 
 from __future__ import annotations
 
@@ -17,69 +17,77 @@ from fedloom.engine.loop import Federation
 def flops_of(
     federation: Federation,
     worker: Worker,
-    held: Mapping[int, float],
-    closing: Mapping[int, float] | None = None,
-    adapted: float = 0.0,
+    samples_by_group: Mapping[int, float],
+    closing_samples_by_group: Mapping[int, float] | None = None,
+    adapted_samples: float = 0.0,
 ) -> float:
-    """FLOPs (two per multiply-add) of the clients' work in all finished rounds.
+    """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds.
 
-    held: training samples of all clients that took part, each as often as it did, by group of architectures; closing:
-    the same of the closing round. One client of each group is counted, in the last round, and scaled to them: round 1,
-    in which some methods do less, counts like the others. adapted: samples that adapting to tests processed. The
-    worker's nets are left changed.
+    The work of one client of each architecture group is counted in the last round and scaled to all clients and
+    rounds, although some methods do less in round 1. The worker's nets change.
+
+    Args:
+        samples_by_group: training samples of the participants, summed over the rounds, by architecture group.
+        closing_samples_by_group: the same for the closing round.
+        adapted_samples: samples that were processed to adapt models before tests.
     """
-    last = max(1, federation.round)
-    total = sum(
-        samples * flops_per_sample(worker, _job(federation, worker, group, last)) for group, samples in held.items()
-    )
-    for group, samples in (closing or {}).items():
-        total += samples * flops_per_sample(worker, _job(federation, worker, group, last + 1))
-    return total + (adapted * _adapting(worker, federation, _job(federation, worker, 0, last)) if adapted else 0.0)
+    last_round = max(1, federation.round)
+    total = 0.0
+    for group, samples in samples_by_group.items():
+        total += samples * flops_per_sample(worker, _job_of_group(federation, worker, group, last_round))
+    for group, samples in (closing_samples_by_group or {}).items():
+        total += samples * flops_per_sample(worker, _job_of_group(federation, worker, group, last_round + 1))
+    if adapted_samples:
+        job = _job_of_group(federation, worker, 0, last_round)
+        total += adapted_samples * _adaptation_flops_per_sample(worker, federation, job)
+    return total
 
 
-def _job(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
-    """The work of the first client of a group that has data; another state stands in for one that it keeps itself."""
+def _job_of_group(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
+    """The job of the group's first client with data, with a stand-in for a state that the client keeps itself."""
     clients = range(group, federation.scenario.clients, len(federation.tasks))
     job = next(federation.job(client, round_) for client in clients if len(federation.scenario.train[client]))
     if not kept_since(job.state):
         return job
-    first = federation.first_round(worker, job)
-    return replace(job, state=first.state or federation.method.client_init(job.ctx))
+    first_result = federation.run_first_round(worker, job)
+    return replace(job, state=first_result.state or federation.method.client_init(job.ctx))
 
 
-def _adapting(worker: Worker, federation: Federation, job: Job) -> float:
-    """FLOPs of adapting a personal model, over the samples that this processes."""
-    size = min(worker.local.batch_size, job.ctx.samples)
-    offered = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
-    with _Counter() as counter:
-        samples = worker.adapted(worker.net_of_client(job.ctx.client), offered["personal"], job.ctx, job.indices[:size])
+def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Job) -> float:
+    """FLOPs of adapting a personal model, divided by the samples that this processes."""
+    size = min(worker.local_training.batch_size, job.ctx.samples)
+    predictors = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
+    loaded_net = worker.net_of_client(job.ctx.client)
+    with _FlopCounter() as counter:
+        samples = worker.adapt(loaded_net, predictors["personal"], job.ctx, job.indices[:size])
     return float(counter.total) / max(1, samples)
 
 
 def flops_per_sample(worker: Worker, job: Job) -> float:
-    """FLOPs of this client's round over its number of samples.
+    """Return the FLOPs of a client's round divided by its number of samples.
 
-    Counted on one batch with one and with two local epochs, auxiliary nets and statistics passes included: what grows
-    with the epochs is scaled to theirs, the rest counts once. Matrix products and convolutions count, forward and
-    backward; element-wise work does not.
+    They are counted on one batch with one and with two local epochs, which separates work that is done once from work
+    of each epoch. Matrix products and convolutions count, forward and backward, auxiliary nets and statistics passes
+    included; element-wise operations do not count.
     """
-    size = min(worker.local.batch_size, job.ctx.samples)
-    one, two = (_counted(worker, job, size, epochs) for epochs in (1, 2))
-    per_epoch, once = two - one, 2 * one - two
+    size = min(worker.local_training.batch_size, job.ctx.samples)
+    one_epoch, two_epochs = (_count(worker, job, size, epochs) for epochs in (1, 2))
+    per_epoch, once = two_epochs - one_epoch, 2 * one_epoch - two_epochs
     return (per_epoch * job.ctx.task.local_epochs + once) / size
 
 
-def _counted(worker: Worker, job: Job, size: int, epochs: int) -> int:
+def _count(worker: Worker, job: Job, size: int, epochs: int) -> int:
     ctx = replace(job.ctx, task=replace(job.ctx.task, local_epochs=epochs))
-    counter = _Counter()
+    counter = _FlopCounter()
     with counter:
         worker.run(replace(job, ctx=ctx, indices=job.indices[:size], measured=False))
     return counter.total
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sums torch's own formulas over the operators that run. (Its `FlopCounterMode` also draws up tables by module, for
-    which it imports the compiler: over a second in every process.)
+class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sums torch's own formulas over the operators that run.
+
+    Torch's `FlopCounterMode` also makes tables by module, for which it imports the compiler: over a second a process.
     """
 
     def __init__(self) -> None:
@@ -88,12 +96,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; True would import the compiler to say so."""
+        """Nothing is compiled here, and True would import the compiler."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=out)
-        return out
+            self.total += formula(*args, **(kwargs or {}), out_val=output)
+        return output

@@ -1,4 +1,4 @@
-"""When two clients do the same: keys of phases, whose functions are made anew for every client."""
+"""Keys of phases, equal for clients that do the same, although every client has function objects of its own."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 
 from fedloom.methods.contract.phases import Collect, Phase, Train
 
-_PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
-_FUNCTIONS = (FunctionType, MethodType)
-_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Train, Collect)}
+_PLAIN_TYPES = frozenset({int, float, str, bytes, bool, type(None)})
+_FUNCTION_TYPES = (FunctionType, MethodType)
+_PHASE_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Train, Collect)}
 
 
 def phase_key(phase: Phase) -> Hashable:
-    """Equal for phases that do the same, as long as both are alive. Every field of a phase counts."""
-    return type(phase), tuple([_key(getattr(phase, name)) for name in _FIELDS[type(phase)]])
+    """Return a key that is equal for phases that do the same, as long as both are alive. It covers every field."""
+    return type(phase), tuple([_key(getattr(phase, name)) for name in _PHASE_FIELDS[type(phase)]])
 
 
 def _key(value: Any) -> Hashable:
-    """Equal for values that mean the same; what cannot be compared is told apart by identity."""
+    """A key that is equal for equal values; objects that cannot be compared are distinguished by identity."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _PLAIN_TYPES:
         return kind, value
-    if kind in _FUNCTIONS:
+    if kind in _FUNCTION_TYPES:
         return _function_key(value)
     if isinstance(value, Enum):
         return value
     if isinstance(value, Mapping):
-        return "mapping", tuple((name, _key(one)) for name, one in value.items())
+        return "mapping", tuple((name, _key(child)) for name, child in value.items())
     if isinstance(value, list | tuple):
         return "sequence", tuple(map(_key, value))
     if isinstance(value, set | frozenset):
@@ -42,12 +42,12 @@ def _key(value: Any) -> Hashable:
 
 
 def _function_key(function: Callable[..., Any]) -> Hashable:
-    """Equal for functions that compute the same: methods of one object, or closures over the same values."""
+    """A key that is equal for the same method of one object, and for closures of the same code over equal values."""
     if isinstance(function, functools.partial):
         return "partial", _key(function.func), _key(function.args), _key(function.keywords)
-    bound, plain = getattr(function, "__self__", None), getattr(function, "__func__", function)
-    code = getattr(plain, "__code__", None)
+    owner, unbound = getattr(function, "__self__", None), getattr(function, "__func__", function)
+    code = getattr(unbound, "__code__", None)
     if code is None:
         return id(function)
-    cells = tuple(_key(cell.cell_contents) for cell in plain.__closure__ or ())
-    return id(bound), code, cells, _key(plain.__defaults__), _key(plain.__kwdefaults__)
+    cells = tuple(_key(cell.cell_contents) for cell in unbound.__closure__ or ())
+    return id(owner), code, cells, _key(unbound.__defaults__), _key(unbound.__kwdefaults__)

@@ -1,4 +1,4 @@
-"""The tensors and numbers inside a round's constants, and constants rebuilt around others."""
+"""Constants of a round as a structure and a list of leaves (tensors and numbers), and back, as pytrees in JAX."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 Leaf: TypeAlias = Tensor | float
 
 
-def shape_of(value: Any) -> Hashable:
-    """Everything about constants but the values of tensors and numbers; clients that share it can be stacked."""
+def structure_of(value: Any) -> Hashable:
+    """Return all of the constants but the values of tensors and numbers. Clients that share it can be stacked."""
     if isinstance(value, Tensor):
         return ("tensor", tuple(value.shape), value.dtype)
-    if _is_value(value):
-        return ("value", type(value), tuple(shape_of(getattr(value, field.name)) for field in fields(value)))
+    if _is_dataclass(value):
+        return ("dataclass", type(value), tuple(structure_of(getattr(value, field.name)) for field in fields(value)))
     if isinstance(value, dict):
-        return ("dict", tuple((name, shape_of(child)) for name, child in value.items()))
+        return ("dict", tuple((name, structure_of(child)) for name, child in value.items()))
     if isinstance(value, list | tuple):
-        return (type(value).__name__, tuple(shape_of(child) for child in value))
+        return (type(value).__name__, tuple(structure_of(child) for child in value))
     return ("number",) if _is_number(value) else ("plain", value)
 
 
 def leaves_of(value: Any) -> list[Leaf]:
-    """Tensors and numbers in constants, in order."""
-    if _is_value(value):
+    """Return the tensors and numbers in constants, in order."""
+    if _is_dataclass(value):
         return [leaf for field in fields(value) for leaf in leaves_of(getattr(value, field.name))]
     if isinstance(value, dict):
         return [leaf for child in value.values() for leaf in leaves_of(child)]
@@ -36,32 +36,32 @@ def leaves_of(value: Any) -> list[Leaf]:
     return [value] if isinstance(value, Tensor) or _is_number(value) else []
 
 
-def rebuilt(shape: Any, leaves: Iterator[Any]) -> Any:
-    """The constants of which `shape_of` is `shape`, with these leaves."""
-    kind, *rest = shape
+def from_leaves(structure: Any, leaves: Iterator[Any]) -> Any:
+    """Return the constants of a `structure_of`, with these leaves."""
+    kind, *details = structure
     if kind in ("tensor", "number"):
         return next(leaves)
-    if kind == "value":
-        return rest[0](*(rebuilt(child, leaves) for child in rest[1]))
+    if kind == "dataclass":
+        return details[0](*(from_leaves(child, leaves) for child in details[1]))
     if kind == "dict":
-        return {name: rebuilt(child, leaves) for name, child in rest[0]}
+        return {name: from_leaves(child, leaves) for name, child in details[0]}
     if kind in ("list", "tuple"):
-        children = [rebuilt(child, leaves) for child in rest[0]]
+        children = [from_leaves(child, leaves) for child in details[0]]
         return children if kind == "list" else tuple(children)
-    return rest[0]
+    return details[0]
 
 
-def placed(value: Any, device: torch.device) -> Any:
-    """Constants with their tensors on a device; themselves if they are there."""
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return constants with their tensors on a device; the same object if they are there already."""
     leaves = leaves_of(value)
     if all(leaf.device == device for leaf in leaves if isinstance(leaf, Tensor)):
         return value
     moved = (leaf.to(device) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    return rebuilt(shape_of(value), moved)
+    return from_leaves(structure_of(value), moved)
 
 
-def _is_value(value: Any) -> bool:
-    """Whether it is a class table, or another dataclass of tensors."""
+def _is_dataclass(value: Any) -> bool:
+    """Whether `value` is a class table or another dataclass of tensors."""
     return is_dataclass(value) and not isinstance(value, type)
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from fedloom.core.records import Record, wire_size
+from fedloom.core.records import Record
 from fedloom.data.scenario import Scenario
 from fedloom.engine import term_balance
-from fedloom.engine.attacked import as_seen, idle
+from fedloom.engine.arrivals import ArrivingUploads, LazyJobs, PayloadBytes
+from fedloom.engine.attacked import idle_attack_diagnostics, with_forged
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, Job, JobResult, kept_since
 from fedloom.engine.public import require_public
+from fedloom.engine.round_report import RoundReport, Seconds
 from fedloom.engine.serial import Engine
-from fedloom.engine.states import States
+from fedloom.engine.states import ClientStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import Method, Uploads
 from fedloom.nets.functional_net import FunctionalNet
@@ -30,65 +32,30 @@ from fedloom.nets.groups import group_of
 # and returns the new state with the uploads from which it was made.
 Guard: TypeAlias = Callable[[Callable[[Uploads], Record], Record, Uploads], tuple[Record, Uploads]]
 
-_REMEMBERED = 4096  # clients whose class counts are kept
-_LAST = 32  # clients of a round that are ordered by size
-
-
-@dataclass(slots=True)
-class Seconds:
-    """Wall-clock seconds by phase. `train` is the clients' work, `move` everything between server and clients."""
-
-    train: float = 0.0
-    aggregate: float = 0.0
-    move: float = 0.0
-
-    def plus(self, other: Seconds) -> Seconds:
-        """Both together."""
-        return Seconds(self.train + other.train, self.aggregate + other.aggregate, self.move + other.move)
-
-
-@dataclass(frozen=True, slots=True)
-class RoundReport:
-    """One finished round: who took part, bytes on the wire (serialised payloads), loss terms, seconds, samples.
-
-    held: training samples of the participants, by group of architectures; closing: of those of the closing round, which
-    in all else is part of this one. figures: the method's own (`Method.figures`).
-    """
-
-    round: int
-    participants: tuple[int, ...]
-    bytes_up: int
-    bytes_down: int
-    terms: Mapping[str, float]
-    steps: int
-    samples: int
-    held: Mapping[int, int]
-    seconds: Seconds
-    diagnostics: list[Diagnostic] = field(default_factory=list)
-    closing: Mapping[int, int] = field(default_factory=dict)
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-    def with_closing(self, other: RoundReport) -> RoundReport:
-        """This round and the closing one as one report."""
-        return replace(
-            self,
-            bytes_up=self.bytes_up + other.bytes_up,
-            bytes_down=self.bytes_down + other.bytes_down,
-            steps=self.steps + other.steps,
-            samples=self.samples + other.samples,
-            seconds=self.seconds.plus(other.seconds),
-            diagnostics=[*self.diagnostics, *other.diagnostics],
-            closing=other.held,
-        )
+_CACHED_CLIENTS = 4096  # clients whose class counts are cached
+_SORTED_BY_SIZE = 32  # last clients of a round, which start by size
 
 
 class Federation:
     """A running federation: the server's state, the clients' states, and the number of finished rounds.
 
-    These three are all that a checkpoint must hold; everything random is derived from them and the seed. `tasks` has
-    one task per architecture; client k has that of group k mod their number. `examined` is what the method had to say
-    before the first round; nets: what the server computes with, by group. `guard`, where set, tests every new server
-    state before it is kept, and may leave uploads out. Raises `ConfigError` if the method refuses the run.
+    These three are all that a checkpoint must hold; everything random is derived from them and the seed.
+
+    Raises `ConfigError` if the method refuses the run.
+
+    Attributes:
+        server: state of the server, a record.
+        states: states of the clients by id.
+        round: number of finished rounds.
+        clients_per_round: clients that are drawn for a round.
+        initial_diagnostics: what the method reports before the first round.
+        guard: if set, it tests every new server state before it is kept, and may leave uploads out.
+
+    Args:
+        tasks: one task for each architecture; client k has the task k mod their number.
+        participation: share of the clients that is drawn for a round, above 0 and at most 1.
+        states: where client states are kept; None keeps all in memory.
+        nets: nets with which the server computes, one for each architecture.
     """
 
     def __init__(
@@ -99,61 +66,62 @@ class Federation:
         scenario: Scenario,
         *,
         participation: float,
-        states: States | None = None,
+        states: ClientStates | None = None,
         nets: Sequence[FunctionalNet] = (),
     ) -> None:
         self.method, self.engine, self.tasks, self.scenario = method, engine, tasks, scenario
-        self.sampled = max(1, round(participation * scenario.clients))
+        self.clients_per_round = max(1, round(participation * scenario.clients))
         require_public(method, scenario)
-        self.examined = method.examine(tasks, self.sampled) + idle(scenario, self.sampled)
-        self._nets, self._closing = nets, method.closing()
+        diagnostics = method.examine(tasks, self.clients_per_round)
+        self.initial_diagnostics = diagnostics + idle_attack_diagnostics(scenario, self.clients_per_round)
+        self._nets, self._closing_method = nets, method.closing()
         self.round = 0
         self.guard: Guard | None = None
         self.server: Record = method.server_init(self.server_context())
-        self.states = States() if states is None else states
-        # a function, not a method: a cache of a bound one would hold the federation, which holds the cache
-        self._class_counts = functools.lru_cache(_REMEMBERED)(functools.partial(_counted, scenario))
+        self.states = ClientStates() if states is None else states
+        # a partial of a function: a cached bound method would hold the federation, and that would hold the cache
+        self._class_counts = functools.lru_cache(_CACHED_CLIENTS)(functools.partial(_class_counts, scenario))
 
     def task_of(self, client: int) -> Task:
-        """The facts of the run for one client."""
+        """Return the constant facts of the run for a client's architecture."""
         return self.tasks[group_of(client, self.tasks)]
 
     def server_context(self, client: int = -1) -> ServerContext:
-        """Where the server is now, dealing with one client, or (-1) with all."""
+        """Return the server's context in the current round, for one client or (-1) for all."""
         return self._context(self.tasks[0] if client < 0 else self.task_of(client), self.round)
 
     def _context(self, task: Task, round_: int) -> ServerContext:
         net = self._nets[task.group] if self._nets else None
-        return ServerContext(task, round_, net, self.scenario.public, self._nets, self.sampled)
+        return ServerContext(task, round_, net, self.scenario.public, self._nets, self.clients_per_round)
 
     def participants(self, round_: int) -> list[int]:
-        """Clients that the method selects for a round, in the order of their ids. Those without data sit out.
+        """Return the clients that the method selects for a round, by id, without those that have no data.
 
-        Raises `ValueError` for ids that do not exist, or come twice.
+        Raises `ValueError` for ids that do not exist or occur twice.
         """
-        chosen = sorted(self.method.select(self.server, self.sampled, self._context(self.tasks[0], round_)))
-        if len(set(chosen)) < len(chosen) or not all(0 <= k < self.scenario.clients for k in chosen):
+        selected = sorted(self.method.select(self.server, self.clients_per_round, self._context(self.tasks[0], round_)))
+        if len(set(selected)) < len(selected) or not all(0 <= k < self.scenario.clients for k in selected):
             raise ValueError(
-                f"{self.method.name()} selects clients {chosen}: need different ids of 0 .. {self.scenario.clients - 1}"
+                f"{self.method.name()} selects clients {selected}: need different ids of 0 .. "
+                f"{self.scenario.clients - 1}"
             )
-        return [k for k in chosen if len(self.scenario.train[k])]
+        return [k for k in selected if len(self.scenario.train[k])]
 
     def client_context(self, client: int, round_: int) -> ClientContext:
-        """The facts of one client."""
+        """Return the context of one client in a round."""
         counts = self._class_counts(client)
         return ClientContext(self.task_of(client), round_, client, len(self.scenario.train[client]), counts)
 
-    def state_of(self, facts: ClientContext) -> Record:
-        """The client's state; a client without one (new, or lost) starts from `client_init`, and so does one that keeps
-        its state itself, as far as the server knows."""
-        known = self.states.get(facts.client)
-        return self.method.client_init(facts) if known is None or kept_since(known) else known
+    def state_of(self, ctx: ClientContext) -> Record:
+        """Return the client's state, or `client_init` for a client that has none here: it is new, or keeps its own."""
+        state = self.states.get(ctx.client)
+        return self.method.client_init(ctx) if state is None or kept_since(state) else state
 
-    def first_round(self, worker: Worker, job: Job) -> JobResult:
-        """The result of a client's very first round, run here by `worker` on the samples of `job`.
+    def run_first_round(self, worker: Worker, job: Job) -> JobResult:
+        """Run a client's very first round here, on the samples of `job`, and return its result.
 
-        Where clients keep their states themselves, the state that it leaves stands in for one of a client that took
-        part before: some payloads fit such a client alone, e.g. one that brings nothing but changes.
+        Its state can replace that of a client that keeps its state itself and has taken part before. Payloads such as
+        bare changes of weights need a state like that.
         """
         method, ctx = self.method, replace(job.ctx, round=1)
         server = method.server_init(self._context(ctx.task, 0))
@@ -161,210 +129,156 @@ class Federation:
         state = method.client_init(ctx)
         return worker.run(replace(job, ctx=ctx, payload=payload, state=state, measured=False, closing=False))
 
-    def _carried(self, facts: ClientContext) -> Record:
-        """The state that goes with a job: the client's, or what stands for one that it keeps itself."""
-        known = self.states.get(facts.client)
-        return self.state_of(facts) if known is None else known
+    def _job_state(self, ctx: ClientContext) -> Record:
+        """The state that a job carries: the client's, or the record that says since when the client keeps its own."""
+        state = self.states.get(ctx.client)
+        return self.state_of(ctx) if state is None else state
 
     def job(self, client: int, round_: int, *, measured: bool = False) -> Job:
-        """One client's work in a round, from the server's and its own present state."""
-        facts = self.client_context(client, round_)
-        closing = round_ > facts.task.rounds and self._closing is not None
-        method = self._closing if closing and self._closing is not None else self.method
-        payload = method.down(self.server, client, self._context(facts.task, round_))
-        return Job(facts, payload, self._carried(facts), self.scenario.train.tensor(client), measured, closing)
+        """Return one client's job in a round, from the present states. measured: also measure gradients of terms."""
+        ctx = self.client_context(client, round_)
+        closing = round_ > ctx.task.rounds and self._closing_method is not None
+        method = self._closing_method if closing and self._closing_method is not None else self.method
+        payload = method.down(self.server, client, self._context(ctx.task, round_))
+        return Job(ctx, payload, self._job_state(ctx), self.scenario.train.tensor(client), measured, closing)
 
     def tests(self, split: str) -> Iterator[EvalJob]:
-        """The tests of all clients' personal models, sampled or not, after the present round."""
+        """Yield the tests of the personal models of all clients, participants or not, after the present round."""
         for client in range(self.scenario.clients):
-            facts = self.client_context(client, self.round)
-            yield EvalJob(facts, self.server, self._carried(facts), self.scenario.train.tensor(client), split)
+            ctx = self.client_context(client, self.round)
+            yield EvalJob(ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split)
 
     def step(self) -> RoundReport:
-        """Run one round and move on; after the last one, the method's closing round. If no participant has data, the
-        server's state stays. A net on the server that draws from the generators of the process draws the round's own.
+        """Run the next round, and after the last one the method's closing round. Return its report.
+
+        If no participant has data, the server's state stays. Nets on the server draw from a stream of the round.
         """
         with self.tasks[0].streams.isolated("server", self.round + 1):
             return self._step()
 
     def _step(self) -> RoundReport:
-        now = self.round + 1
-        report = self._exchanged(self.method, now, self.participants(now))
-        self.round = now
-        if self._closing is not None and now == self.tasks[0].rounds:
+        next_round = self.round + 1
+        report = self._run_round(self.method, next_round, self.participants(next_round))
+        self.round = next_round
+        if self._closing_method is not None and next_round == self.tasks[0].rounds:
             everyone = [k for k in range(self.scenario.clients) if len(self.scenario.train[k])]
-            report = report.with_closing(self._exchanged(self._closing, now + 1, everyone))
+            report = report.with_closing(self._run_round(self._closing_method, next_round + 1, everyone))
         return report
 
-    def _exchanged(self, method: Method, now: int, chosen: Sequence[int]) -> RoundReport:
-        """What goes down, what clients do, and what the server makes of it."""
-        began, ctx = time.perf_counter(), self._context(self.tasks[0], now)
-        seconds, down = Seconds(), _Sizes()
-        bad, received = frozenset(self.scenario.bad).intersection(chosen), dict[int, Record]()
+    def _run_round(self, method: Method, round_: int, clients: Sequence[int]) -> RoundReport:
+        """Send payloads, let the engine run the clients, aggregate their uploads, and keep the new states."""
+        started, ctx = time.perf_counter(), self._context(self.tasks[0], round_)
+        bytes_down, payloads_of_bad = PayloadBytes(), dict[int, Record]()
+        bad = frozenset(self.scenario.bad).intersection(clients)
 
-        def made(client: int) -> Job:
-            job = self.job(client, now, measured=now in term_balance.ROUNDS)
-            down.add(job.payload)
+        def make_job(client: int) -> Job:
+            job = self.job(client, round_, measured=round_ in term_balance.ROUNDS)
+            bytes_down.add(job.payload)
             if client in bad:
-                received[client] = job.payload
+                payloads_of_bad[client] = job.payload
             return job
 
-        uploads = _Uploads(self.engine.run(_Jobs(self._order_of_work(chosen), made)), chosen)
+        uploads = ArrivingUploads(self.engine.run(LazyJobs(self._order_of_work(clients), make_job)), clients)
         if self.engine.may_drop_clients:
-            chosen = uploads.close()
-        seen = as_seen(uploads, bad.intersection(chosen), received, self.scenario, method.spec, self.task_of, now)
-        diagnostics, asked, before = list[Diagnostic](), time.perf_counter(), uploads.waited
-        read = method.unpack(self.server, seen, lambda client: self._context(self.task_of(client), now))
+            clients = uploads.drop_missing()
+        attackers = bad.intersection(clients)
+        received = with_forged(uploads, attackers, payloads_of_bad, self.scenario, method.spec, self.task_of, round_)
+        aggregation_started, waited_before = time.perf_counter(), uploads.waited_seconds
+        unpacked = method.unpack(self.server, received, lambda client: self._context(self.task_of(client), round_))
         server = self.server
-        if chosen:
-            server, read = self._aggregated(method, read, ctx)
-            server, chosen = self.engine.keep(server), list(read)
-        done = uploads.all()
-        in_order = [done[client] for client in chosen]
+        if clients:
+            server, unpacked = self._aggregate(method, unpacked, ctx)
+            server, clients = self.engine.keep(server), list(unpacked)
+        all_results = uploads.results()
+        results, diagnostics = [all_results[client] for client in clients], list[Diagnostic]()
         if uploads:
             self.server = server
-            diagnostics = method.diagnostics(self.server, read, ctx)
-            balance = term_balance.balance([one.norms for one in in_order])
-            diagnostics = diagnostics + self._diverged(in_order, now)
-            diagnostics = diagnostics + term_balance.diagnostics(method.name(), balance, now, ctx.task.rounds)
-            diagnostics = diagnostics + self.engine.notes() + [note for one in in_order for note in one.notes]
-        for one in in_order:
-            if one.state:
-                self.states[one.client] = self.engine.keep(one.state)
-            else:  # a client without state starts from `client_init`
-                self.states.pop(one.client, None)
-        finished = time.perf_counter()
-        seconds.train = min(sum(one.seconds for one in in_order), uploads.waited)  # side by side: wall-clock
-        seconds.aggregate = finished - asked - (uploads.waited - before)
-        seconds.move = max(0.0, finished - began - seconds.train - seconds.aggregate)
+            diagnostics = [*method.diagnostics(self.server, unpacked, ctx), *self._diagnostics(method, results, ctx)]
+        self._keep_states(results)
+        ended = time.perf_counter()
+        seconds = Seconds(  # clients that train side by side take wall-clock time once
+            train=min(sum(result.seconds for result in results), uploads.waited_seconds),
+            aggregate=ended - aggregation_started - (uploads.waited_seconds - waited_before),
+        )
+        seconds.move = max(0.0, ended - started - seconds.train - seconds.aggregate)
         return RoundReport(
-            round=now,
-            participants=tuple(chosen),
-            bytes_up=uploads.sizes.total,
-            bytes_down=down.total,
-            terms=_mean_terms(in_order),
-            steps=sum(one.steps for one in in_order),
-            samples=sum(one.samples for one in in_order),
-            held=self._held(chosen),
+            round=round_,
+            participants=tuple(clients),
+            bytes_up=uploads.bytes.total,
+            bytes_down=bytes_down.total,
+            terms=_mean_terms(results),
+            steps=sum(result.steps for result in results),
+            samples=sum(result.samples for result in results),
+            samples_by_group=self._samples_by_group(clients),
             seconds=seconds,
             diagnostics=diagnostics,
             figures=method.figures(self.server, ctx),
         )
 
-    def _aggregated(self, method: Method, uploads: Uploads, ctx: ServerContext) -> tuple[Record, Uploads]:
-        """The server's next state, and the uploads from which it was made: all of them, unless a guard refuses some."""
+    def _aggregate(self, method: Method, uploads: Uploads, ctx: ServerContext) -> tuple[Record, Uploads]:
+        """The server's next state, and the uploads from which it was made: all, unless the guard refuses some."""
         if self.guard is None:
             return method.aggregate(self.server, uploads, ctx), uploads
         return self.guard(lambda accepted: method.aggregate(self.server, accepted, ctx), self.server, uploads)
 
+    def _diagnostics(self, method: Method, results: Sequence[JobResult], ctx: ServerContext) -> list[Diagnostic]:
+        """Diagnostics of a round apart from the method's: diverged losses, loss terms, notes of engine and workers."""
+        ratios = term_balance.gradient_ratios([result.norms for result in results])
+        return [
+            *self._divergence(results, ctx.round),
+            *term_balance.balance_diagnostics(method.name(), ratios, ctx.round, ctx.task.rounds),
+            *self.engine.notes(),
+            *(note for result in results for note in result.notes),
+        ]
+
+    def _keep_states(self, results: Sequence[JobResult]) -> None:
+        for result in results:
+            if result.state:
+                self.states[result.client] = self.engine.keep(result.state)
+            else:  # a client without state starts from `client_init`
+                self.states.pop(result.client, None)
+
     def _order_of_work(self, clients: Sequence[int]) -> list[int]:
-        """The first ones in the order of their ids, in which the server sums; the last ones by size, the largest first,
-        so that nobody waits long for the very last."""
-        first, last = clients[:-_LAST], clients[-_LAST:]
+        """The order in which clients start.
+
+        The first ones start by id, the order in which the server sums. The last ones start by size, the largest first,
+        so that the round does not wait long for the very last client.
+        """
+        first, last = clients[:-_SORTED_BY_SIZE], clients[-_SORTED_BY_SIZE:]
         return [*first, *sorted(last, key=lambda client: -len(self.scenario.train[client]))]
 
-    def _held(self, clients: Sequence[int]) -> dict[int, int]:
-        """Training samples of some clients, by group."""
-        held: dict[int, int] = {}
+    def _samples_by_group(self, clients: Sequence[int]) -> dict[int, int]:
+        """Training samples of some clients, by architecture group."""
+        samples: dict[int, int] = {}
         for client in clients:
             group = self.task_of(client).group
-            held[group] = held.get(group, 0) + len(self.scenario.train[client])
-        return held
+            samples[group] = samples.get(group, 0) + len(self.scenario.train[client])
+        return samples
 
-    def _diverged(self, done: Sequence[JobResult], now: int) -> list[Diagnostic]:
-        """A diagnostic if the losses of some participants are not finite. Nothing is repaired, the run goes on."""
-        lost = sum(not all(math.isfinite(value) for value in d.terms.values()) for d in done)
-        if not lost:
+    def _divergence(self, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
+        """A diagnostic if losses of participants are not finite. Nothing is repaired, and the run continues."""
+        diverged = sum(not all(math.isfinite(value) for value in result.terms.values()) for result in results)
+        if not diverged:
             return []
-        message = f"diverged: in round {now} the losses of {lost} of {len(done)} participants are not finite"
-        return [Diagnostic(f"{self.method.name()}.diverged", message, float(lost))]
+        message = f"diverged: in round {round_} the losses of {diverged} of {len(results)} participants are not finite"
+        return [Diagnostic(f"{self.method.name()}.diverged", message, float(diverged))]
 
 
-class _Sizes:
-    """Bytes on the wire of the payloads of a round. What several clients get is measured once."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._last: tuple[Record, int] = ({}, 0)
-
-    def add(self, payload: Record) -> None:
-        """Count a payload; an empty one is not sent."""
-        known, size = self._last
-        if payload.keys() != known.keys() or any(payload[name] is not known[name] for name in known):
-            size = wire_size(payload) if payload else 0
-        self._last = payload, size
-        self.total += size
-
-
-class _Uploads(Mapping[int, Record]):
-    """What the clients of a round send, in the order of their ids, each as soon as it is there: the server sums the
-    first while others still train. `waited`: seconds that it had to wait."""
-
-    def __init__(self, arriving: Iterator[JobResult], clients: Sequence[int]) -> None:
-        self._arriving, self._clients = arriving, clients
-        self._done: dict[int, JobResult] = {}
-        self.sizes, self.waited = _Sizes(), 0.0
-
-    def __getitem__(self, client: int) -> Record:
-        if client not in self._done:
-            self._wait_for(client)
-        return self._done[client].payload
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    def close(self) -> Sequence[int]:
-        """Leave out clients that were lost: from now on, those that are there, once the last of them has ended."""
-        self._clients = sorted(self.all())
-        return self._clients
-
-    def all(self) -> dict[int, JobResult]:
-        """What all clients left, once the last of them has ended."""
-        self._wait_for(None)
-        return self._done
-
-    def _wait_for(self, client: int | None) -> None:
-        began = time.perf_counter()
-        for done in self._arriving:
-            self._done[done.client] = done
-            self.sizes.add(done.payload)
-            if done.client == client:
-                break
-        self.waited += time.perf_counter() - began
-
-
-@dataclass(frozen=True, slots=True)
-class _Jobs:
-    """The jobs of a round's clients, each made when it is asked for."""
-
-    clients: Sequence[int]
-    made: Callable[[int], Job]
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
-    def __iter__(self) -> Iterator[Job]:
-        return map(self.made, self.clients)
-
-
-def _mean_terms(done: Sequence[JobResult]) -> dict[str, float]:
-    """Loss terms averaged over the clients that report them, weighted by samples processed; `done` by client id."""
-    names = dict.fromkeys(name for d in done for name in d.terms)
+def _mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
+    """Loss terms averaged over the clients that report them, weighted by samples processed; in order of client ids."""
+    names = dict.fromkeys(name for result in results for name in result.terms)
     means = {}
     for name in names:
-        pairs = [(d.terms[name], d.samples) for d in done if name in d.terms and d.samples]
+        pairs = [(r.terms[name], r.samples) for r in results if name in r.terms and r.samples]
         total = sum(weight for _, weight in pairs)
         means[name] = sum(value * weight for value, weight in pairs) / total if total else 0.0
     return means
 
 
-def _counted(scenario: Scenario, client: int) -> Tensor:
-    """A client's samples of each class [C]; where only the client knows them, spread evenly."""
+def _class_counts(scenario: Scenario, client: int) -> Tensor:
+    """A client's samples of each class [C]; spread evenly if only the client knows its labels."""
     if scenario.remote:
-        each_class, rest = divmod(len(scenario.train[client]), scenario.num_classes)
-        return each_class + (torch.arange(scenario.num_classes) < rest).long()
+        per_class, remainder = divmod(len(scenario.train[client]), scenario.num_classes)
+        return per_class + (torch.arange(scenario.num_classes) < remainder).long()
     labels = scenario.train_set.y[scenario.train.tensor(client)]
     return torch.bincount(labels, minlength=scenario.num_classes)

@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed."""
+"""The C library's handling of freed memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import functools
 import platform
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-_LARGEST, _KEPT = 32 << 20, 1 << 30
+_MMAP_BYTES, _TRIM_BYTES = 32 << 20, 1 << 30
 
 
 @functools.cache
-def keep_freed() -> None:
-    """Keep freed memory in this process: a training step allocates what the step before has freed.
+def keep_freed_memory() -> None:
+    """Make glibc keep freed memory in this process, because each training step allocates what the last one freed.
 
-    glibc gives large blocks back to the kernel at once and gets them again page by page, which costs small nets a
-    quarter of their time. Does nothing with another C library.
+    By default it returns large blocks to the kernel and gets them back page by page, which costs small nets a quarter
+    of their time. Does nothing with another C library.
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
-        library.mallopt(_TRIM_THRESHOLD, _KEPT)
+        library.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+        library.mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)

@@ -1,4 +1,4 @@
-"""The serial engine: one live net, one client after another. The reference for all others."""
+"""The interface of engines, and the serial engine, which is the reference for all others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Protocol
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
-from fedloom.engine.patience import Patience
+from fedloom.engine.slow_clients import SlowClientWatch
 from fedloom.methods.contract.contexts import Diagnostic
 
 
 class Jobs(Protocol):
-    """The work of a round in the order in which it is handed out, each made when it is asked for. A list will do."""
+    """The jobs of a round in the order in which they start; each may be made on demand. A list is enough."""
 
     def __len__(self) -> int: ...
 
@@ -21,46 +21,47 @@ class Jobs(Protocol):
 
 
 class Engine(Protocol):
-    """Runs jobs and yields what they leave, in any order."""
+    """Runs jobs and tests, and yields their results in any order."""
 
     @property
     def may_drop_clients(self) -> bool:
-        """Whether clients may be lost: `run` and `test` then yield what those leave that are there."""
+        """Whether `run` and `test` may leave out results of clients that were lost."""
         ...
 
     @property
     def name(self) -> str:
-        """What it is called in results."""
+        """The engine's name in results."""
         ...
 
     @property
     def reason(self) -> str | None:
-        """Why this engine, where there was a choice."""
+        """Why this engine was chosen; None if there was no choice."""
         ...
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]: ...
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Test personal models, in any order, as the worker's evaluator says."""
+        """Test personal models with the worker's evaluator, and yield the results in any order."""
         ...
 
     def keep(self, record: Record) -> Record:
-        """`record` as it may be kept: what `run` yields need not outlive the next `run`."""
+        """Return `record` in memory that outlives the next `run`; results of `run` need not."""
         ...
 
     def notes(self) -> list[Diagnostic]:
-        """What to tell of the last `run`: the engine had to change how it works."""
+        """Return diagnostics of the last `run`, e.g. that the engine had to change how it works."""
         ...
 
     def close(self) -> None:
-        """Give back processes and memory."""
+        """Release processes and memory."""
         ...
 
 
 class Serial:
-    """Takes each job as it is asked for, so that one payload at a time is alive.
+    """Runs one client after another, so that one payload at a time is in memory.
 
-    note: is told, from another thread, which client takes long; None watches nobody.
+    Args:
+        note: called from another thread with a text about a client that takes long; None watches no client.
     """
 
     name = "serial"
@@ -68,22 +69,22 @@ class Serial:
     may_drop_clients = False
 
     def __init__(self, worker: Worker, note: Callable[[str], None] | None = None) -> None:
-        self.worker, self._patience = worker, None if note is None else Patience(note)
+        self.worker, self._watch = worker, None if note is None else SlowClientWatch(note)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yields one `JobResult` per job. Raises `ClientError` at the first failure."""
-        return map(self.worker.run, jobs) if self._patience is None else self._watched(jobs, self._patience)
+        """Yield one result for each job. Raises `ClientError` at the first failure."""
+        return map(self.worker.run, jobs) if self._watch is None else self._run_watched(jobs, self._watch)
 
-    def _watched(self, jobs: Jobs, patience: Patience) -> Iterator[JobResult]:
+    def _run_watched(self, jobs: Jobs, watch: SlowClientWatch) -> Iterator[JobResult]:
         try:
             for job in jobs:
-                patience.begins(job)
+                watch.client_started(job)
                 yield self.worker.run(job)
         finally:
-            patience.rests()
+            watch.round_ended()
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yields one `EvalResult` per test. Raises `ClientError` if adapting fails."""
+        """Yield one result for each test. Raises `ClientError` if adapting fails."""
         return map(self.worker.test, tests)
 
     def keep(self, record: Record) -> Record:
@@ -93,5 +94,5 @@ class Serial:
         return []
 
     def close(self) -> None:
-        if self._patience is not None:
-            self._patience.close()
+        if self._watch is not None:
+            self._watch.close()

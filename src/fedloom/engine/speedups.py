@@ -1,4 +1,4 @@
-"""The one door to `engine/fast/`: the same work sooner. Without that folder, everything runs the plain way."""
+"""The only access to `engine/fast/`, which does the same work faster. Without that folder, all runs work as before."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Protocol
 
 import torch
 
-from fedloom.engine.steps import Block, Steps, one_by_one
+from fedloom.engine.steps import Block, EpochSteps, plain_steps
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Objective
 from fedloom.nets.net import Net
 
 
-class Stepping(Protocol):
-    """Takes the steps of blocks, with the bits of steps taken one by one."""
+class Stepper(Protocol):
+    """Takes the steps of blocks, with the same bits as steps that are taken one by one."""
 
-    def __call__(self, steps: Steps, block: Block) -> list[Objective]: ...
+    def __call__(self, steps: EpochSteps, block: Block) -> list[Objective]: ...
 
     def notes(self) -> Sequence[Diagnostic]:
-        """What there is to say, once: why steps could not be taken sooner."""
+        """Return, each once, the reasons why steps could not be recorded."""
         ...
 
 
-class _Plain:
-    """One step after another."""
+class _PlainStepper:
+    """Takes one step after another."""
 
-    def __call__(self, steps: Steps, block: Block) -> list[Objective]:
-        return one_by_one(steps, block)
+    def __call__(self, steps: EpochSteps, block: Block) -> list[Objective]:
+        return plain_steps(steps, block)
 
     def notes(self) -> Sequence[Diagnostic]:
         return ()
@@ -39,37 +39,41 @@ class _Plain:
 
 @dataclass(frozen=True, slots=True)
 class Speedups:
-    """Which of them a run takes. steps: those with the same bits. kernels: the project's own convolutions, whose
-    numbers agree to about 1e-5 a few steps on."""
+    """The speed-ups of a run.
+
+    Attributes:
+        steps: record and replay steps; the bits stay the same.
+        kernels: use the project's own convolutions; numbers agree to about 1e-5 after a few steps.
+    """
 
     steps: bool = True
     kernels: bool = False
 
-    def stepping(self) -> Stepping:
-        """How a worker takes its steps."""
-        fast = _folder() if self.steps else None
-        return fast.Recorder() if fast else _Plain()
+    def stepper(self) -> Stepper:
+        """Return a recorder of steps, or a stepper without recordings."""
+        fast = _fast_folder() if self.steps else None
+        return fast.Recorder() if fast else _PlainStepper()
 
     def prepare(self, net: Net) -> None:
-        """Give a net other kernels, if that is asked for."""
-        fast = _folder() if self.kernels else None
+        """Set the net's kernels."""
+        fast = _fast_folder() if self.kernels else None
         net.training_context = fast.OwnKernels if fast else None
         if fast:
-            net.channels_last = False  # they know planes
+            net.channels_last = False  # own kernels expect planes
 
     @staticmethod
     def kernels_obstacle(nets: Sequence[Net], device: torch.device) -> str | None:
-        """Why own kernels cannot be used, or would change nothing; None if they can and do."""
+        """Return why own kernels cannot be used or would change nothing; None if they can be used."""
         if device.type != "cpu":
             return f"they run on the CPU, and the device is {device}"
         if nets[0].in_bfloat16:
             return "they compute in float32, and precision is bfloat16"
-        fast = _folder()
+        fast = _fast_folder()
         obstacle: str | None = fast.kernels_obstacle(nets) if fast else "this installation has none"
         return obstacle
 
 
-def _folder() -> ModuleType | None:
-    """`engine/fast/`, if it is there."""
+def _fast_folder() -> ModuleType | None:
+    """`engine/fast/`, or None if it was deleted."""
     name = "fedloom.engine.fast"
     return importlib.import_module(name) if importlib.util.find_spec(name) else None

@@ -1,4 +1,4 @@
-"""What clients keep between rounds: in memory up to a budget, the rest on disk, bit for bit the same."""
+"""Client states between rounds: in memory up to a budget, the others on disk with the same bits."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import nbytes
 
 
-class States(MutableMapping[int, Record]):
-    """Client states by client id. Ids iterate in order.
+class ClientStates(MutableMapping[int, Record]):
+    """Client states by client id, iterated in the order of ids. Least recently used states go to disk first.
 
-    budget: bytes of tensors that may stay in memory, those used last; None keeps all. folder: where the others go, one
-    file each; None takes a temporary folder. The folder is this mapping's own: it is emptied at the start, and `close`
-    removes it. Raises `ConfigError` for a state that alone exceeds the budget.
+    `changed` has the clients whose state changed since the last checkpoint; whoever stores checkpoints empties it.
+
+    Raises `ConfigError` for a single state that exceeds the budget.
+
+    Args:
+        budget: bytes of tensors that may stay in memory; None keeps all.
+        folder: folder of one file for each state on disk, emptied at the start and removed by `close`; None takes a
+            temporary folder.
     """
 
     def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:
         self.budget, self._folder = budget, folder
         self._in_memory: OrderedDict[int, Record] = OrderedDict()  # least recently used first
-        self._sizes: dict[int, int] = {}  # of those in memory
-        self._on_disk: set[int] = set()  # whose file is up to date, in memory as well or not
-        self._bytes = 0
-        self.changed: set[int] = set()  # since whoever stores them elsewhere emptied this
+        self._sizes: dict[int, int] = {}  # bytes of the states in memory
+        self._on_disk: set[int] = set()  # clients whose file is up to date; they may be in memory too
+        self._bytes_in_memory = 0
+        self.changed: set[int] = set()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -41,13 +46,13 @@ class States(MutableMapping[int, Record]):
         if client not in self._on_disk:
             raise KeyError(client)
         record = from_bytes(self._path(client).read_bytes())
-        self._hold(client, record)
+        self._put_in_memory(client, record)
         return record
 
     def __setitem__(self, client: int, record: Record) -> None:
         self._on_disk.discard(client)
         self.changed.add(client)
-        self._hold(client, record)
+        self._put_in_memory(client, record)
 
     def __delitem__(self, client: int) -> None:
         if client not in self:
@@ -56,7 +61,7 @@ class States(MutableMapping[int, Record]):
         self.changed.discard(client)
         if client in self._in_memory:
             del self._in_memory[client]
-            self._bytes -= self._sizes.pop(client)
+            self._bytes_in_memory -= self._sizes.pop(client)
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self._in_memory.keys() | self._on_disk))
@@ -68,28 +73,29 @@ class States(MutableMapping[int, Record]):
         return client in self._in_memory or client in self._on_disk
 
     def close(self) -> None:
-        """Remove the files. What was only on disk is gone."""
+        """Remove the files, and with them the states that are not in memory."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._on_disk.clear()
 
-    def _hold(self, client: int, record: Record) -> None:
-        size = _size(record)
+    def _put_in_memory(self, client: int, record: Record) -> None:
+        size = _tensor_bytes(record)
         if self.budget is not None and size > self.budget:
             raise ConfigError(
                 f"engine.state_budget_mb = {self.budget / 2**20:g}: the state of client {client} alone takes "
                 f"{size / 2**20:.1f} MiB; raise it above one state"
             )
-        self._bytes += size - self._sizes.get(client, 0)
+        self._bytes_in_memory += size - self._sizes.get(client, 0)
         self._sizes[client] = size
         self._in_memory[client] = record
         self._in_memory.move_to_end(client)
-        while self.budget is not None and self._bytes > self.budget:
-            self._evict(*self._in_memory.popitem(last=False))
+        while self.budget is not None and self._bytes_in_memory > self.budget:
+            self._move_to_disk(*self._in_memory.popitem(last=False))
 
-    def _evict(self, client: int, record: Record) -> None:
-        self._bytes -= self._sizes.pop(client)
-        if client not in self._on_disk:  # a checkpoint is what survives a crash; these files need not
+    def _move_to_disk(self, client: int, record: Record) -> None:
+        self._bytes_in_memory -= self._sizes.pop(client)
+        if client not in self._on_disk:
+            # not written atomically: after a crash, a run resumes from a checkpoint and not from these files
             path = self._path(client)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(to_bytes(record))
@@ -101,8 +107,8 @@ class States(MutableMapping[int, Record]):
         return self._folder / f"{client // 1000:05d}" / f"{client:08d}.safetensors"
 
 
-def _size(record: Record) -> int:
-    """Bytes of a record's tensors."""
+def _tensor_bytes(record: Record) -> int:
+    """The bytes of a record's tensors."""
     total = 0
     for value in record.values():
         if isinstance(value, ClassTable):

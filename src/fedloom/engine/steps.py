@@ -21,72 +21,76 @@ from fedloom.nets.net import Net
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Batches of `size` that were gathered together, the last one perhaps shorter: x [n, ...], y [n], and a second view
-    of x where the method asks for one."""
+    """Consecutive batches of `batch_size` samples in one tensor, the last one perhaps smaller.
+
+    x [n, *input_shape] and y [n] are the samples; `second_view` is x augmented once more, for methods that compare
+    views.
+    """
 
     x: Tensor
     y: Tensor
-    size: int
-    second: Tensor | None = None
+    batch_size: int
+    second_view: Tensor | None = None
 
     def __len__(self) -> int:
-        """Number of batches."""
-        return -(-self.y.shape[0] // self.size)
+        """The number of batches."""
+        return -(-self.y.shape[0] // self.batch_size)
 
     def batches(self) -> list[Batch]:
-        """The batches, where they lie: sums may depend on where in memory that is."""
-        return [one.whole() for one in self.pieces([1] * len(self))]
+        """Return the batches as views, because sums may depend on memory addresses."""
+        return [piece.as_batch() for piece in self.split([1] * len(self))]
 
-    def pieces(self, lengths: Sequence[int]) -> list[Block]:
-        """Consecutive blocks of so many batches each, where they lie."""
+    def split(self, lengths: Sequence[int]) -> list[Block]:
+        """Return consecutive blocks of `lengths` batches each, as views."""
         if len(lengths) < 2:
             return [self] * len(lengths)
-        rows = [length * self.size for length in lengths]
+        rows = [length * self.batch_size for length in lengths]
         rows[-1] -= sum(rows) - self.y.shape[0]
-        seconds = [None] * len(rows) if self.second is None else torch.split(self.second, rows)
-        parts = zip(torch.split(self.x, rows), torch.split(self.y, rows), seconds, strict=True)
-        return [Block(x, y, self.size, second) for x, y, second in parts]
+        second_views = [None] * len(rows) if self.second_view is None else torch.split(self.second_view, rows)
+        pieces = zip(torch.split(self.x, rows), torch.split(self.y, rows), second_views, strict=True)
+        return [Block(x, y, self.batch_size, second_view) for x, y, second_view in pieces]
 
-    def whole(self) -> Batch:
-        """All of it as one batch."""
-        return Batch(self.x, self.y, None, self.second)
+    def as_batch(self) -> Batch:
+        """Return all samples as one batch."""
+        return Batch(self.x, self.y, None, self.second_view)
 
 
-class Taken(NamedTuple):
-    """Steps that were taken: their objectives, detached, and the optimiser's state if it began with them."""
+class StepResults(NamedTuple):
+    """The detached objectives of some steps, and the optimiser's state if it was empty before them."""
 
     objectives: list[Objective]
-    began: Sequence[Tensor]
+    new_state: Sequence[Tensor]
 
 
 def trainable_names(names: Iterable[str], phase: Train, ctx: ClientContext) -> list[str]:
-    """The parameters called `names` that a phase trains. Raises `ConfigError` if it trains none of them."""
+    """Return those of the parameters `names` that a phase trains. Raises `ConfigError` if there are none."""
     roles, nets = ctx.task.roles, phase.nets
-    found = [n for n in names if roles[n] in phase.trains and (nets is None or n.partition(".")[0] in nets)]
-    if not found:
-        what = " and ".join(sorted(phase.trains))
+    trainable = [n for n in names if roles[n] in phase.trains and (nets is None or n.partition(".")[0] in nets)]
+    if not trainable:
+        trained_roles = " and ".join(sorted(phase.trains))
         raise ConfigError(
-            f"a phase of the method trains {what} alone, and all of that is frozen or absent in this model"
+            f"a phase of the method trains {trained_roles} alone, and all of that is frozen or absent in this model"
         )
-    return found
+    return trainable
 
 
 def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective:
-    """The loss of a phase, as an objective in any case."""
-    out = phase.loss(net, batch, consts)
-    return out if isinstance(out, Objective) else Objective(out, terms={"loss": out})
+    """Return the loss of a phase on a batch; a plain tensor becomes an objective with the term "loss"."""
+    loss = phase.loss(net, batch, consts)
+    return loss if isinstance(loss, Objective) else Objective(loss, terms={"loss": loss})
 
 
 def loss_and_gradients(
-    net: Net, batch: Batch, consts: Consts, phase: Train, parameters: Sequence[Tensor], *, keep: bool = False
+    net: Net, batch: Batch, consts: Consts, phase: Train, parameters: Sequence[Tensor], *, keep_graph: bool = False
 ) -> tuple[Objective, Sequence[Tensor]]:
-    """One step's objective and the gradients of its total. keep: whether its graph can be asked again."""
-    out = objective(net, batch, consts, phase)
-    return out, torch.autograd.grad(out.total, parameters, materialize_grads=True, retain_graph=keep or None)
+    """Return the objective of a batch and the gradients of its total. keep_graph: keep its graph for more gradients."""
+    result = objective(net, batch, consts, phase)
+    gradients = torch.autograd.grad(result.total, parameters, materialize_grads=True, retain_graph=keep_graph or None)
+    return result, gradients
 
 
 def update(phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: Consts, optimizer: Optimizer) -> None:
-    """Move the parameters: a phase's change of gradients, the optimiser, a phase's projection."""
+    """Update the parameters: the phase's change of gradients, the optimiser's step, the phase's projection."""
     if phase.grad_map is not None:
         mapped = phase.grad_map(dict(zip(trainable, gradients, strict=True)), trainable, consts)
         gradients = tuple(mapped[name] for name in trainable)
@@ -97,68 +101,71 @@ def update(phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: C
             torch._foreach_copy_(optimizer.parameters, [projected[name] for name in trainable])
 
 
-def all_steps(
-    take: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
+def run_steps(
+    gradients_of: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
     phase: Train,
     trainable: Tree,
     consts: Consts,
     optimizer: Optimizer,
     block: Block,
-) -> Taken:
-    """All steps of a block."""
-    objectives, began = [], not optimizer.state
+) -> StepResults:
+    """Take one step for each batch of a block. gradients_of: returns the objective and the gradients of a batch."""
+    objectives, had_state = [], bool(optimizer.state)
     for batch in block.batches():
-        out, gradients = take(batch)
+        result, gradients = gradients_of(batch)
         update(phase, gradients, trainable, consts, optimizer)
-        objectives.append(detached(out))
-    return Taken(objectives, optimizer.state if began else [])
+        objectives.append(detached(result))
+    return StepResults(objectives, [] if had_state else optimizer.state)
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps of one epoch on a live net. `trainable`: the parameters that the phase trains, by name.
+class EpochSteps:
+    """All that the steps of one epoch need, apart from the batches.
 
-    ahead: how many times what has been done so far the run has still to do.
+    Attributes:
+        loaded_net: the net, with the client's weights.
+        trainable: the parameters that the phase trains, by name.
+        remaining_ratio: remaining rounds divided by finished rounds; decides whether recording a step pays off.
     """
 
-    live: LoadedNet
+    loaded_net: LoadedNet
     phase: Train
     consts: Consts
     trainable: Tree
     optimizer: Optimizer
-    ahead: float = 1.0
+    remaining_ratio: float = 1.0
 
-    def one_by_one(self, block: Block) -> Taken:
-        """The steps of a block."""
-        net, parameters = self.live.net, list(self.trainable.values())
+    def run(self, block: Block) -> StepResults:
+        """Take the steps of a block."""
+        net, parameters = self.loaded_net.net, list(self.trainable.values())
 
-        def take(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
+        def gradients_of(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
             return loss_and_gradients(net, batch, self.consts, self.phase, parameters)
 
-        return all_steps(take, self.phase, self.trainable, self.consts, self.optimizer, block)
+        return run_steps(gradients_of, self.phase, self.trainable, self.consts, self.optimizer, block)
 
-    def measured(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
-        """One step, and the norms of its terms' gradients."""
-        parameters = list(self.trainable.values())
-        out, gradients = loss_and_gradients(self.live.net, batch, self.consts, self.phase, parameters, keep=True)
-        norms = gradient_norms(out.terms, parameters)
+    def run_measured(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
+        """Take one step. Return its detached objective and the norm [] of the gradient of each term."""
+        net, parameters = self.loaded_net.net, list(self.trainable.values())
+        result, gradients = loss_and_gradients(net, batch, self.consts, self.phase, parameters, keep_graph=True)
+        norms = gradient_norms(result.terms, parameters)
         update(self.phase, gradients, self.trainable, self.consts, self.optimizer)
-        return detached(out), norms
+        return detached(result), norms
 
 
-def one_by_one(steps: Steps, block: Block) -> list[Objective]:
-    """The plain way to take the steps of a block."""
-    return steps.one_by_one(block).objectives
+def plain_steps(steps: EpochSteps, block: Block) -> list[Objective]:
+    """Take the steps of a block one by one, without recordings, and return their detached objectives."""
+    return steps.run(block).objectives
 
 
-def detached(out: Objective) -> Objective:
-    """The objective without its graph."""
-    terms = {name: term.detach() for name, term in out.terms.items()}
-    return Objective(out.total.detach(), terms, {name: tap.detach() for name, tap in out.taps.items()})
+def detached(result: Objective) -> Objective:
+    """Return an objective without its graph."""
+    terms = {name: term.detach() for name, term in result.terms.items()}
+    return Objective(result.total.detach(), terms, {name: tap.detach() for name, tap in result.taps.items()})
 
 
 class Tally:
-    """What is kept of the steps of an epoch: statistics of taps, and loss terms. Never waits for a value."""
+    """Sums over the steps of an epoch: statistics of taps, loss terms and totals. It never waits for a device."""
 
     def __init__(self, statistics: Mapping[str, Statistic], num_classes: int) -> None:
         self._statistics, self._classes, self.steps = statistics, num_classes, 0
@@ -166,36 +173,36 @@ class Tally:
         self._terms: dict[str, list[Tensor]] = {}
         self._totals: list[Tensor] = []
 
-    def next_epoch(self, *, keeps: bool) -> Tally:
-        """A tally of the next epoch; it keeps the statistics so far if asked."""
-        made = Tally(self._statistics, self._classes)
-        if keeps:
-            made._sums = self._sums
-        return made
+    def next_epoch(self, *, keep_statistics: bool) -> Tally:
+        """Return a tally for the next epoch, with the statistics so far if `keep_statistics`."""
+        tally = Tally(self._statistics, self._classes)
+        if keep_statistics:
+            tally._sums = self._sums
+        return tally
 
-    def add(self, outs: Sequence[Objective], batches: Sequence[Batch]) -> None:
-        """What the steps on some batches gave."""
-        self.steps += len(outs)
-        for out in outs:
-            self._totals.append(out.total)
-            for name, term in out.terms.items():
+    def add(self, objectives: Sequence[Objective], batches: Sequence[Batch]) -> None:
+        """Add the objectives of steps; `batches` are theirs, and only read if there are statistics."""
+        self.steps += len(objectives)
+        for result in objectives:
+            self._totals.append(result.total)
+            for name, term in result.terms.items():
                 self._terms.setdefault(name, []).append(term.detach())
         if self._statistics:
-            for out, batch in zip(outs, batches, strict=True):
+            for result, batch in zip(objectives, batches, strict=True):
                 self._sums = {
-                    name: statistic.add(self._sums[name], out.taps[str(statistic.of)].detach(), batch, self._classes)
+                    name: statistic.add(self._sums[name], result.taps[str(statistic.of)].detach(), batch, self._classes)
                     for name, statistic in self._statistics.items()
                 }
 
-    def collected(self) -> dict[str, Any]:
-        """The statistics."""
+    def statistics(self) -> dict[str, Any]:
+        """Return the finished statistics by name."""
         return {name: self._statistics[name].result(sums) for name, sums in self._sums.items()}
 
-    def means(self) -> dict[str, float]:
-        """Mean of each term over the steps."""
+    def mean_terms(self) -> dict[str, float]:
+        """Return the mean of each loss term over the steps."""
         return {name: sum(torch.stack(values).tolist()) / self.steps for name, values in self._terms.items()}
 
     def mean_total(self) -> float:
-        """Mean of the loss over the steps."""
+        """Return the mean of the loss over the steps."""
         totals: list[float] = torch.stack(self._totals).tolist()
         return sum(totals) / self.steps

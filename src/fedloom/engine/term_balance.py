@@ -1,4 +1,4 @@
-"""How a loss's terms balance with cross-entropy: those that do nothing, and those that drown it."""
+"""Gradients of a loss's terms beside that of cross-entropy: which terms do nothing, and which dominate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedloom.methods.contract.contexts import Diagnostic
 
-# Rounds in which gradients are measured: early, and not in round 1, which has no knowledge yet in most methods. Whether
-# a term is inactive is said at the last of them, because some grow.
+# Rounds in which gradients are measured: early, but not in round 1, in which many methods have no server knowledge yet.
+# Inactive terms are reported in the last of them, because some terms grow.
 ROUNDS = range(2, 6)
 INACTIVE, DOMINATING = 0.01, 10.0
 CE = "ce"
@@ -19,39 +19,45 @@ CE = "ce"
 def gradient_norms(
     terms: Mapping[str, Tensor], parameters: Sequence[Tensor], *, stacked: bool = False
 ) -> dict[str, Tensor]:
-    """Norm of every term's gradient, the cross-entropies (names that start with "ce") together as "ce": scalars.
+    """Return the norm [] of each term's gradient; terms whose names start with "ce" are summed to one term "ce".
 
-    stacked: terms [K] and parameters [K, ...] are those of K clients, and so are the norms [K]. The graph is kept.
-    Empty where there is nothing to compare.
+    The graph is kept. Empty unless the loss has cross-entropy and another term.
+
+    Args:
+        terms: scalar terms of the loss by name.
+        parameters: the parameters that the gradients are taken of.
+        stacked: terms [K] and parameters [K, ...] belong to K clients; the norms are then [K].
     """
-    ce = [term for name, term in terms.items() if name.startswith(CE)]
-    others = {name: term for name, term in terms.items() if not name.startswith(CE)}
-    if not ce or not others:
+    cross_entropies = [term for name, term in terms.items() if name.startswith(CE)]
+    other_terms = {name: term for name, term in terms.items() if not name.startswith(CE)}
+    if not cross_entropies or not other_terms:
         return {}
-    every = {CE: torch.stack(ce).sum(0)} | others
-    return {name: _gradient_norm(term, parameters, stacked) for name, term in every.items()}
+    compared = {CE: torch.stack(cross_entropies).sum(0)} | other_terms
+    return {name: _gradient_norm(term, parameters, stacked) for name, term in compared.items()}
 
 
-def balance(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Each term's norm over cross-entropy's, both summed over the clients: one whose cross-entropy has vanished (it
-    holds a single class) must not decide."""
+def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return each term's norm divided by that of cross-entropy, both summed over the clients.
+
+    The sums keep a client whose cross-entropy has vanished (it has a single class) from dominating.
+    """
     measured = [client for client in norms if client]
     reference = max(sum(client[CE] for client in measured), 1e-12)
     names = dict.fromkeys(name for client in measured for name in client if name != CE)
     return {name: sum(client.get(name, 0.0) for client in measured) / reference for name in names}
 
 
-def diagnostics(method: str, measured: Mapping[str, float], round_: int, rounds: int) -> list[Diagnostic]:
-    """Terms that are out of proportion in this round."""
-    found = []
-    for name, ratio in measured.items():
+def balance_diagnostics(method: str, ratios: Mapping[str, float], round_: int, rounds: int) -> list[Diagnostic]:
+    """Return diagnostics of the terms that dominate or are inactive, from `gradient_ratios` in a round."""
+    diagnostics = []
+    for name, ratio in ratios.items():
         if ratio > DOMINATING:
             message = f"{method}: the loss term {name} dominates: its gradient is {ratio:.1f} times cross-entropy's"
-            found.append(Diagnostic(f"{method}.dominating_{name}", message, ratio))
+            diagnostics.append(Diagnostic(f"{method}.dominating_{name}", message, ratio))
         if ratio < INACTIVE and round_ == min(ROUNDS[-1], rounds):
             message = f"{method}: the loss term {name} is inactive: its gradient is {ratio:.1e} of cross-entropy's"
-            found.append(Diagnostic(f"{method}.inactive_{name}", message, ratio))
-    return found
+            diagnostics.append(Diagnostic(f"{method}.inactive_{name}", message, ratio))
+    return diagnostics
 
 
 def _gradient_norm(term: Tensor, parameters: Sequence[Tensor], stacked: bool) -> Tensor:

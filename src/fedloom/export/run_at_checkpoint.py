@@ -158,5 +158,5 @@ class RunAtCheckpoint:
         half = config.precision == "bfloat16"
         worker = Worker(self.method, nets, data.train_set, local, bfloat16=half, speedups=Speedups(steps=False))
         live = worker.loaded_nets[facts.task.group]
-        worker.adapted(live, predictor, facts, data.train.tensor(facts.client))
+        worker.adapt(live, predictor, facts, data.train.tensor(facts.client))
         return dataclasses.replace(predictor, tree=live.weights())

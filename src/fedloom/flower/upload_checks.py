@@ -113,11 +113,11 @@ class UploadReader:
         counts = torch.bincount(self._worker.data.y[indices], minlength=job.ctx.task.num_classes)
         ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
         few = replace(job, ctx=ctx, indices=indices)
-        first = self._federation.first_round(self._worker, few)
+        first = self._federation.run_first_round(self._worker, few)
         state = first.state or self._federation.method.client_init(ctx)
         result = self._worker.run(replace(few, state=state))
         names = {*first.terms, *result.terms, *result.norms}
-        passes = max(result.samples, result.steps * self._worker.local.batch_size) / max(1, len(indices))
+        passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
         return Rehearsal(map_tensors(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property

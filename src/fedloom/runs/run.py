@@ -16,8 +16,8 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import Engine, Federation, Serial, Worker
-from fedloom.engine.choose import choose
-from fedloom.engine.states import States
+from fedloom.engine.choose import choose_engine
+from fedloom.engine.states import ClientStates
 from fedloom.evaluation import Evaluator
 from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.contract.contexts import Diagnostic
@@ -144,11 +144,11 @@ class _Run:
             setup.tasks,
             scenario,
             participation=config.participation,
-            states=States(config.engine.state_budget(), folder.states if folder else None),
+            states=ClientStates(config.engine.state_budget(), folder.states if folder else None),
             nets=[net.functional for net in nets],
         )
         self.diagnostics = {
-            diagnostic.code: diagnostic for diagnostic in [*self.federation.examined, *model_diagnostics]
+            diagnostic.code: diagnostic for diagnostic in [*self.federation.initial_diagnostics, *model_diagnostics]
         }
         self.protocol = config.evaluation.protocol
         self.evaluator = setup.evaluator(config, self.worker, scenario)
@@ -168,7 +168,7 @@ class _Run:
         if self.federation.round < self.config.rounds and self.elsewhere is not None:
             self.federation.engine = self.elsewhere(self.federation, self.worker, self.note)
         elif self.federation.round < self.config.rounds:
-            chosen = choose(self.federation, self.worker, self.config.engine, self.note)
+            chosen = choose_engine(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.warning = chosen.engine, chosen.warning
         try:
             with explained_misfits(start):

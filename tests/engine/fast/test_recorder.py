@@ -10,11 +10,11 @@ import torch
 from fedloom.engine.client import Worker
 from fedloom.engine.fast import recorder as module
 from fedloom.engine.fast.programs import RandomNumbersError, UnrecordableError
-from fedloom.engine.fast.recorder import Recorder, lengths_of, recorded
+from fedloom.engine.fast.recorder import Recorder, lengths_of, record
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched
-from fedloom.engine.steps import Block, Steps, Taken
+from fedloom.engine.steps import Block, EpochSteps, StepResults
 from fedloom.methods.contract.contexts import Start
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.phases import Objective, OptimizerSpec, Train
@@ -36,8 +36,8 @@ def at_once():
 def pair(method, *, labels=LABELS, rounds=2, **settings):
     """A federation whose steps are recorded at once, after the same one that takes them one by one."""
     toys = [world(method, labels, batch_size=4, rounds=rounds, **settings) for _ in range(2)]
-    for toy, stepping in zip(toys, (Speedups(steps=False).stepping(), at_once()), strict=True):
-        toy.worker.stepping = stepping
+    for toy, stepping in zip(toys, (Speedups(steps=False).stepper(), at_once()), strict=True):
+        toy.worker.stepper = stepping
         toy.reports = [toy.federation.step() for _ in range(rounds)]
     return toys
 
@@ -50,7 +50,7 @@ def same(toys):
     assert all(same_bits(state, other.federation.states[k]) for k, state in one.federation.states.items())
     for a, b in zip(one.reports, other.reports, strict=True):
         assert (a.terms, a.diagnostics, a.steps, a.samples) == (b.terms, b.diagnostics, b.steps, b.samples)
-    return other.worker.stepping.programs
+    return other.worker.stepper.programs
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,7 +88,7 @@ def test_dropout_is_not_recorded():
     """Nor is that worth a word: a net with dropout is as it should be."""
     toys = pair(configured("fedavg"), net=TinyDropout)
     assert same(toys) == 0
-    assert toys[1].worker.stepping._refused
+    assert toys[1].worker.stepper._refused
 
 
 class NoiseOfNumPy(Tiny):
@@ -148,10 +148,10 @@ def test_a_weight_that_grows_needs_no_recording_of_its_own_in_every_round(name, 
     made = []
     for length in (0, 100):
         toy = world(configured(name, **{ramp: length}), LABELS, batch_size=4, rounds=9)
-        toy.worker.stepping, toy.federation.round = at_once(), 5  # past the rounds in which single steps are measured
+        toy.worker.stepper, toy.federation.round = at_once(), 5  # past the rounds in which single steps are measured
         for _ in range(4):
             toy.federation.step()
-        made.append(toy.worker.stepping.programs)
+        made.append(toy.worker.stepper.programs)
     assert made[0] == made[1] > 0
 
 
@@ -190,22 +190,23 @@ def test_numbers_are_part_of_what_is_recorded():
 def test_a_worker_that_must_not_record_does_not():
     toy = world(configured("fedavg"), LABELS, batch_size=4)
     plain = Speedups(steps=False)
-    worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local, speedups=plain)
-    for one in (worker, worker.twin(), Batched(worker, 2).stacks.worker):
-        assert not isinstance(one.stepping, Recorder)
-        assert one.stepping.notes() == ()
-    for one in (toy.worker, toy.worker.twin(), worker.twin(Speedups())):
-        assert isinstance(one.stepping, Recorder)
+    worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local_training, speedups=plain)
+    for one in (worker, worker.copy(), Batched(worker, 2).stacks.worker):
+        assert not isinstance(one.stepper, Recorder)
+        assert one.stepper.notes() == ()
+    for one in (toy.worker, toy.worker.copy(), worker.copy(Speedups())):
+        assert isinstance(one.stepper, Recorder)
     assert same_bits(worker.run(toy.job(0)).payload, toy.worker.run(toy.job(0)).payload)
 
 
 def steps_of(toy, *, spec=PLAIN_SGD, phase=None):
     """A client's steps, ready to be taken."""
-    client, live = toy.worker.begun(toy.job(0)), toy.worker.loaded_nets[0]
+    client, live = toy.worker.begin(toy.job(0)), toy.worker.loaded_nets[0]
     live.load(client.start.tree)
     live.net.train()
-    trainable = dict(live.parameters)
-    return Steps(live, phase or client.phases[0], client.consts, trainable, Optimizer(spec, list(trainable.values())))
+    parameters = dict(live.parameters)
+    optimizer = Optimizer(spec, list(parameters.values()))
+    return EpochSteps(live, phase or client.phases[0], client.consts, parameters, optimizer)
 
 
 def some_block(toy, count=4, size=4):
@@ -231,13 +232,13 @@ def test_a_recording_names_its_terms_and_moves_what_the_steps_move():
     ours, plain = (steps_of(one, spec=momentum) for one in toys)
     for _ in range(4):
         outs = recorder(ours, some_block(toys[0], 8))
-        expected = plain.one_by_one(some_block(toys[1], 8)).objectives
+        expected = plain.run(some_block(toys[1], 8)).objectives
         assert len(outs) == len(expected) == 2
         for out, like in zip(outs, expected, strict=True):
             assert list(out.terms) == list(like.terms)
             assert torch.equal(out.total, like.total)
             assert all(torch.equal(out.terms[name], like.terms[name]) for name in like.terms)
-        assert same_tree(ours.live.tree, plain.live.tree)
+        assert same_tree(ours.loaded_net.tree, plain.loaded_net.tree)
         assert all(torch.equal(a, b) for a, b in zip(ours.optimizer.state, plain.optimizer.state, strict=True))
         assert ours.optimizer.steps == plain.optimizer.steps
     # one for the first steps, which make the momenta, would need a second optimiser
@@ -276,7 +277,7 @@ def test_later_recordings_wait_for_no_more_than_twice_what_one_takes(toy, monkey
 
 
 def test_no_more_are_recorded_than_may_be(toy, monkeypatch):
-    monkeypatch.setattr(module, "MOST_PROGRAMS", 1)
+    monkeypatch.setattr(module, "MAX_PROGRAMS", 1)
     recorder, steps = at_once(), steps_of(toy)
     for _ in range(3):
         for count in (3, 4):
@@ -297,7 +298,7 @@ def test_inputs_of_another_layout_have_a_recording_of_their_own(toy):
     plain = steps_of(other, phase=steps.phase)
     for given in [x, x.T.contiguous().T] * 3:
         (out,) = recorder(steps, Block(given, torch.zeros(4, dtype=torch.int64), 4))
-        (like,) = plain.one_by_one(Block(given, torch.zeros(4, dtype=torch.int64), 4)).objectives
+        (like,) = plain.run(Block(given, torch.zeros(4, dtype=torch.int64), 4)).objectives
         assert torch.equal(out.total, like.total)
     assert recorder.programs == 2
 
@@ -311,7 +312,7 @@ def test_constants_of_another_layout_have_a_recording_of_their_own():
     recorder, first = at_once(), steps_of(toy)
     for given in [table, table.T.contiguous().T] * 3:
         steps = dataclasses.replace(first, consts={"table": given})
-        before = float(first.live.net.head.bias.detach().sum())
+        before = float(first.loaded_net.net.head.bias.detach().sum())
         (out,) = recorder(steps, some_block(toy))
         assert float(out.total) == pytest.approx(
             float((table.reshape(-1) * torch.arange(6.0)).sum()) * before, rel=1e-5
@@ -320,28 +321,28 @@ def test_constants_of_another_layout_have_a_recording_of_their_own():
 
 
 def test_kinds_of_pieces_that_are_no_longer_met_are_forgotten(toy, monkeypatch):
-    monkeypatch.setattr(module, "MOST_COUNTED", 3)
+    monkeypatch.setattr(module, "MAX_COUNTED", 3)
     recorder, steps = Recorder(LONG, 0, LONG), steps_of(toy)
     for count in range(1, 5):
         recorder(steps, some_block(toy, count, 4))
         recorder(steps, some_block(toy, count, 3))
-    assert 0 < len(recorder._seen) <= 3
+    assert 0 < len(recorder._statistics) <= 3
 
 
 def test_recordings_are_not_forgotten(toy, monkeypatch):
-    monkeypatch.setattr(module, "MOST_COUNTED", 2)
+    monkeypatch.setattr(module, "MAX_COUNTED", 2)
     recorder, steps = at_once(), steps_of(toy)
     for _ in range(2):
         recorder(steps, some_block(toy))
     recorder.expected_seconds = LONG
     for count in (1, 2, 3):
         recorder(steps, some_block(toy, count))
-    assert sum(seen.recording is not None for seen in recorder._seen.values()) == recorder.programs == 1
+    assert sum(seen.recording is not None for seen in recorder._statistics.values()) == recorder.programs == 1
 
 
 def test_blocks_on_another_device_are_taken_as_they_are():
     taken = [object()]
-    steps = SimpleNamespace(one_by_one=lambda block: Taken(taken, []))
+    steps = SimpleNamespace(run=lambda block: StepResults(taken, []))
     block = Block(torch.zeros(4, 2, device="meta"), torch.zeros(4, device="meta"), 4)
     assert at_once()(steps, block) is taken
 
@@ -353,7 +354,7 @@ def test_blocks_on_another_device_are_taken_as_they_are():
 def test_a_block_is_cut_into_pieces_of_a_few_lengths(samples, lengths):
     block = Block(torch.arange(samples * 2.0).view(samples, 2), torch.arange(samples), 4)
     assert lengths_of(block) == lengths
-    pieces = block.pieces(lengths_of(block))
+    pieces = block.split(lengths_of(block))
     assert [len(piece) for piece in pieces] == lengths
     assert torch.cat([piece.y for piece in pieces] or [block.y]).tolist() == list(range(samples))
 
@@ -362,15 +363,15 @@ def test_a_block_is_cut_into_pieces_of_a_few_lengths(samples, lengths):
 def step_of(weight):
     weight = weight.detach().requires_grad_()
     loss = weight.square().sum()
-    return Taken([Objective(loss, {"loss": loss})], torch.autograd.grad(loss, [weight]))
+    return StepResults([Objective(loss, {"loss": loss})], torch.autograd.grad(loss, [weight]))
 
 
 def test_a_recording_gives_what_the_function_gives():
-    recording = recorded(step_of, [torch.ones(3)])
+    recording = record(step_of, [torch.ones(3)])
     for value in (1.0, 2.0):
         taken = recording([torch.full((3,), value)])
         assert taken.objectives[0].terms == {"loss": torch.tensor(3 * value**2)}
-        assert torch.equal(taken.began[0], torch.full((3,), 2 * value))
+        assert torch.equal(taken.new_state[0], torch.full((3,), 2 * value))
 
 
 def test_a_recording_with_other_bits_is_not_used():
@@ -381,19 +382,19 @@ def test_a_recording_with_other_bits_is_not_used():
         return step_of(given * len(calls))
 
     with pytest.raises(UnrecordableError, match="other bits"):
-        recorded(unsteady, [torch.ones(3)])
+        record(unsteady, [torch.ones(3)])
 
 
 def test_a_recording_that_spoils_its_own_constants_is_not_used():
     def pure(given):
         view = torch.ones_like(given).view(3, 1)
         view += given.view(3, 1)  # not seen as a write into what `ones_like` made
-        return Taken([Objective(view.sum(), {})], [])
+        return StepResults([Objective(view.sum(), {})], [])
 
     with pytest.raises(UnrecordableError, match="other bits"):
-        recorded(pure, [torch.ones(3)])
+        record(pure, [torch.ones(3)])
 
 
 def test_a_function_that_draws_is_refused_by_name():
     with pytest.raises(RandomNumbersError, match="draws random numbers"):
-        recorded(lambda given: step_of(given + torch.randn(3)), [torch.ones(3)])
+        record(lambda given: step_of(given + torch.randn(3)), [torch.ones(3)])

@@ -3,7 +3,7 @@
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.engine.leaves import shape_of
+from fedloom.engine.leaves import structure_of
 from fedloom.engine.stacked.constants import Stacked
 
 COMMON = torch.arange(3.0)
@@ -35,7 +35,7 @@ def test_what_clients_have_in_common_stays_single():
 def test_one_client_gets_its_own_back():
     stacked = Stacked.of([consts(1), consts(2)])
     second = stacked.of_one([leaf[1] for leaf in stacked.stacked])
-    assert shape_of(second) == shape_of(consts(2))
+    assert structure_of(second) == structure_of(consts(2))
     assert torch.equal(second["own"], torch.full((2,), 2.0))
     assert torch.equal(second["table"].values, torch.full((2, 1), 2.0))
     assert second["heads"][0]["w"] == 2
@@ -64,4 +64,4 @@ def test_all_tensors_go_to_a_device():
 
 def test_clients_that_cannot_share_a_stack_differ_in_shape():
     other_word, other_size = consts(1) | {"word": "l1"}, consts(1) | {"own": torch.ones(3)}
-    assert len({shape_of(c) for c in (consts(1), consts(2), other_word, other_size)}) == 3
+    assert len({structure_of(c) for c in (consts(1), consts(2), other_word, other_size)}) == 3

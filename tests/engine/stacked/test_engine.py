@@ -9,7 +9,7 @@ import torch
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.data.augment import Augmentation
-from fedloom.engine.choose import EngineChoice, choose
+from fedloom.engine.choose import EngineChoice, choose_engine
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.stacks import obstacle
@@ -111,7 +111,9 @@ def test_augmented_images():
     toys = [world(configured("fedavg"), LABELS, net="conv4", shape=(1, 16, 16)) for _ in range(2)]
     toys[1].federation.engine = stacked(toys[1].worker)
     for toy in toys:
-        toy.worker.local = dataclasses.replace(toy.worker.local, augment=Augmentation(crop=2, flip=True))
+        toy.worker.sampler.local_training = dataclasses.replace(
+            toy.worker.local_training, augment=Augmentation(crop=2, flip=True)
+        )
         toy.federation.step()
     assert near(toys[0].federation.server, toys[1].federation.server, 1e-5)
 
@@ -171,8 +173,8 @@ def test_what_cannot_be_stacked_says_why(method, net, why):
     toy = world(method, LABELS, net=net)
     assert why in obstacle(toy.worker)
     with pytest.raises(ConfigError, match=why):
-        choose(toy.federation, toy.worker, EngineChoice(name="batched"))
-    engine = choose(toy.federation, toy.worker, EngineChoice(name="auto", workers=1, same_bits=False)).engine
+        choose_engine(toy.federation, toy.worker, EngineChoice(name="batched"))
+    engine = choose_engine(toy.federation, toy.worker, EngineChoice(name="auto", workers=1, same_bits=False)).engine
     toy.federation.engine = engine
     for _ in range(2):
         toy.federation.step()
@@ -205,7 +207,7 @@ def test_an_exception_names_the_clients_that_were_stacked():
 
 def test_auto_may_stack_where_it_is_asked_to():
     toy = world(configured("fedavg"), LABELS * 8, rounds=8)
-    engine = choose(toy.federation, toy.worker, EngineChoice(name="auto", workers=1, same_bits=False)).engine
+    engine = choose_engine(toy.federation, toy.worker, EngineChoice(name="auto", workers=1, same_bits=False)).engine
     toy.federation.engine = engine
     for _ in range(4):
         toy.federation.step()

@@ -10,7 +10,7 @@ from support import configured, world
 
 def schedule(labels, *, epochs=1, measured=False, batch_size=3):
     toy = world(configured("fedavg"), labels, batch_size=batch_size)
-    clients = [toy.worker.begun(toy.federation.job(client, 1, measured=measured)) for client in range(len(labels))]
+    clients = [toy.worker.begin(toy.federation.job(client, 1, measured=measured)) for client in range(len(labels))]
     clients.sort(key=lambda client: -len(client.job.indices))
     phase = Train(clients[0].phases[0].loss, epochs=epochs)
     return Schedule(toy.worker, phase, clients), clients
@@ -45,8 +45,8 @@ def test_every_epoch_has_all_samples_once_in_an_order_of_its_own():
 
 def test_the_order_is_that_of_the_clients_own_stream():
     toy = world(configured("fedavg"), [[0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 0, 3]], batch_size=3)
-    alone = [toy.worker.begun(toy.federation.job(client, 1)) for client in range(2)]
-    expected = [toy.worker.order(client.job, client.draws) for client in alone]
+    alone = [toy.worker.begin(toy.federation.job(client, 1)) for client in range(2)]
+    expected = [toy.worker.sampler.epoch_order(client.job, client.draws) for client in alone]
     made, _ = schedule([[0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 0, 3]])
     steps = list(made)
     assert torch.equal(torch.cat([step.samples[0] for step in steps]), expected[0])
@@ -90,7 +90,7 @@ def test_steps_say_where_an_epoch_begins():
 
 def test_augmented_batches_have_the_same_steps():
     toy = world(configured("fedavg"), [[0, 1, 2, 0, 1, 2]] * 2, net="conv4", shape=(1, 16, 16), batch_size=3)
-    object.__setattr__(toy.worker.local, "augment", Augmentation(flip=True))
-    clients = [toy.worker.begun(toy.federation.job(client, 1)) for client in range(2)]
+    object.__setattr__(toy.worker.local_training, "augment", Augmentation(flip=True))
+    clients = [toy.worker.begin(toy.federation.job(client, 1)) for client in range(2)]
     made = Schedule(toy.worker, Train(clients[0].phases[0].loss, epochs=1), clients)
     assert spans(made) == [(0, 2), (1, 2)]

@@ -304,7 +304,7 @@ def test_a_method_with_a_model_for_each_architecture_refuses():
 
 def test_the_round_after_the_last_sends_as_ever():
     toy = world(configured("ccvr+topk"), LABELS, rounds=2)
-    assert after(toy, 2).reports[1].closing
+    assert after(toy, 2).reports[1].closing_samples_by_group
 
 
 # -- refusals ------------------------------------------------------------------------------------------------

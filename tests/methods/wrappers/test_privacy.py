@@ -126,7 +126,7 @@ def test_noise_is_of_the_round_and_the_seed_alone():
 
 # -- who is drawn --------------------------------------------------------------------------------------------
 def context(toy, round_):
-    return ServerContext(toy.task, round_, participants=toy.federation.sampled)
+    return ServerContext(toy.task, round_, participants=toy.federation.clients_per_round)
 
 
 def test_each_client_is_drawn_independently():
@@ -227,9 +227,9 @@ def test_rounds_report_what_was_spent():
 
 
 def test_a_large_delta_is_reported():
-    (found,) = world(configured("fedavg+dp"), LABELS).federation.examined
+    (found,) = world(configured("fedavg+dp"), LABELS).federation.initial_diagnostics
     assert (found.code, found.figure) == ("dp.large_delta", 0.2)
-    assert world(configured("fedavg+dp", dp_delta=1e-3), LABELS).federation.examined == []
+    assert world(configured("fedavg+dp", dp_delta=1e-3), LABELS).federation.initial_diagnostics == []
 
 
 # -- engines and other wrappers ------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
-from fedloom.engine.patience import PATIENCE
 from fedloom.engine.processes.messages import Request, packed, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting
 from fedloom.engine.processes.workers import WorkerHandle, start_worker
 from fedloom.engine.serial import Jobs
+from fedloom.engine.slow_clients import PATIENCE
 from fedloom.methods.contract.contexts import Diagnostic, Task
 
 _ATTEMPTS = 3  # of one client, if its worker dies under it

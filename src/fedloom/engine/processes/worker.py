@@ -14,7 +14,7 @@ from fedloom.core.errors import ClientError, picklable_error
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
-from fedloom.engine.memory import keep_freed
+from fedloom.engine.memory import keep_freed_memory
 from fedloom.engine.processes.messages import Request, packed, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory
 from fedloom.engine.serial import Engine, Serial
@@ -41,9 +41,9 @@ def serve(
 def _serve(
     pipe: Connection, worker: Worker, tasks: list[Task], orders: SharedMemory, results: SharedMemory, stack: int
 ) -> None:
-    keep_freed()
-    worker = worker.twin()  # spawned processes would share the parent's nets
-    worker.memory_for = results.empty_like
+    keep_freed_memory()
+    worker = worker.copy()  # spawned processes would share the parent's nets
+    worker.allocate = results.empty_like
     engine: Engine = Serial(worker) if stack == 1 else Batched(worker, stack)
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:

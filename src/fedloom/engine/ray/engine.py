@@ -10,13 +10,13 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import Record, Value
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
-from fedloom.engine.patience import PATIENCE
 from fedloom.engine.processes import WorkerLost
 from fedloom.engine.processes.messages import Request, packed, unpacked
 from fedloom.engine.processes.shared_memory import Packed, Packer, SharedMemory
 from fedloom.engine.ray.cluster import Cluster, Lost, Ref, connected
 from fedloom.engine.ray.task import work
 from fedloom.engine.serial import Jobs
+from fedloom.engine.slow_clients import PATIENCE
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 
 _AHEAD = 2  # clients for each core that are under way at once: no core waits for this process

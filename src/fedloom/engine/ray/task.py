@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.core.errors import ClientError
 from fedloom.core.process_settings import reproducible_settings
-from fedloom.engine.memory import keep_freed
+from fedloom.engine.memory import keep_freed_memory
 from fedloom.engine.processes.messages import Message, unpacked
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.processes.worker import answer
@@ -35,6 +35,6 @@ def work(run: Sequence[Ref], message: Message, names: Sequence[str], *values: An
 def _ready(run: Ref) -> tuple[Serial, list[Task]]:
     import ray
 
-    keep_freed()
+    keep_freed_memory()
     worker, tasks = ray.get(run)
-    return Serial(worker.twin()), tasks  # whose live nets hold their own parameters: pickled ones hold copies
+    return Serial(worker.copy()), tasks  # whose live nets hold their own parameters: pickled ones hold copies

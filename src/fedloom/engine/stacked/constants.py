@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedloom.engine.leaves import Leaf, leaves_of, placed, rebuilt, shape_of
+from fedloom.engine.leaves import Leaf, from_leaves, leaves_of, structure_of, to_device
 from fedloom.methods.contract.phases import Consts
 
 
@@ -23,8 +23,8 @@ class Stacked:
 
     @staticmethod
     def of(clients: Sequence[Consts]) -> Stacked:
-        """One for clients whose constants have the same `shape_of`."""
-        shape, *_ = (shape_of(consts) for consts in clients[:1])
+        """One for clients whose constants have the same `structure_of`."""
+        shape, *_ = (structure_of(consts) for consts in clients[:1])
         shared: list[Leaf | None] = []
         stacked: list[Tensor] = []
         for leaves in zip(*(leaves_of(consts) for consts in clients), strict=True):
@@ -41,13 +41,13 @@ class Stacked:
 
     def on(self, device: torch.device) -> Stacked:
         """The same with all tensors on a device."""
-        return Stacked(self.shape, placed(self.shared, device), placed(self.stacked, device))
+        return Stacked(self.shape, to_device(self.shared, device), to_device(self.stacked, device))
 
     def of_one(self, private: Sequence[Tensor]) -> Consts:
         """One client's constants: the shared leaves, with its `private` ones where clients differ."""
         private_leaves = iter(private)
         leaves = iter([next(private_leaves) if leaf is None else leaf for leaf in self.shared])
-        return cast(Consts, rebuilt(self.shape, leaves))
+        return cast(Consts, from_leaves(self.shape, leaves))
 
 
 def _same(a: Leaf, b: Leaf) -> bool:

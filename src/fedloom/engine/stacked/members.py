@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedloom.core.trees import Tree
-from fedloom.engine.client import CPU, PASS_BATCH, Worker, measure_of
+from fedloom.engine.client import CPU, PASS_BATCH, Worker, pass_function
 from fedloom.engine.jobs import Client, Draws
-from fedloom.engine.leaves import placed
+from fedloom.engine.leaves import to_device
 from fedloom.engine.stacked.constants import Stacked
 from fedloom.methods.contract.phases import Batch, Statistic
 from fedloom.nets.functional_call import FunctionalCall
@@ -58,7 +58,7 @@ def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | N
     else:
         pairs = list(zip(parts, draws, strict=True))
         views = [
-            torch.stack([_padded(worker.gathered(part, drawn), longest) for part, drawn in pairs])
+            torch.stack([_padded(worker.sampler.gather(part, drawn), longest) for part, drawn in pairs])
             for _ in range(worker.method.spec.views)
         ]
         x, second = views[0], views[1] if len(views) > 1 else None
@@ -88,7 +88,7 @@ def collect_statistics(
     def added(sums: dict[str, Tree], private: list[Tensor], tree: Tree, batch: Batch) -> dict[str, Tree]:
         new = {}
         for name, statistic in statistics.items():
-            values = net.call(measure_of(name, statistic), tree, batch, consts.of_one(private))
+            values = net.call(pass_function(name, statistic), tree, batch, consts.of_one(private))
             new[name] = statistic.add(sums[name], values, batch, classes)
         return new
 
@@ -105,7 +105,7 @@ def collect_statistics(
             name: statistic.result({n: value[row] for n, value in sums[name].items()})
             for name, statistic in statistics.items()
         }
-        results = placed(results, CPU)
+        results = to_device(results, CPU)
         client.learned(results)
         if keep:
             client.collected |= results

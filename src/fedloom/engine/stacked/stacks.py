@@ -15,7 +15,7 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client, Job, JobResult, staged
 from fedloom.engine.keys import phase_key
-from fedloom.engine.leaves import shape_of
+from fedloom.engine.leaves import structure_of
 from fedloom.engine.stacked.members import StackedNet, collect_statistics, stacked_trees
 from fedloom.engine.stacked.training import Training
 from fedloom.engine.stacked.trial import is_of_vmap, obstacle_of, reason_of
@@ -56,7 +56,7 @@ class Stacks:
         done: list[JobResult] = []
         alike: dict[Hashable, list[Client]] = {}
         for job in jobs:
-            client = self.worker.begun(job)
+            client = self.worker.begin(job)
             alike.setdefault(self._key(client), []).append(client)
         for key, clients in alike.items():
             clients.sort(key=lambda client: -client.job.indices.numel())
@@ -71,7 +71,7 @@ class Stacks:
                     if not isinstance(error.__cause__, torch.OutOfMemoryError):
                         raise
                     self._narrow(len(chunk))
-                    clients = [self.worker.begun(client.job) for client in chunk] + clients
+                    clients = [self.worker.begin(client.job) for client in chunk] + clients
         return done
 
     def _narrow(self, clients: int) -> None:
@@ -84,12 +84,12 @@ class Stacks:
     def _key(self, client: Client) -> Hashable | None:
         """What clients must have in common to share a stack; None for one that must run alone."""
         job, training = client.job, [phase for phase in client.phases if isinstance(phase, Train)]
-        batches = self.worker.batches(job)
+        batches = self.worker.sampler.batches_per_epoch(job)
         if any(not batches or not by_epochs(phase) for phase in training):
             return None
         refreshed = any(phase.refresh for phase in training)
         phases = tuple(phase_key(phase) for phase in client.phases)
-        consts = shape_of(client.consts)
+        consts = structure_of(client.consts)
         return job.ctx.task.group, job.measured, job.closing, phases, consts, batches if refreshed else None
 
     def _run(self, clients: list[Client]) -> list[JobResult]:
@@ -117,7 +117,7 @@ class Stacks:
         per_sample = (time.perf_counter() - started) / max(1, sum(client.samples for client in clients))
         rows = {name: value.unbind() for name, value in tree.items()}
         return [
-            self.worker.ended(client, {n: v[row] for n, v in rows.items()}, lambda c=client: per_sample * c.samples)  # type: ignore[misc]
+            self.worker.end(client, {n: v[row] for n, v in rows.items()}, lambda c=client: per_sample * c.samples)  # type: ignore[misc]
             for row, client in enumerate(clients)
         ]
 

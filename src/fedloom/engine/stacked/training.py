@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client
-from fedloom.engine.leaves import placed
+from fedloom.engine.leaves import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.stacked.constants import Stacked
 from fedloom.engine.stacked.members import (
@@ -43,7 +43,7 @@ class Training:
         for name in tree:
             if name in self.trainable or name not in {*self.net.parameters, *ctx.task.frozen}:
                 self._own(name)
-        specs = [phase.spec_of(name, worker.local.optimizer) for name in self.trainable]
+        specs = [phase.spec_of(name, worker.local_training.optimizer) for name in self.trainable]
         self.optimizer = Optimizer(specs, [self.tree[name] for name in self.trainable], ctx.round)
         self.consts = self._constants()
         self.terms: dict[str, Tensor] = {}
@@ -179,4 +179,4 @@ class Training:
                 name: statistic.result({n: value[row] for n, value in self.sums[name].items()})
                 for name, statistic in self.phase.collect.items()
             }
-            client.trained(means, placed(collected, CPU), steps, schedule.samples[row])
+            client.trained(means, to_device(collected, CPU), steps, schedule.samples[row])

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from fedloom.core.errors import ConfigError, FedloomError
-from fedloom.engine.choose import EngineChoice, choose
+from fedloom.engine.choose import EngineChoice, choose_engine
 from fedloom.engine.fast.kernels import compiling
 from fedloom.engine.fast.kernels.compiling import KernelError, compiler, library
 from support import configured, world
@@ -51,7 +51,8 @@ def test_whatever_the_code_depends_on_makes_another_library(change, folder, sour
     elif change == "flags":
         monkeypatch.setattr(compiling, "FLAGS", (*compiling.FLAGS, "-g"))
     elif change in ("processor", "compiler"):
-        monkeypatch.setattr(compiling, {"processor": "_processor", "compiler": "_version"}[change], lambda: "another")
+        function = {"processor": "_processor", "compiler": "_compiler_version"}[change]
+        monkeypatch.setattr(compiling, function, lambda: "another")
     assert library(source, FACTOR=factor).answer() == {"macro": 48, "header": 420}.get(change, 42)
     compiling._digest.cache_clear()
     assert len(list(folder.iterdir())) == 2
@@ -89,11 +90,11 @@ def named(tmp_path, monkeypatch, folder):
         path.write_text(script)
         path.chmod(0o755)
         monkeypatch.setenv("CXX", str(path))
-        for function in (compiler, compiling._version, compiling._digest):
+        for function in (compiler, compiling._compiler_version, compiling._digest):
             function.cache_clear()
 
     yield name
-    for function in (compiler, compiling._version, compiling._digest):
+    for function in (compiler, compiling._compiler_version, compiling._digest):
         function.cache_clear()
 
 
@@ -127,7 +128,7 @@ def test_a_folder_that_others_may_write_to_is_one_line_before_training(folder):
 def asked_for():
     """Own kernels for a LeNet."""
     toy = world(configured("fedavg"), [[0, 1], [1, 2]], net="lenet5", shape=(1, 28, 28))
-    choose(toy.federation, toy.worker, EngineChoice(name="serial", kernels="own"))
+    choose_engine(toy.federation, toy.worker, EngineChoice(name="serial", kernels="own"))
 
 
 @needs_compiler

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedloom.core.streams import Streams
 from fedloom.engine.fast.kernels import OwnKernels
 from fedloom.engine.fast.kernels.compiling import compiler
-from fedloom.engine.fast.kernels.native import suited
+from fedloom.engine.fast.kernels.native import benefits
 from fedloom.engine.speedups import Speedups
 from fedloom.nets import build
 
@@ -113,7 +113,7 @@ def test_errors_are_torchs():
 
 @pytest.mark.parametrize(("name", "gains"), [("lenet5", True), ("lenet5-bn", True), ("mlp-128", False)])
 def test_nets_that_gain(name, gains):
-    assert suited(build(name, input_shape=(1, 28, 28), num_classes=10, streams=Streams(0))) == gains
+    assert benefits(build(name, input_shape=(1, 28, 28), num_classes=10, streams=Streams(0))) == gains
 
 
 def test_a_net_takes_them_while_it_trains():

@@ -155,7 +155,7 @@ def test_poolings_write_nothing_beyond_their_results(sides):
         guarded(inner, torch.int32),
     )
     gx, *x_guard = guarded(x.numel())
-    kernel = operators._pooling(height, width)
+    kernel = operators._compiled_pooling(height, width)
     kernel.forward(x.data_ptr(), y.data_ptr(), places.data_ptr(), planes)
     kernel.backward(y.data_ptr(), places.data_ptr(), gx.data_ptr(), planes)
     for outside, whole in (y_guard, p_guard, x_guard):
@@ -167,7 +167,7 @@ def test_poolings_write_nothing_beyond_their_results(sides):
 def test_convolutions_write_nothing_beyond_their_results(geometry):
     x, weight, bias, g, padding = given(geometry, 2)
     c_out, c_in, *kernel_sides = weight.shape
-    kernel = operators._compiled(c_in, c_out, *x.shape[2:], *kernel_sides, *padding)
+    kernel = operators._compiled_convolution(c_in, c_out, *x.shape[2:], *kernel_sides, *padding)
     assert isinstance(kernel, ctypes.CDLL)
     results = [guarded(size) for size in (g.numel(), x.numel(), weight.numel(), c_out)]
     y, gx, gw, gb = (inside for inside, *_ in results)

@@ -1,4 +1,4 @@
-"""C++ sources as libraries for the processor at hand: compiled when they are first needed, then kept."""
+"""Compile C++ sources to libraries for this processor on first use, and cache them."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.files import cache_dir
 
 _Macros: TypeAlias = tuple[tuple[str, int], ...]
-HERE = Path(__file__).parent
+KERNELS_FOLDER = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fopenmp-simd")
 
 
 class KernelError(FedloomError):
-    """Kernels were asked for that cannot be compiled here."""
+    """The config needs own kernels, and they cannot be compiled here."""
 
 
 @cache
 def compiler() -> str | None:
-    """The C++ compiler's path: $CXX, else c++, g++ or clang++; None if there is none."""
+    """Return the path of the C++ compiler: $CXX, else c++, g++ or clang++; None if there is none."""
     names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def library(source: Path, **macros: int) -> ctypes.CDLL:
-    """A C++ file compiled with `macros`. It may include headers beside it, and those of this folder.
+    """Return a C++ file compiled with `macros`. It may include headers of its own folder and of this one.
 
-    Raises `KernelError` if it cannot be compiled here, or kept where only this user may write.
+    Raises `KernelError` if it cannot be compiled, or if others may write into the cache.
     """
     text = source.read_text(encoding="utf-8")
     return _library(source.stem, text, source.parent, tuple(sorted(macros.items())))
 
 
-def _library(name: str, text: str, beside: Path, macros: _Macros) -> ctypes.CDLL:
+def _library(name: str, text: str, folder_of_source: Path, macros: _Macros) -> ctypes.CDLL:
     folder = cache_dir() / "kernels"
-    built = folder / f"{name}-{_digest(text, beside, macros)}.so"
+    built = folder / f"{name}-{_digest(text, folder_of_source, macros)}.so"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _others_may_write(folder):
@@ -52,7 +52,7 @@ def _library(name: str, text: str, beside: Path, macros: _Macros) -> ctypes.CDLL
                 "folder of your own"
             )
         if not built.exists():
-            _compile(name, text, beside, macros, built)
+            _compile(name, text, folder_of_source, macros, built)
     except OSError as error:
         raise KernelError(
             f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
@@ -64,59 +64,70 @@ def _library(name: str, text: str, beside: Path, macros: _Macros) -> ctypes.CDLL
 
 
 def _others_may_write(folder: Path) -> bool:
-    told = folder.stat()
-    return os.name == "posix" and (told.st_uid != os.getuid() or bool(told.st_mode & 0o022))
+    status = folder.stat()
+    return os.name == "posix" and (status.st_uid != os.getuid() or bool(status.st_mode & 0o022))
 
 
-def _compile(name: str, text: str, beside: Path, macros: _Macros, to: Path) -> None:
-    if (found := compiler()) is None:
+def _compile(name: str, text: str, folder_of_source: Path, macros: _Macros, target: Path) -> None:
+    if (path := compiler()) is None:
         raise KernelError(
             "engine.kernels = own needs a C++ compiler, and there is none; install g++ or clang++, name one in "
             "$CXX, or take engine.kernels: torch"
         )
-    with tempfile.TemporaryDirectory(dir=to.parent, prefix="compiling-") as folder:
-        source, made = Path(folder) / f"{name}.cpp", Path(folder) / to.name
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
+        source, output = Path(folder) / f"{name}.cpp", Path(folder) / target.name
         source.write_text(text, encoding="utf-8")
-        given = [f"-D{macro}={value}" for macro, value in macros]
-        command = [found, *FLAGS, *given, f"-I{beside}", f"-I{HERE}", "-o", str(made), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode or not made.exists():
-            told = f" with {dict(macros)}" if macros else ""
-            raise KernelError(f"{found} could not compile {name}.cpp{told}: {_first_error(done)}")
-        made.replace(to)  # whole or not at all: another process may compile the same
+        definitions = [f"-D{macro}={value}" for macro, value in macros]
+        command = [
+            path,
+            *FLAGS,
+            *definitions,
+            f"-I{folder_of_source}",
+            f"-I{KERNELS_FOLDER}",
+            "-o",
+            str(output),
+            str(source),
+        ]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode or not output.exists():
+            geometry = f" with {dict(macros)}" if macros else ""
+            raise KernelError(f"{path} could not compile {name}.cpp{geometry}: {_first_error(process)}")
+        output.replace(target)  # atomic, because another process may compile the same library
 
 
-def _first_error(done: subprocess.CompletedProcess[str]) -> str:
-    """What a compiler had to say, in a line."""
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    said = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
-    return f"{said} (exit code {done.returncode})"
+def _first_error(process: subprocess.CompletedProcess[str]) -> str:
+    """A compiler's first error message, in one line."""
+    lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+    message = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
+    return f"{message} (exit code {process.returncode})"
 
 
 @cache
-def _digest(text: str, beside: Path, macros: _Macros) -> str:
-    """Of everything that the library's code depends on. A home folder may be shared by machines of several kinds."""
-    headers = [path.read_bytes() for folder in (beside, HERE) for path in sorted(folder.glob("*.h"))]
-    told = repr((macros, FLAGS, _version(), _processor())).encode()
-    return hashlib.sha256(b"\0".join([text.encode(), *headers, told])).hexdigest()[:24]
+def _digest(text: str, folder_of_source: Path, macros: _Macros) -> str:
+    """A digest of all that the library depends on; machines of several kinds may share a home folder."""
+    headers = [
+        path.read_bytes() for folder in (folder_of_source, KERNELS_FOLDER) for path in sorted(folder.glob("*.h"))
+    ]
+    build = repr((macros, FLAGS, _compiler_version(), _processor())).encode()
+    return hashlib.sha256(b"\0".join([text.encode(), *headers, build])).hexdigest()[:24]
 
 
 @cache
-def _version() -> str:
-    """The compiler and its version: another one may sum in another order."""
-    found = compiler()
+def _compiler_version() -> str:
+    """The compiler and its version; another one may sum in another order."""
+    path = compiler()
     try:
-        return subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+        return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout if path else ""
     except OSError as error:
-        raise KernelError(f"{found}: cannot be run ({error.strerror}); name a C++ compiler in $CXX") from None
+        raise KernelError(f"{path}: cannot be run ({error.strerror}); name a C++ compiler in $CXX") from None
 
 
 @cache
 def _processor() -> str:
-    """What this processor can do."""
+    """The processor's model and instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    told = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
-    return "\n".join(sorted(told))
+    facts = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return "\n".join(sorted(facts))

@@ -1,4 +1,4 @@
-"""Where a net takes the project's kernels instead of torch's."""
+"""The choice between the project's kernels and torch's, operator by operator."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from fedloom.engine.fast.kernels.operators import convolution, max_pool2
 
 _Sides: TypeAlias = int | tuple[int, int]
 
-# Most channels in and out for which these kernels are faster (`benchmarks/kernels.py`), the largest padded image and
-# the largest window: sums of a row of taps are kept in registers.
-MOST_IN, MOST_OUT, LARGEST, LARGEST_WINDOW = 10, 64, 64, 7
+# The kernels are faster up to these numbers of channels (`benchmarks/kernels.py`). Sides of the padded image and of the
+# window, in pixels, are limited because sums of a row of taps are kept in registers.
+MAX_IN_CHANNELS, MAX_OUT_CHANNELS, MAX_SIDE, MAX_WINDOW = 10, 64, 64, 7
 
 
-def suited(net: nn.Module) -> bool:
-    """Whether `net` has a convolution that can gain."""
-    return any(isinstance(part, nn.Conv2d) and gains(part.in_channels, part.out_channels) for part in net.modules())
+def benefits(net: nn.Module) -> bool:
+    """Return whether `net` has a convolution for which the kernels are faster."""
+    convolutions = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
+    return any(is_faster(module.in_channels, module.out_channels) for module in convolutions)
 
 
-def gains(c_in: int, c_out: int) -> bool:
-    """Whether the kernels are faster for so many channels, or about as fast."""
-    return c_in <= MOST_IN and c_out <= MOST_OUT
+def is_faster(c_in: int, c_out: int) -> bool:
+    """Return whether the kernels are at least about as fast as torch for these numbers of channels."""
+    return c_in <= MAX_IN_CHANNELS and c_out <= MAX_OUT_CHANNELS
 
 
 class OwnKernels(TorchFunctionMode):
-    """Within it, convolutions and poolings that the kernels know and are faster at are theirs; all else is torch's."""
+    """A context in which the kernels compute the convolutions and poolings for which they are faster."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        own = _OWN.get(func)
-        if own is not None and (result := own(*args, **(kwargs or {}))) is not None:
+        kernel = _KERNELS.get(func)
+        if kernel is not None and (result := kernel(*args, **(kwargs or {}))) is not None:
             return result
         return func(*args, **(kwargs or {}))
 
@@ -51,9 +52,9 @@ def _conv2d(
     dilation: _Sides = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """`torch.conv2d`, or None if that is to compute it."""
+    """The result of `torch.conv2d`, or None if torch shall compute it."""
     c_out, c_in = weight.shape[:2]
-    if isinstance(padding, str) or groups != 1 or not gains(c_in, c_out) or not _known(input, weight):
+    if isinstance(padding, str) or groups != 1 or not is_faster(c_in, c_out) or not _is_supported(input, weight):
         return None
     if (*pair(stride), *pair(dilation)) != (1, 1, 1, 1) or input.shape[1] != c_in:
         return None
@@ -62,7 +63,7 @@ def _conv2d(
     pads = pair(padding)
     sides = zip(input.shape[2:], weight.shape[2:], pads, strict=True)
     for side, kernel, pad in sides:
-        if not (pad < kernel <= LARGEST_WINDOW and kernel <= side + 2 * pad <= LARGEST):
+        if not (pad < kernel <= MAX_WINDOW and kernel <= side + 2 * pad <= MAX_SIDE):
             return None
     return convolution(input, weight, bias, pads)
 
@@ -76,18 +77,18 @@ def _max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | None:
-    """`torch.max_pool2d`, or None if that is to compute it."""
+    """The result of `torch.max_pool2d`, or None if torch shall compute it."""
     windows = (*pair(kernel_size), *pair(stride or kernel_size), *pair(padding), *pair(dilation))
     if windows != (2, 2, 2, 2, 0, 0, 1, 1) or ceil_mode or return_indices:
         return None
-    return max_pool2(input) if _known(input) and min(input.shape[2:]) > 1 else None
+    return max_pool2(input) if _is_supported(input) and min(input.shape[2:]) > 1 else None
 
 
-def _known(*tensors: Tensor) -> bool:
+def _is_supported(*tensors: Tensor) -> bool:
     return all(t.dim() == 4 and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
 
 
-_OWN: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+_KERNELS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
     torch.conv2d: _conv2d,
     torch.max_pool2d: _max_pool2d,
     functional.max_pool2d: _max_pool2d,

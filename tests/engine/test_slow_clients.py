@@ -3,7 +3,7 @@
 import threading
 import time
 
-from fedloom.engine import patience
+from fedloom.engine import slow_clients
 from fedloom.engine.serial import Serial
 from fedloom.methods.fedavg import FedAvg
 from support import world
@@ -19,7 +19,7 @@ class Slow(FedAvg):
 
 
 def test_the_client_that_takes_long_is_named_once(monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE", 0.15)
+    monkeypatch.setattr(slow_clients, "PATIENCE", 0.15)
     toy, told = world(Slow(), LABELS), []
     toy.federation.engine = Serial(toy.worker, told.append)
     before = threading.active_count()
@@ -34,7 +34,7 @@ def test_the_client_that_takes_long_is_named_once(monkeypatch):
 
 
 def test_nobody_is_named_while_clients_are_quick(monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE", 5)
+    monkeypatch.setattr(slow_clients, "PATIENCE", 5)
     toy, told = world(FedAvg(), LABELS), []
     toy.federation.engine = Serial(toy.worker, told.append)
     toy.federation.step()
