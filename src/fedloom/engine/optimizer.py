@@ -17,7 +17,7 @@ from fedloom.methods.contract.phases import OptimizerSpec
 class _Group:
     """The parameters at `indices`, which share `spec`.
 
-    rate: the learning rate as a tensor [] if it decays, so that a recorded step holds in every round; else None.
+    rate: the learning rate as a tensor [] if it decays, so that a compiled step holds in every round; else None.
     first_moments: momenta of SGD, or first moments of Adam. second_moments: those of Adam.
     """
 
@@ -94,7 +94,7 @@ class Optimizer:
         return make
 
     def advance(self, steps: int, new_state: Sequence[Tensor]) -> None:
-        """Count steps that a recording has taken on the same tensors. new_state: the state, if these steps made it."""
+        """Count steps that were taken elsewhere on the same tensors. new_state: the state, if these steps made it."""
         self.steps += steps
         tensors = iter(new_state)
         for group in self._groups if new_state else ():

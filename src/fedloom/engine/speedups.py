@@ -23,7 +23,7 @@ class Stepper(Protocol):
     def __call__(self, steps: EpochSteps, block: Block) -> list[Objective]: ...
 
     def notes(self) -> Sequence[Diagnostic]:
-        """Return, each once, the reasons why steps could not be recorded."""
+        """Return, each once, the reasons why steps could not be sped up."""
         ...
 
 
@@ -42,7 +42,7 @@ class Speedups:
     """The speed-ups of a run.
 
     Attributes:
-        steps: record and replay steps; the bits stay the same.
+        steps: replay the operators of steps; the bits stay the same.
         kernels: use the project's own convolutions; numbers agree to about 1e-5 after a few steps.
     """
 
@@ -50,7 +50,7 @@ class Speedups:
     kernels: bool = False
 
     def stepper(self) -> Stepper:
-        """Return a recorder of steps, or a stepper without recordings."""
+        """Return a stepper, fast or plain."""
         fast = _fast_folder() if self.steps else None
         return fast.Recorder() if fast else _PlainStepper()
 

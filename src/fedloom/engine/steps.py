@@ -125,7 +125,7 @@ class EpochSteps:
     Attributes:
         loaded_net: the net, with the client's weights.
         trainable: the parameters that the phase trains, by name.
-        remaining_ratio: remaining rounds divided by finished rounds; decides whether recording a step pays off.
+        remaining_ratio: remaining rounds divided by finished rounds; decides whether a speed-up pays off.
     """
 
     loaded_net: LoadedNet
@@ -154,7 +154,7 @@ class EpochSteps:
 
 
 def plain_steps(steps: EpochSteps, block: Block) -> list[Objective]:
-    """Take the steps of a block one by one, without recordings, and return their detached objectives."""
+    """Take the steps of a block one by one, without speed-ups, and return their detached objectives."""
     return steps.run(block).objectives
 
 
