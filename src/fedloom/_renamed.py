@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 # By module or class: {old name: new name}.
 RENAMED: Mapping[str, Mapping[str, str]] = {
-    "fedloom.methods": {"Finding": "Diagnostic"},
+    "fedloom.methods": {"Finding": "Diagnostic", "Frozen": "FunctionalNet"},
     "fedloom.methods.Method": {"degeneracies": "diagnostics"},
 }
 

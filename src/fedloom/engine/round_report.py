@@ -16,9 +16,9 @@ class Seconds:
     aggregate: float = 0.0
     move: float = 0.0
 
-    def plus(self, other: Seconds) -> Seconds:
+    def plus(self, seconds: Seconds) -> Seconds:
         """Return the sum of both, phase by phase."""
-        return Seconds(self.train + other.train, self.aggregate + other.aggregate, self.move + other.move)
+        return Seconds(self.train + seconds.train, self.aggregate + seconds.aggregate, self.move + seconds.move)
 
 
 @dataclass(frozen=True, slots=True)
