@@ -119,8 +119,9 @@ def claims(answer: Message, do: str, samples: int = 10**6) -> Message:
         return read(answer, JoinReply).model_copy(update={"samples": samples}).to_message()
     if do == "test":
         scored = read(answer, EvalReply)
+        full = {"accuracy": {"correct": samples, "total": samples}, "loss": {"loss_sum": 0.0, "total": samples}}
         results = {
-            name: result.model_copy(update={"correct": samples, "total": samples})
+            name: result.model_copy(update={"total": samples, "states": {**result.states, **full}})
             for name, result in scored.results.items()
         }
         return scored.model_copy(update={"results": results}).to_message()

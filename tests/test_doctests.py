@@ -17,6 +17,7 @@ PACKAGES = [
     "fedloom.data.near_twins",
     "fedloom.data.partitions",
     "fedloom.data.skews",
+    "fedloom.evaluation.metrics",
 ]
 
 

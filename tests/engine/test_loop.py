@@ -349,7 +349,10 @@ def test_clients_with_different_nets_train_and_are_tested_each_with_its_own():
         indices = federation.scenario.test.tensor(client)
         data = federation.scenario.test_set
         right = int((net(data.gather(indices)).argmax(1) == data.y[indices]).sum())
-        assert (scores.clients[client].correct, scores.clients[client].total) == (right, len(LABELS[client]))
+        assert (scores.clients[client].states["accuracy"].correct, scores.clients[client].total) == (
+            right,
+            len(LABELS[client]),
+        )
 
 
 def offered_by(federation):

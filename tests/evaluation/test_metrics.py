@@ -1,4 +1,4 @@
-"""Tested: sums that merge, so that every mean is right."""
+"""Metric states: sums that merge, so that every mean is right."""
 
 import math
 
@@ -7,33 +7,48 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.evaluation import metrics  # not the class alone: pytest would collect it by its name
+from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
+from fedloom.evaluation.metrics import ALWAYS, Accuracy, AttackSuccess, Loss
 
 LN3 = math.log(3)
+KINDS = {name: METRICS.get(name) for name in ALWAYS}
+
+
+def states(correct: int, loss_sum: float, total: int) -> MetricStates:
+    return MetricStates(total, {"accuracy": Accuracy(correct, total), "loss": Loss(loss_sum, total)})
 
 
 def test_a_batch_by_hand():
     # softmax of (ln 3, 0) is (3/4, 1/4)
     logits = torch.tensor([[LN3, 0.0], [LN3, 0.0], [0.0, LN3]])
-    tested = metrics.Tested.of(logits, torch.tensor([0, 1, 1]))
-    assert (tested.correct, tested.total) == (2, 3)
-    assert tested.loss_sum == pytest.approx(2 * math.log(4 / 3) + math.log(4), rel=1e-6)
-    assert tested.accuracy == pytest.approx(2 / 3)
-    assert tested.loss == pytest.approx(tested.loss_sum / 3)
+    batch = MetricStates.new(Predictions(logits, torch.tensor([0, 1, 1])), KINDS)
+    assert batch.states["accuracy"] == Accuracy(2, 3)
+    assert batch.states["attack_success"] == AttackSuccess(0, 0)
+    assert batch.total == 3
+    assert batch.value("accuracy") == pytest.approx(2 / 3)
+    assert batch.value("loss") == pytest.approx((2 * math.log(4 / 3) + math.log(4)) / 3, rel=1e-6)
+    assert math.isnan(batch.value("attack_success"))
+
+
+def test_success_counts_the_samples_that_are_aimed_at():
+    logits = torch.tensor([[LN3, 0.0], [LN3, 0.0], [0.0, LN3]])
+    targets = torch.tensor([-1, 0])  # class 1 shall be taken for class 0
+    batch = MetricStates.new(Predictions(logits, torch.tensor([0, 1, 1]), targets), KINDS)
+    assert batch.states["attack_success"] == AttackSuccess(1, 2)
 
 
 def test_sums_weigh_every_sample_the_same():
-    merged = metrics.Tested.sum([metrics.Tested(1, 2.0, 1), metrics.Tested(0, 4.0, 9)])
-    assert merged == metrics.Tested(1, 6.0, 10)
-    assert merged.accuracy == pytest.approx(0.1)  # not the mean of 1 and 0
-    assert merged.loss == pytest.approx(0.6)
+    merged = MetricStates.merged([states(1, 2.0, 1), states(0, 4.0, 9)])
+    assert merged == states(1, 6.0, 10)
+    assert merged.value("accuracy") == pytest.approx(0.1)  # not the mean of 1 and 0
+    assert merged.value("loss") == pytest.approx(0.6)
 
 
 def test_no_parts_and_no_samples_give_nan_and_not_zero():
-    for empty in (metrics.Tested.sum([]), metrics.Tested(0, 0.0, 0)):
+    for empty in (MetricStates.merged([]), states(0, 0.0, 0)):
         assert empty.total == 0
-        assert math.isnan(empty.accuracy)
-        assert math.isnan(empty.loss)
+        assert math.isnan(empty.value("accuracy"))
+        assert math.isnan(empty.value("loss"))
 
 
 @settings(max_examples=40, deadline=None)
@@ -42,8 +57,34 @@ def test_cutting_into_batches_changes_nothing(samples, batch, seed):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(samples, 4, generator=generator)
     labels = torch.randint(0, 4, (samples,), generator=generator)
-    whole = metrics.Tested.of(logits, labels)
+    whole = MetricStates.new(Predictions(logits, labels), KINDS)
     parts = zip(logits.split(batch), labels.split(batch), strict=True)
-    merged = metrics.Tested.sum(metrics.Tested.of(*part) for part in parts)
-    assert (merged.correct, merged.total) == (whole.correct, whole.total)
-    assert merged.loss_sum == pytest.approx(whole.loss_sum, rel=1e-5)
+    merged = MetricStates.merged(MetricStates.new(Predictions(*part), KINDS) for part in parts)
+    assert merged.states["accuracy"] == whole.states["accuracy"]
+    assert merged.total == whole.total
+    assert merged.value("loss") == pytest.approx(whole.value("loss"), rel=1e-5)
+
+
+def test_states_cross_as_plain_numbers():
+    whole = states(1, math.inf, 4)
+    kinds = {name: KINDS[name] for name in ("accuracy", "loss")}
+    assert MetricStates.from_plain(4, whole.to_plain(), kinds) == whole
+    assert MetricStates.from_plain(0, {}, kinds) == MetricStates(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"accuracy": {"correct": 5, "total": 4}}, "5 of 4 samples cannot be correct"),
+        ({"accuracy": {"correct": 1, "total": 3}}, "cannot be correct"),
+        ({"accuracy": {"correct": 1.0, "total": 4}}, "accuracy.correct: need int"),
+        ({"accuracy": {"correct": True, "total": 4}}, "accuracy.correct: need int"),
+        ({"accuracy": {"correct": 1}}, "need the fields correct, total"),
+        ({"brier": {}}, "states of accuracy, brier, loss; need accuracy, loss"),
+        ({"loss": {"loss_sum": "1", "total": 4}}, "loss.loss_sum: need float"),
+    ],
+)
+def test_states_that_cannot_be_are_refused(change, says):
+    kinds = {name: KINDS[name] for name in ("accuracy", "loss")}
+    with pytest.raises(ValueError, match=says):
+        MetricStates.from_plain(4, states(1, 2.0, 4).to_plain() | change, kinds)

@@ -89,13 +89,13 @@ def test_global_on_local_is_the_mean_over_clients_not_over_samples(scenario):
     # client 0: 1 of 1; client 1: 2 of 5; client 2: nothing to test
     assert scores.accuracy == pytest.approx((1 + 2 / 5) / 2)
     assert scores.loss == pytest.approx((HIT + (2 * HIT + 3 * MISS) / 5) / 2, rel=1e-6)
-    assert scores.pooled.accuracy == pytest.approx(3 / 6)
+    assert scores.pooled.value("accuracy") == pytest.approx(3 / 6)
 
 
 def test_personal_on_global_tests_every_client_on_everything(scenario):
     scores = evaluate(scenario, "personal/global", CLIENTS)
     # always 1: 2 of 6; always 0: 4 of 6; client 2 is tested although it has no samples of its own
-    assert [scores.clients[k].correct for k in range(3)] == [2, 4, 4]
+    assert [scores.clients[k].states["accuracy"].correct for k in range(3)] == [2, 4, 4]
     assert scores.accuracy == pytest.approx((2 + 4 + 4) / 18)
     assert scores.loss == pytest.approx((10 * HIT + 8 * MISS) / 18, rel=1e-6)
 
@@ -105,7 +105,7 @@ def test_personal_on_local_is_the_mean_over_clients_with_samples(scenario):
     # client 0 always answers 1: 0 of 1; client 1 always 0: 3 of 5
     assert scores.accuracy == pytest.approx((0 + 3 / 5) / 2)
     assert scores.loss == pytest.approx((MISS + (3 * HIT + 2 * MISS) / 5) / 2, rel=1e-6)
-    assert scores.pooled.accuracy == pytest.approx(3 / 6)
+    assert scores.pooled.value("accuracy") == pytest.approx(3 / 6)
     assert scores.clients[2].total == 0
 
 
@@ -184,7 +184,10 @@ def test_other_predictors_are_tested_in_the_same_way(scenario):
     accuracies = {name: other.accuracy for name, other in scores.also.items()}
     assert accuracies == {"offline": pytest.approx((1 + 3 / 5) / 2), "online": pytest.approx((1 + 2 / 5) / 2)}
     assert list(scores.also) == ["offline", "online"]
-    assert [tested.accuracy for tested in scores.also["online"].clients.values() if tested.total] == [1.0, 2 / 5]
+    assert [tested.value("accuracy") for tested in scores.also["online"].clients.values() if tested.total] == [
+        1.0,
+        2 / 5,
+    ]
     assert (scores.accuracy, scores.loss, scores.clients) == (plain.accuracy, plain.loss, plain.clients)
     assert scores.values() == plain.values() | {f"accuracy/{name}": found for name, found in accuracies.items()}
     rows = score_rows(1, scores, "personal/local")

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from fedloom.evaluation.metric import METRICS
 from fedloom.flower.checks import check_scored, check_trained, shares_too_large
 from fedloom.flower.wire import EvalReply, MessageError, Note, PredictorResult, TrainReply, read
 
@@ -13,9 +14,15 @@ TRAINED = TrainReply(
     run="ab", client=1, round=2, steps=10, samples=100, seconds=0.5, terms={"ce": 1.0, "near": 0.1},
     norms={"ce": 1.0, "near": 0.2}, notes=[], kept=False,
 )  # fmt: skip
-SCORED = EvalReply(
-    run="ab", client=1, round=2, results={"personal": PredictorResult(correct=5, loss_sum=3.0, total=10)}, samples=0
-)
+KINDS = {"accuracy": METRICS.get("accuracy"), "loss": METRICS.get("loss")}
+
+
+def result_of(correct=5, total=10, loss_sum=3.0):
+    states = {"accuracy": {"correct": correct, "total": total}, "loss": {"loss_sum": loss_sum, "total": total}}
+    return PredictorResult(total=total, states=states)
+
+
+SCORED = EvalReply(run="ab", client=1, round=2, results={"personal": result_of()}, samples=0)
 
 
 def trained(**facts):
@@ -29,7 +36,7 @@ def check(answer, measured=True):
 def test_an_honest_answer_passes():
     check(TRAINED)
     check(trained(norms={}), measured=False)
-    check_scored(SCORED, ["personal"], 10, 100)
+    check_scored(SCORED, ["personal"], KINDS, 10, 100)
 
 
 @pytest.mark.parametrize(
@@ -64,17 +71,24 @@ def test_norms_that_nobody_asked_for_are_refused():
     ],
 )
 def test_results_that_were_not_asked_for_are_refused(results, says):
-    made = {
-        name: PredictorResult(correct=correct, loss_sum=1.0, total=total) for name, (correct, total) in results.items()
-    }
+    made = {name: result_of(correct, total) for name, (correct, total) in results.items()}
     with pytest.raises(MessageError, match=says):
-        check_scored(SCORED.model_copy(update={"results": made}), ["personal"], 10, 100)
+        check_scored(SCORED.model_copy(update={"results": made}), ["personal"], KINDS, 10, 100)
 
 
-def test_more_correct_predictions_than_samples_cannot_be_read():
-    text = SCORED.to_message().facts.replace('"correct":5', '"correct":11')
-    with pytest.raises(MessageError, match="11 of 10 samples cannot be correct"):
-        read(type(SCORED.to_message())(text), EvalReply)
+@pytest.mark.parametrize(
+    ("states", "says"),
+    [
+        ({"accuracy": {"correct": 11, "total": 10}}, "11 of 10 samples cannot be correct"),
+        ({"accuracy": {"correct": "5", "total": 10}}, "accuracy.correct: need int"),
+        ({"accuracy": {"correct": 5, "total": 10}, "more": {}}, "states of accuracy, loss, more"),
+        ({"loss": {"loss_sum": 1.0, "total": [[1]]}}, "loss.total: need int"),
+    ],
+)
+def test_states_that_cannot_be_are_refused(states, says):
+    result = PredictorResult(total=10, states=result_of().states | states)
+    with pytest.raises(MessageError, match=says):
+        check_scored(SCORED.model_copy(update={"results": {"personal": result}}), ["personal"], KINDS, 10, 100)
 
 
 def test_losses_that_are_not_finite_travel():
@@ -83,9 +97,9 @@ def test_losses_that_are_not_finite_travel():
     back = read(trained(terms=terms).to_message(), TrainReply)
     assert math.isnan(back.terms["ce"])
     assert back.terms["near"] == math.inf
-    result = PredictorResult(correct=0, loss_sum=math.nan, total=10)
+    result = result_of(0, 10, math.nan)
     back = read(SCORED.model_copy(update={"results": {"personal": result}}).to_message(), EvalReply)
-    assert math.isnan(back.results["personal"].loss_sum)
+    assert math.isnan(check_scored(back, ["personal"], KINDS, 10, 100)["personal"].value("loss"))
 
 
 def test_shares_by_hand():

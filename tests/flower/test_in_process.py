@@ -1,6 +1,5 @@
 """Over letters the bits are those of the simulation, for every method; and faults of a network, one by one."""
 
-import dataclasses
 import math
 import re
 
@@ -9,11 +8,10 @@ import torch
 
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import from_bytes, to_bytes
-from fedloom.evaluation import metrics
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.wire import ErrorReply, Message, PredictorResult, TrainReply, read
+from fedloom.flower.wire import ErrorReply, Message, TrainReply, read
 from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of, settings_of
@@ -51,10 +49,6 @@ def test_the_success_of_an_attack_is_that_of_the_simulation():
     here, there = run(config), run_in_process(config)
     assert here.numbers["attack"]["success"] is not None
     assert there.numbers["attack"] == here.numbers["attack"]
-
-
-def test_a_result_has_all_that_a_test_gives():
-    assert [*PredictorResult.model_fields] == [field.name for field in dataclasses.fields(metrics.Tested)]
 
 
 def test_personal_models_stay_on_their_nodes():
@@ -286,7 +280,7 @@ BAD = {
     ),
     "old round": ("it is of round 1 of client 1", old),
     "no record": ("header", lambda answer: Message(answer.facts, b"hello")),
-    "no letter": ("no letter of version 1", lambda answer: Message("{}", answer.body)),
+    "no letter": ("no letter of version 2", lambda answer: Message("{}", answer.body)),
     "a word": ("the node is gone", lambda answer: "the node is gone"),
 }
 

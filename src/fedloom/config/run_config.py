@@ -206,6 +206,8 @@ class RunConfig(Section):
         models = [fields if len(fields := model.model_dump()) > 1 else model.name for model in self.models()]
         plain["model"] = models if len(models) > 1 else models[0]
         plain["scenario"] = self.scenario.resolved()
+        if not self.evaluation.metrics:  # as well
+            del plain["evaluation"]["metrics"]
         if self.share == "all":  # a key that runs of earlier versions do not know
             del plain["share"]
         plain["optimizer"] = {

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedloom.core.errors import ConfigError
-from fedloom.evaluation import EpisodeShape
+from fedloom.evaluation import METRICS, EpisodeShape
 
 
 class Section(BaseModel):
@@ -46,6 +46,12 @@ class EvaluationConfig(Section):
         description="Names of other predictors of the method that are tested in the same way.",
         examples=[["online", "offline"]],
     )
+    metrics: tuple[str, ...] = Field(
+        (),
+        description="Names of further metrics, such as those of plug-ins. Accuracy, loss and the success of an "
+        "attack are always recorded.",
+        examples=[["brier"]],
+    )
     ways: int = Field(
         5,
         ge=2,
@@ -68,7 +74,11 @@ class EvaluationConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _no_validation_episodes(self) -> EvaluationConfig:
+    def _can_be_measured(self) -> EvaluationConfig:
+        for name in self.metrics:
+            METRICS.get(name)
+        if self.protocol == "few-shot" and self.metrics:
+            raise ConfigError(f"evaluation.metrics = {list(self.metrics)}: few-shot measures accuracy and loss alone")
         if self.protocol == "few-shot" and self.also:
             raise ConfigError(f"evaluation.also = {list(self.also)}: few-shot tests the server's features alone")
         if self.protocol == "few-shot" and self.select == "best_val":

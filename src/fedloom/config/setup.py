@@ -85,9 +85,14 @@ class Setup:
         if evaluation.protocol == "few-shot":
             shape = evaluation.episode_shape()
             return FewShotEvaluator(worker.loaded_nets[0], on_device, shape, self.streams, batch=PASS_BATCH)
-        protocol, also = evaluation.protocol, evaluation.also
+        protocol, also, metrics = evaluation.protocol, evaluation.also, evaluation.metrics
         # not worker.net_of_client: worker and evaluator would hold each other, and the nets would outlive the run
         worker.evaluator = Evaluator(
-            partial(net_of_client, worker.loaded_nets), on_device, protocol, batch=PASS_BATCH, also=also
+            partial(net_of_client, worker.loaded_nets),
+            on_device,
+            protocol,
+            batch=PASS_BATCH,
+            also=also,
+            metrics=metrics,
         )
         return worker.evaluator

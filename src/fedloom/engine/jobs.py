@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record, get_number
 from fedloom.data.augment import Augmentation
-from fedloom.evaluation.metrics import Tested
+from fedloom.evaluation.metric import MetricStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Consts, OptimizerSpec, Phase
@@ -92,7 +92,7 @@ class EvalResult:
     """What a test found, by predictor; `samples` that adapting processed."""
 
     client: int
-    tested: dict[str, Tested]
+    tested: dict[str, MetricStates]
     samples: int = 0
 
 

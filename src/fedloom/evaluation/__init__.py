@@ -1,16 +1,19 @@
 """Floor 4: protocols and metrics. Knows no single method."""
 
 from fedloom.evaluation.fewshot import EpisodeShape, FewShot, FewShotEvaluator, FewShotScores
-from fedloom.evaluation.metrics import Tested
+from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions
 from fedloom.evaluation.protocols import PROTOCOLS, Evaluator, Scores
 
 __all__ = [
+    "METRICS",
     "PROTOCOLS",
     "EpisodeShape",
     "Evaluator",
     "FewShot",
     "FewShotEvaluator",
     "FewShotScores",
+    "Metric",
+    "MetricStates",
+    "Predictions",
     "Scores",
-    "Tested",
 ]

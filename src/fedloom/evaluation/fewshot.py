@@ -18,7 +18,6 @@ from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
-from fedloom.evaluation.metrics import Tested
 from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 
@@ -118,8 +117,7 @@ class FewShotScores:
     split: str
     result: FewShot
 
-    @property
-    def clients(self) -> dict[int, Tested]:
+    def client_values(self) -> dict[str, dict[int, float]]:
         """None: the server's model is tested once."""
         return {}
 

@@ -1,52 +1,110 @@
-"""Mergeable metrics: sums that add up over batches and clients, so that every mean is right by construction."""
+"""The metrics that every run records: accuracy, cross-entropy, and the success of an attack."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
 
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedloom.evaluation.metric import METRICS, Metric, Predictions
 
+ALWAYS = ("accuracy", "loss", "attack_success")
+
+
+@METRICS.register("accuracy")
 @dataclass(frozen=True, slots=True)
-class Tested:
-    """Correct predictions, summed cross-entropy (nats) and number of samples.
+class Accuracy(Metric):
+    """The share of correct predictions in [0, 1].
 
-    fooled, aimed: where an attack wants samples to be taken for another class, how many are, and how many it wants.
+    Example:
+        >>> import torch
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
+        >>> Accuracy.new(Predictions(logits, torch.tensor([0, 1, 1]))).compute()
+        0.6666666666666666
     """
 
     correct: int
+    total: int
+
+    @classmethod
+    def new(cls, predictions: Predictions) -> Self:
+        """The state of one batch."""
+        classes = predictions.logits.argmax(1)
+        return cls(int((classes == predictions.labels).sum()), len(predictions.labels))
+
+    def compute(self) -> float:
+        """correct / total; NaN without samples."""
+        return self.correct / self.total if self.total else math.nan
+
+    def check(self, total: int) -> None:
+        """Raise `ValueError` unless `correct` of `total` samples can be correct."""
+        if self.total != total or not 0 <= self.correct <= total:
+            raise ValueError(f"{self.correct} of {total} samples cannot be correct")
+
+
+@METRICS.register("loss")
+@dataclass(frozen=True, slots=True)
+class Loss(Metric):
+    """The mean cross-entropy in nats.
+
+    Example:
+        >>> import torch
+        >>> Loss.new(Predictions(torch.zeros(2, 4), torch.tensor([0, 3]))).compute()
+        1.3862943649291992
+    """
+
     loss_sum: float
     total: int
-    fooled: int = 0
-    aimed: int = 0
+    detailed: ClassVar[bool] = False
 
-    @staticmethod
-    def of(logits: Tensor, labels: Tensor, aims: Tensor | None = None) -> Tested:
-        """logits [B, C], labels [B]; aims [C]: what an attack wants each class to be taken for, -1 for nothing."""
-        loss, predictions = cross_entropy(logits, labels, reduction="sum"), logits.argmax(1)
-        tested = Tested(int((predictions == labels).sum()), float(loss), len(labels))
-        if aims is None:
-            return tested
-        target_labels = aims[labels]
-        return replace(tested, fooled=int((predictions == target_labels).sum()), aimed=int((target_labels >= 0).sum()))
+    @classmethod
+    def new(cls, predictions: Predictions) -> Self:
+        """The state of one batch."""
+        loss = cross_entropy(predictions.logits, predictions.labels, reduction="sum")
+        return cls(float(loss), len(predictions.labels))
 
-    @staticmethod
-    def sum(parts: Iterable[Tested]) -> Tested:
-        """All parts as one."""
-        correct, loss_sum, total, fooled, aimed = 0, 0.0, 0, 0, 0
-        for part in parts:
-            correct, loss_sum, total = correct + part.correct, loss_sum + part.loss_sum, total + part.total
-            fooled, aimed = fooled + part.fooled, aimed + part.aimed
-        return Tested(correct, loss_sum, total, fooled, aimed)
+    def compute(self) -> float:
+        """loss_sum / total; NaN without samples."""
+        return self.loss_sum / self.total if self.total else math.nan
 
-    @property
-    def accuracy(self) -> float:
-        """Share of correct predictions in [0, 1]; NaN without samples."""
-        return self.correct / self.total if self.total else float("nan")
+    def check(self, total: int) -> None:
+        """Raise `ValueError` for another number of samples. A loss may be infinite or NaN: training may diverge."""
+        if self.total != total:
+            raise ValueError(f"the loss of {self.total} samples; need that of {total}")
 
-    @property
-    def loss(self) -> float:
-        """Mean cross-entropy in nats; NaN without samples."""
-        return self.loss_sum / self.total if self.total else float("nan")
+
+@METRICS.register("attack_success")
+@dataclass(frozen=True, slots=True)
+class AttackSuccess(Metric):
+    """The share of samples that are taken for the class that an attack wants; not defined without such an attack.
+
+    Example:
+        >>> import torch
+        >>> logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+        >>> AttackSuccess.new(Predictions(logits, labels, targets=torch.tensor([-1, 0]))).compute()
+        0.0
+    """
+
+    fooled: int
+    aimed: int
+    over: ClassVar[Literal["clients", "honest samples"]] = "honest samples"
+    detailed: ClassVar[bool] = False
+
+    @classmethod
+    def new(cls, predictions: Predictions) -> Self:
+        """The state of one batch."""
+        if predictions.targets is None:
+            return cls(0, 0)
+        targets = predictions.targets[predictions.labels]
+        return cls(int((predictions.logits.argmax(1) == targets).sum()), int((targets >= 0).sum()))
+
+    def compute(self) -> float:
+        """fooled / aimed; NaN where no sample is aimed at."""
+        return self.fooled / self.aimed if self.aimed else math.nan
+
+    def check(self, total: int) -> None:
+        """Raise `ValueError` unless `fooled` of `aimed` of `total` samples can be."""
+        if not 0 <= self.fooled <= self.aimed <= total:
+            raise ValueError(f"{self.fooled} of {self.aimed} samples an attack aims at, among {total}, cannot be")

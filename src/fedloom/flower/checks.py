@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 from fedloom.engine.term_balance import CE
+from fedloom.evaluation.metric import MetricKinds, MetricStates
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.wire import EvalReply, MessageError, TrainReply
 
@@ -44,11 +45,13 @@ def check_trained(trained: TrainReply, measured: bool, samples: int, terms: Coll
         )
 
 
-def check_scored(scored: EvalReply, predictors: Collection[str], total: int | None, samples: int) -> None:
-    """Check the results of a test. Raises `MessageError` for results that are missing, or that cannot be.
+def check_scored(
+    scored: EvalReply, predictors: Collection[str], kinds: MetricKinds, total: int | None, samples: int
+) -> dict[str, MetricStates]:
+    """The metric states of a test, by predictor. Raises `MessageError` for states that are missing, or that cannot be.
 
-    predictors: names of the predictors that were to be tested. total: the client's test samples, where the server knows
-    them. samples: the client's training samples.
+    predictors: names of the predictors that were to be tested. kinds: the metrics of the run. total: the client's test
+    samples, where the server knows them. samples: the client's training samples.
     """
     if scored.results.keys() != set(predictors):
         raise MessageError(
@@ -61,9 +64,15 @@ def check_scored(scored: EvalReply, predictors: Collection[str], total: int | No
     totals = {result.total for result in scored.results.values()}
     if len(totals) > 1:
         raise MessageError(f"its predictors were tested on {sorted(totals)} samples; need the same ones for all")
-    most = 1000 * (samples + 1) * len(predictors)
-    if scored.samples > most:
-        raise MessageError(f"it reports {scored.samples:,} samples to adapt to; {most:,} at most")
+    limit = 1000 * (samples + 1) * len(predictors)
+    if scored.samples > limit:
+        raise MessageError(f"it reports {scored.samples:,} samples to adapt to; {limit:,} at most")
+    try:
+        return {
+            name: MetricStates.from_plain(result.total, result.states, kinds) for name, result in scored.results.items()
+        }
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise MessageError(f"metric states that cannot be: {' '.join(str(error).split())[:200]}") from None
 
 
 def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto"]) -> dict[int, str]:

@@ -6,7 +6,7 @@ import functools
 import re
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -193,7 +193,9 @@ class Node:
         if self.config.evaluation.protocol.startswith("global/"):  # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
         done = self._worker(order.scale).test(EvalJob(ctx, from_bytes(body), state, self._indices, order.split))
-        results = {name: PredictorResult(**asdict(tested)) for name, tested in done.tested.items()}
+        results = {
+            name: PredictorResult(total=states.total, states=states.to_plain()) for name, states in done.tested.items()
+        }
         told = EvalReply(run=order.run, client=self.client, round=order.round, results=results, samples=done.samples)
         return told, b""
 

@@ -22,7 +22,6 @@ from fedloom.core.records import Record
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, kept_remotely, kept_since
 from fedloom.engine.serial import Jobs
-from fedloom.evaluation.metrics import Tested
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST, NormBounds, UploadNorm, upload_norms
 from fedloom.flower.checks import check_scored, shares_too_large
@@ -126,20 +125,18 @@ class RemoteEngine:
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
         """Yields one `EvalResult` for each client that answers in time. Raises as `run` does."""
         requested = {test.ctx.client: test for test in tests}
-        scored: dict[int, EvalReply] = {}
+        scored: dict[int, EvalResult] = {}
         self._failures, self._refusals = 0, []
         for client, answer in self._answers(requested):
             with self._refusing("the test", requested[client]):
                 scored[client] = self._score(requested[client], answer)
         if self._federation.scenario.remote:
-            totals = {client: next(iter(score.results.values())).total for client, score in scored.items()}
+            totals = {client: next(iter(result.tested.values())).total for client, result in scored.items()}
             for client, why in shares_too_large(totals, self._config.max_share).items():
                 self._refuse(requested[client], "the test", MessageError(why))
                 del scored[client]
         self._enough(requested, len(scored))
-        for client, score in scored.items():
-            tested = {name: Tested(**result.model_dump()) for name, result in score.results.items()}
-            yield EvalResult(client, tested, score.samples)
+        yield from scored.values()
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
         """Aggregate, and test the new state before it is kept: see `Federation.guard`, `fedloom.flower.guard`.
@@ -324,16 +321,16 @@ class RemoteEngine:
         counts = trained.terms, trained.steps, trained.samples, trained.seconds, trained.norms, notes
         return JobResult(job.ctx.client, payload, state, *counts)
 
-    def _score(self, test: EvalJob, answer: Message | str) -> EvalReply:
+    def _score(self, test: EvalJob, answer: Message | str) -> EvalResult:
         """The results of a client's test, checked; a client's number of test samples may not change."""
         scored = self._read(answer, test, EvalReply)
         evaluator = self._worker.evaluator
         assert evaluator is not None, "a worker whose clients are tested has an evaluator"
         client, key = test.ctx.client, (test.ctx.client, test.split)
         total = self._totals.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
-        check_scored(scored, evaluator.names, total, self._roster.samples(client))
-        self._totals[key] = next(iter(scored.results.values())).total
-        return scored
+        tested = check_scored(scored, evaluator.names, evaluator.kinds, total, self._roster.samples(client))
+        self._totals[key] = next(iter(tested.values())).total
+        return EvalResult(client, tested, scored.samples)
 
     def _within_share(self, requested: Mapping[int, Job]) -> dict[int, Job]:
         """The jobs without those of clients that claim too large a share of the round's samples."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedloom.core.errors import FedloomError
 from fedloom.flower.moments import Moments, Scale
 
-VERSION = 1
+VERSION = 2
 MAX_FACTS = 1 << 20  # characters of a letter's facts
 _Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 _Name: TypeAlias = Annotated[str, Field(max_length=200)]
@@ -105,23 +105,12 @@ class TrainReply(_MessageFacts):
 
 
 class PredictorResult(BaseModel):
-    """Correct predictions, summed loss, and number of samples of one predictor; fooled, aimed: as in `Tested`."""
+    """The states of all metrics of one predictor on `total` samples, as plain numbers (`MetricStates.to_plain`)."""
 
     model_config = _STRICT
 
-    correct: _Samples
-    loss_sum: float
     total: _Samples
-    fooled: _Samples = 0
-    aimed: _Samples = 0
-
-    @model_validator(mode="after")
-    def _agrees(self) -> PredictorResult:
-        if self.correct > self.total:
-            raise ValueError(f"{self.correct} of {self.total} samples cannot be correct")
-        if not self.fooled <= self.aimed <= self.total:
-            raise ValueError(f"{self.fooled} of {self.aimed} samples an attack aims at, among {self.total}, cannot be")
-        return self
+    states: Annotated[Mapping[_Name, Mapping[_Name, Any]], Field(max_length=_TERMS)]
 
 
 class EvalReply(_MessageFacts):

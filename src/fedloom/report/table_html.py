@@ -35,8 +35,8 @@ def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> str:
             escape(row["protocol"]),
             escape(row["select"]),
             *(
-                ((escape(text(row)), row["attack_success"]) if number else escape(text(row)))
-                for _, number, text in optional
+                ((escape(text(row)), row["metrics"].get(name, row["attack_success"])) if number else escape(text(row)))
+                for name, number, text in optional
             ),
         ]
         for row, tone in zip(rows, tones(rows), strict=True)

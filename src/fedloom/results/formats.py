@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.results.costs import costs
-from fedloom.results.table import ResultRow, figure_names, figure_text, grouped, result_table
+from fedloom.results.table import ResultRow, figure_names, figure_text, grouped, metric_names, metric_text, result_table
 from fedloom.results.targets import reached_mean
 from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text, seeds_text
 from fedloom.storage.run_data import RunData
@@ -58,9 +58,10 @@ def columns_for(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callable[[R
 
 
 def optional_columns(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callable[[ResultRow], str]], ...]:
-    """The columns that only some tables have: which runs diverged, and how clients misbehaved."""
+    """The columns that only some tables have: further metrics, which runs diverged, and how clients misbehaved."""
     diverged = _DIVERGED if any(row["diverged"] for row in rows) else ()
-    return (*diverged, *(_ATTACKED if any(row["attack"] for row in rows) else ()))
+    metrics = (_metric(name) for name in metric_names(rows))
+    return (*metrics, *diverged, *(_ATTACKED if any(row["attack"] for row in rows) else ()))
 
 
 def formatted(results: Sequence[RunData], format: str) -> str:
@@ -151,6 +152,11 @@ def _figure(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
     return name, True, lambda row: figure_text(row, name)
 
 
+def _metric(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
+    """The column of a further metric."""
+    return name, True, lambda row: metric_text(row, name)
+
+
 def rows_csv(rows: Sequence[ResultRow]) -> str:
     """The plain numbers of the rows as CSV."""
     return as_csv([_plain(row) for row in rows])
@@ -171,5 +177,6 @@ def _plain(row: ResultRow) -> dict[str, Any]:
     attacked = {key: every[key] for key in ("attack", "attack_success")} if row["attack"] else {}
     seeds = {"seeds": " ".join(map(str, row["seeds"]))}
     diverged = {"diverged": " ".join(map(str, row["diverged"]))} if row["diverged"] else {}
-    numbers = {key: every[key] for key in _AFTER} | row["figures"]
+    metrics = row["metrics"] | {f"{name}_std": std for name, std in row["metrics_std"].items()}
+    numbers = {key: every[key] for key in _AFTER} | metrics | row["figures"]
     return {key: every[key] for key in _BEFORE} | row["setting"] | seeds | numbers | diverged | attacked

@@ -51,6 +51,8 @@ class ResultRow(TypedDict):
     stopped: list[str]  # runs that a callback ended early: seed, round, reason
     repeats: int  # runs left out because their seed was already there
     attack: str | None  # how clients misbehaved: "label-flip 0.2"; None where nobody did
+    metrics: dict[str, float]  # further metrics of the run, mean over seeds; a metric that a seed lacks is left out
+    metrics_std: dict[str, float | None]  # their sample standard deviations
     attack_success: float | None  # mean share of samples taken for what the attack wants; None where it has no aim
 
 
@@ -154,6 +156,8 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
     mean, std = mean_std(accuracies)
     val = [n["best_val_accuracy"] for n in numbers]
     successes: list[Any] = [(n.get("attack") or {}).get("success") for n in numbers]
+    measured = {name: [n.get("metrics", {}).get(name) for n in numbers] for name in numbers[0].get("metrics", {})}
+    metrics = {name: mean_std(values) for name, values in measured.items() if None not in values}
     row = ResultRow(
         label=label,
         cell=cell,
@@ -180,6 +184,8 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         stopped=[_stopped(run) for run in seed_runs if run.numbers.get("stopped")],
         repeats=len(runs) - len(seed_runs),
         attack=attack_words(numbers[0]),
+        metrics={name: value for name, (value, _) in metrics.items()},
+        metrics_std={name: spread for name, (_, spread) in metrics.items()},
         attack_success=None if None in successes else fmean(successes),
     )
     return Group(row, seed_runs)
@@ -214,6 +220,19 @@ def _largest(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
 def figure_names(rows: Sequence[ResultRow]) -> list[str]:
     """The figures that any of the rows has, by name."""
     return sorted({name for row in rows for name in row["figures"]})
+
+
+def metric_names(rows: Sequence[ResultRow]) -> list[str]:
+    """The further metrics that any of the rows has, in the order in which they come up."""
+    return list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+
+
+def metric_text(row: ResultRow, name: str) -> str:
+    """A metric with four decimals and its spread over seeds; nothing where the row lacks it."""
+    if name not in row["metrics"]:
+        return ""
+    mean, std = row["metrics"][name], row["metrics_std"][name]
+    return f"{mean:.4f}" if std is None else f"{mean:.4f} ± {std:.4f}"
 
 
 def figure_text(row: ResultRow, name: str) -> str:

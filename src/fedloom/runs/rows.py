@@ -38,20 +38,15 @@ def training_rows(report: RoundReport) -> list[Row]:
 
 
 def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> list[Row]:
-    """The scores of one split, then the accuracy of each client that was tested, with each predictor in turn."""
+    """The scores of one split, then the values of each client that was tested, with each predictor in turn."""
     split = scores.split
     rows = [
         Row(round=round_, client=None, split=split, protocol=protocol, name=name, value=value)
         for name, value in scores.values().items()
     ]
-    also = scores.also if isinstance(scores, Scores) else {}
-    by_name = {"accuracy": scores.clients} | {
-        f"accuracy/{name}": predictor_scores.clients for name, predictor_scores in also.items()
-    }
     rows += [
-        Row(round=round_, client=client, split=split, protocol=protocol, name=name, value=tested.accuracy)
-        for name, clients in by_name.items()
-        for client, tested in clients.items()
-        if tested.total
+        Row(round=round_, client=client, split=split, protocol=protocol, name=name, value=value)
+        for name, by_client in scores.client_values().items()
+        for client, value in by_client.items()
     ]
     return rows

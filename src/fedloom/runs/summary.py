@@ -24,6 +24,7 @@ def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: S
         **_scores(config, rows),
         **_costs(federation, worker, rows),
         "figures": dict(federation.method.figures(federation.server, federation.server_context())),
+        **_metrics(config, rows),
         **_attack(config, federation, rows),
         "engine": engine_name(federation.engine, config.engine),
         "engine_reason": federation.engine.reason,
@@ -62,6 +63,14 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
         "mean_last_k_accuracy": accuracy_by_selection["mean_last_k"],
         "test_loss": losses[-1] if math.isfinite(losses[-1]) else None,
     }
+
+
+def _metrics(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
+    """The metrics that the config asks for, at the selected round; None where a metric is not defined there."""
+    evaluation = config.evaluation
+    values = {name: at_selected(rows, name, evaluation.select, evaluation.last_k) for name in evaluation.metrics}
+    finite = {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
+    return {"metrics": finite} if finite else {}
 
 
 def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> dict[str, Any]:

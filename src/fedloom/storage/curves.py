@@ -40,7 +40,7 @@ def at_selected(rows: Sequence[Row], name: str, select: str, last_k: int) -> flo
     tested, accuracy = curve(rows, "accuracy", "test")
     best = best_val(rows)
     round_ = tested[accuracy.index(max(accuracy))] if select == "best_test" else best[0] if best else tested[-1]
-    return dict(zip(rounds, values, strict=True))[tested[-1] if select == "last" else round_]
+    return dict(zip(rounds, values, strict=True)).get(tested[-1] if select == "last" else round_)
 
 
 def best_val(rows: Sequence[Row]) -> tuple[int, float] | None:

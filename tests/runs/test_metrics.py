@@ -1,0 +1,66 @@
+"""A metric of a plug-in appears in all that a run gives, on every engine, with no other change."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from brier import Brier
+from fedloom.config.run_config import parse
+from fedloom.core.errors import ConfigError
+from fedloom.evaluation import Predictions
+from fedloom.flower.in_process import run_in_process
+from fedloom.report import write_report
+from fedloom.results.formats import formatted
+from fedloom.results.result import Result
+from fedloom.runs.run import run
+from flower_world import config_of
+
+CONFIG = {"scenario": {"source": "digits", "partition": "iid", "clients": 3}}
+EVALUATION = {"every": 3, "protocol": "personal/local", "metrics": ["brier"]}
+
+
+def test_brier_by_hand():
+    logits = torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])  # shares (3/4, 1/4), (1/2, 1/2)
+    state = Brier.new(Predictions(logits, torch.tensor([0, 1])))
+    assert state.compute() == pytest.approx((2 * 0.25**2 + 2 * 0.5**2) / 2)
+
+
+def test_a_plugin_metric_is_in_files_tables_report_and_over_flower(tmp_path):
+    result = run(config_of("ditto", evaluation=EVALUATION), out=tmp_path / "run")
+    value = result.numbers["metrics"]["brier"]
+    assert 0 < value < 2
+
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["metrics"] == {"brier": value}
+    rows = [row for row in Result.read(tmp_path / "run").rows if row["name"].startswith("brier")]
+    assert {row["name"] for row in rows} >= {"brier", "brier_pooled"}
+    by_client = [row["value"] for row in rows if row["client"] is not None and row["round"] == rows[-1]["round"]]
+    assert sum(by_client) / len(by_client) == pytest.approx(value)
+
+    assert f"{value:.4f}" in formatted([result], "markdown")
+    assert "brier" in formatted([result], "csv").splitlines()[0].split(",")
+    write_report([result], tmp_path / "report.html")
+    assert f"{value:.4f}" in (tmp_path / "report.html").read_text()
+
+    remote = run_in_process(config_of("ditto", evaluation=EVALUATION))
+    assert remote.numbers["metrics"] == result.numbers["metrics"]
+    workers = run(config_of("ditto", evaluation=EVALUATION, engine={"name": "processes", "workers": 2}))
+    assert workers.numbers["metrics"] == result.numbers["metrics"]
+
+
+def test_runs_without_further_metrics_have_the_fingerprint_that_they_had():
+    plain, with_metric = parse(CONFIG), parse(CONFIG | {"evaluation": {"metrics": ["brier"]}})
+    assert "metrics" not in plain.resolved()["evaluation"]
+    assert plain.fingerprint() != with_metric.fingerprint()
+
+
+def test_a_metric_that_nobody_knows_is_refused():
+    with pytest.raises(ConfigError, match="unknown metric 'brierr'"):
+        parse(CONFIG | {"evaluation": {"metrics": ["brierr"]}})
+
+
+def test_few_shot_takes_no_further_metric():
+    with pytest.raises(ConfigError, match="few-shot measures accuracy and loss alone"):
+        parse(CONFIG | {"evaluation": {"metrics": ["brier"], "protocol": "few-shot"}})
