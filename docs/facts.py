@@ -37,15 +37,15 @@ def overview(every: list[Entry]) -> str:
 
 def facts(one: Entry) -> str:
     """The table of one method."""
-    about, told = one.about, one.facts()
+    citation, told = one.citation, one.facts()
     rows = []
-    if about and about.source:
-        rows.append(("source", _linked(about.source)))
-    if about and about.code:
-        rows.append(("released code", about.code))
-    if about:
-        rows.append(("traffic", f"down {formula(about.down)}; up {formula(about.up)}"))
-        rows.append(("client keeps", formula(about.state)))
+    if citation and citation.source:
+        rows.append(("source", _linked(citation.source)))
+    if citation and citation.code:
+        rows.append(("released code", citation.code))
+    if citation:
+        rows.append(("traffic", f"down {formula(citation.down)}; up {formula(citation.up)}"))
+        rows.append(("client keeps", formula(citation.state)))
     rows += [(key, told[key]) for key in ("yields", "nets", "compared in", "secure sum", "wrappers") if told[key]]
     if one.abilities.unstackable:
         rows.append(("stacks", f"no: {one.abilities.unstackable}"))

@@ -75,7 +75,7 @@ def test_one_method_as_json(capsys):
     facts = json.loads(out)
     assert facts["options"] == {"mu": 0.01}
     assert facts["presets"]["fedco2"] == {"mu": 0.001}
-    assert (facts["down"], facts["yields"], facts["source"]) == ("P", "global", METHODS.get("fedprox").about.source)
+    assert (facts["down"], facts["yields"], facts["source"]) == ("P", "global", METHODS.get("fedprox").citation.source)
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 120, 200, 400])

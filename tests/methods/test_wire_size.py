@@ -18,7 +18,7 @@ TABLES = {"Cd", "CC", "CH", "mCd"}
 WHOLE = {"feddistill", "fedtgp"}  # identity rows, and generated prototypes
 WIDE = 6  # features of the toy net
 GENERATOR = (32 + CLASSES) * 256 + 256 + 256 * WIDE + WIDE  # noise and class -> 256 -> features
-MEASURED = [name for name in ROW_METHODS if METHODS.get(name).about is not None]
+MEASURED = [name for name in ROW_METHODS if METHODS.get(name).citation is not None]
 
 
 def values_of(record):
@@ -86,34 +86,34 @@ def third_round(name, labels):
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_every_payload_has_the_bytes_of_its_formula(name):
-    about, size = METHODS.get(name).about, sizes(name, CLASSES)
+    citation, size = METHODS.get(name).citation, sizes(name, CLASSES)
     found = third_round(name, EVERYTHING)
-    for formula, record in zip((about.down, about.up, about.state), found, strict=True):
-        if name == "fedkd" and formula is about.state:  # the mentor, the mentee received, and a map between features
+    for formula, record in zip((citation.down, citation.up, citation.state), found, strict=True):
+        if name == "fedkd" and formula is citation.state:  # the mentor, the mentee received, and a map between features
             size["Q"] = (size["Q"] + 4 * WIDE * WIDE) / 2
         assert values_of(record) == (low_rank(record) if "X" in formula else told(formula, size))
 
 
-@pytest.mark.parametrize("name", [name for name in MEASURED if TABLES & METHODS.get(name).about.up.keys()])
+@pytest.mark.parametrize("name", [name for name in MEASURED if TABLES & METHODS.get(name).citation.up.keys()])
 def test_of_a_table_only_the_rows_of_held_classes_travel(name):
     """Nobody holds class 3. What the server makes for all classes (`WHOLE`) goes down in all its rows."""
-    about = METHODS.get(name).about
+    citation = METHODS.get(name).citation
     down, up, _ = third_round(name, NOBODY_HOLDS_3)
-    assert values_of(up) == told(about.up, sizes(name, 3))
-    whole = name in WHOLE or "H" in about.down
-    assert values_of(down) == told(about.down, sizes(name, CLASSES if whole else 3))
+    assert values_of(up) == told(citation.up, sizes(name, 3))
+    whole = name in WHOLE or "H" in citation.down
+    assert values_of(down) == told(citation.down, sizes(name, CLASSES if whole else 3))
 
 
 def test_every_method_of_this_house_states_its_traffic():
     assert {name for name, kind in METHODS if kind.__module__.startswith("fedloom.")} == {
-        name for name, kind in METHODS if kind.about is not None
+        name for name, kind in METHODS if kind.citation is not None
     }
 
 
 def test_a_method_of_two_views_has_the_bytes_of_its_formula():
     """FedClassAvg needs images: its head, of 3 features and 4 classes."""
-    about = METHODS.get("fedclassavg").about
-    assert (dict(about.down), dict(about.up)) == ({"H": 1}, {"H": 1})
+    citation = METHODS.get("fedclassavg").citation
+    assert (dict(citation.down), dict(citation.up)) == ({"H": 1}, {"H": 1})
     flips, shape = Augmentation(flip=True), (1, 2, 2)
     toy = world(handmade("fedclassavg"), EVERYTHING, net="logistic", shape=shape, engine=Recording, augment=flips)
     job = toy.job(0)

@@ -34,11 +34,14 @@ def methods(
         (global_, lambda entry: "global" in entry.abilities.predicts),
         (personal, lambda entry: "personal" in entry.abilities.predicts),
         (any_architecture, lambda entry: entry.abilities.any_architecture),
-        (stateless, lambda entry: entry.about is not None and not entry.about.state),
+        (stateless, lambda entry: entry.citation is not None and not entry.citation.state),
         (secure_sum, lambda entry: entry.abilities.secure_sum),
         (stacks, lambda entry: entry.abilities.unstackable is None),
         (takes is not None, lambda entry: entry.wrappers[str(takes)] is None),
-        (compared_in is not None, lambda entry: entry.about is not None and compared_in in entry.about.compared_in),
+        (
+            compared_in is not None,
+            lambda entry: entry.citation is not None and compared_in in entry.citation.compared_in,
+        ),
     ]
     filters = [flag for is_set, flag in possible_filters if is_set]
     if name is not None:
@@ -86,13 +89,13 @@ def _show_method(name: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "text": text, **facts})
         return
-    console, about = console_of(as_json), description.about
+    console, citation = console_of(as_json), description.citation
     console.print(text, markup=False, soft_wrap=True)
     pairs = [(key, value) for key, value in description.facts().items() if value and key != "idea"]
-    if about:
-        used = dict.fromkeys([*about.down, *about.up, *about.state])
+    if citation:
+        used = dict.fromkeys([*citation.down, *citation.up, *citation.state])
         pairs += [(f"({symbol})", SYMBOLS[symbol]) for symbol in used]
-        sources = [("source", about.source), ("released code", about.code or "none, or none read")]
+        sources = [("source", citation.source), ("released code", citation.code or "none, or none read")]
         pairs = [pair for pair in sources if pair[1]] + pairs
     pairs += [(f"not +{wrapper}", why) for wrapper, why in description.wrappers.items() if why]
     pairs.append(("our choice", repairs or "none is noted"))
@@ -116,11 +119,11 @@ def _preset(kind: Any, name: str) -> tuple[str, str, str]:
 
 def _summary(description: Entry) -> dict[str, Any]:
     """Facts of a method for programs."""
-    about = description.about
+    citation = description.citation
     return {
         "summary": f"{description.title}: {description.idea}",
-        "source": about.source if about else None,
-        "code": about.code if about else None,
+        "source": citation.source if citation else None,
+        "code": citation.code if citation else None,
         **{key.replace(" ", "_"): value for key, value in description.facts().items()},
     }
 

@@ -67,7 +67,7 @@ def privacy_of(method: str) -> Privacy:
         method,
         tuple(sends),
         tuple(name for name, sent in sends.items() if sent.labels),
-        bool(sends) if kind.about is None else bool(kind.about.up.keys() & _WITH_HEAD),
+        bool(sends) if kind.citation is None else bool(kind.citation.up.keys() & _WITH_HEAD),
         tuple(name for name, sent in sends.items() if sent.each),
     )
 

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
@@ -43,7 +43,7 @@ class APFL(Method):
 
     spec = Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}), private=frozenset({Role.EXTRA}))
     Options = Options
-    about = About("Deng et al.", "preprint", 2020, "arXiv 2003.13461", {"P": 1}, {"P": 1}, {"P": 1, "Q": 1})
+    citation = Citation("Deng et al.", "preprint", 2020, "arXiv 2003.13461", {"P": 1}, {"P": 1}, {"P": 1, "Q": 1})
 
     def extra(self, net: Net) -> nn.Module:
         module = nn.Module()

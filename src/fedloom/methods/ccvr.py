@@ -13,7 +13,7 @@ from fedloom.core.records import Record, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, select
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -48,7 +48,7 @@ class CCVR(Method):
 
     spec = Spec(features=True)
     Options = Options
-    about = About("Luo et al.", "NeurIPS", 2021, "arXiv 2106.05001", {"P": 1}, {"P": 1})
+    citation = Citation("Luo et al.", "NeurIPS", 2021, "arXiv 2106.05001", {"P": 1}, {"P": 1})
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         found = super().examine(tasks, participants)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree, weighted_mean
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.losses import cross_entropy
@@ -49,7 +49,7 @@ class COPA(method.Method):
 
     spec = Spec(features=True, sends={"model": Sent(), OWN: Sent(each=True)})
     Options = Options
-    about = About(
+    citation = Citation(
         "Wu & Gong",
         "ICCV",
         2021,

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedloom.core import trees
 from fedloom.core.records import Record, get_tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
@@ -39,7 +39,7 @@ class Ditto(Method):
 
     spec = Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}))
     Options = Options
-    about = About("Li et al.", "ICML", 2021, "arXiv 2012.04221", {"P": 1}, {"P": 1}, {"P": 1})
+    citation = Citation("Li et al.", "ICML", 2021, "arXiv 2012.04221", {"P": 1}, {"P": 1}, {"P": 1})
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
         start = super().begin(payload, state, ctx)

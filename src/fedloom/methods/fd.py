@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax
 from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -49,7 +49,7 @@ class FD(Method):
         "authors": {"outputs_from": "training"},
         "sound": {},
     }
-    about = About(
+    citation = Citation(
         "Jeong et al.",
         "NeurIPS workshop",
         2018,

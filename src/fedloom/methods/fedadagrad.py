@@ -29,7 +29,7 @@ class FedAdagrad(adaptive.FedOpt):
     """
 
     Options = Options
-    about = adaptive.ABOUT
+    citation = adaptive.CITATION
     presets = {"paper": {}, "authors": {"v0": 0.0}, "sound": {}}  # noqa: RUF012
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class FedAdam(adaptive.FedOpt):
     """
 
     Options = Options
-    about = adaptive.ABOUT
+    citation = adaptive.CITATION
     presets = {  # noqa: RUF012
         "paper": {},
         "authors": {"beta2": 0.999, "v0": 0.0, "bias_correction": True},

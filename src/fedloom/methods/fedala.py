@@ -14,7 +14,7 @@ from torch.func import functional_call
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.losses import cross_entropy
@@ -56,7 +56,7 @@ class FedALA(Method):
         "sound": {},
         "feddw": {"share": 1.0, "first": 1},
     }
-    about = About(
+    citation = Citation(
         "Zhang et al.",
         "AAAI",
         2023,

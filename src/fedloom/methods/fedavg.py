@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.method import Method, register
 
 
@@ -15,7 +15,7 @@ class FedAvg(Method):
     numbers of samples; batch-norm statistics are averaged like weights, counters are not.
     """
 
-    about = About(
+    citation = Citation(
         "McMahan et al.",
         "AISTATS",
         2017,

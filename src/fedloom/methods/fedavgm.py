@@ -10,7 +10,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree, combine, select
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
 from fedloom.methods.contract.phases import Predictor
@@ -87,7 +87,7 @@ class FedAvgM(ServerMomentum):
     """
 
     Options = Options
-    about = About("Hsu et al.", "preprint", 2019, "arXiv 1909.06335", {"P": 1}, {"P": 1})
+    citation = Citation("Hsu et al.", "preprint", 2019, "arXiv 1909.06335", {"P": 1}, {"P": 1})
 
 
 @WRAPPERS.register(_WORD)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.phases import TRAINABLE, Phase, Predictor, Train
@@ -35,7 +35,7 @@ class FedBABU(Method):
 
     spec = Spec(private=frozenset({Role.HEAD}))
     Options = Options
-    about = About("Oh et al.", "ICLR", 2022, "arXiv 2106.06042", {"B": 1}, {"B": 1}, compared_in=("feddw",))
+    citation = Citation("Oh et al.", "ICLR", 2022, "arXiv 2106.06042", {"B": 1}, {"B": 1}, compared_in=("feddw",))
 
     def client_init(self, ctx: ClientContext) -> Record:
         return {}

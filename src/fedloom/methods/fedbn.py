@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.spec import Spec
@@ -35,7 +35,7 @@ class FedBN(Method):
 
     spec = Spec(private=BN_ROLES)
     Options = Options
-    about = About(
+    citation = Citation(
         "Li et al.",
         "ICLR",
         2021,

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.core.records import Record, get_number, get_tensor, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task, Work
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.spec import Sent, Spec
@@ -50,7 +50,7 @@ class FedCDA(method.Method):
 
     spec = Spec(sends={"model": Sent(each=True), "loss": Sent(each=True)})
     Options = Options
-    about = About(
+    citation = Citation(
         "Wang et al.",
         "ICLR",
         2024,

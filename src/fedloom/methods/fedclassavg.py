@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from fedloom.core import trees
 from fedloom.core.records import Record, get_tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start, Task, Work
 from fedloom.methods.contract.heads import require_same_heads
 from fedloom.methods.contract.losses import cross_entropy
@@ -52,7 +52,7 @@ class FedClassAvg(Method):
     spec = Spec(private=ALL_ROLES - {Role.HEAD}, architectures="any", views=2)
     Options = Options
     presets = {"paper": {}, "authors": {"tau": 100.0, "base_tau": 0.07, "rho": 0.0}, "sound": {}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Jang et al.",
         "ICPP",
         2022,

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -99,7 +99,7 @@ class FedCO2(Method):
             "batch_size": 64,
         }
     }
-    about = About(
+    citation = Citation(
         "Cai et al.",
         "NeurIPS",
         2023,

@@ -15,7 +15,7 @@ from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
 from fedloom.methods.contract.losses import kl_divergence
 from fedloom.methods.contract.method import Uploads, register
@@ -60,7 +60,7 @@ class FedDF(method.Method):
     spec = Spec(architectures="any", sends={"model": Sent(each=True)}, public="inputs")
     Options = Options
     presets = {"paper": {"steps": 10_000}, "authors": {"steps": 10_000}, "sound": {}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Lin et al.",
         "NeurIPS",
         2020,

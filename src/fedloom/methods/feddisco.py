@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedloom.core.records import Record, get_number
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Work
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.spec import Sent, Spec
@@ -45,7 +45,7 @@ class FedDisco(method.Method):
         "authors": {"distance": "kl", "normalised": True},
         "sound": {},
     }
-    about = About(
+    citation = Citation(
         "Ye et al.",
         "ICML",
         2023,

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -54,7 +54,7 @@ class FedDistill(Method):
         "sound": {},
         "feddw": {"compares": "probabilities"},
     }
-    about = About(
+    citation = Citation(
         "Jeong et al.",
         "NeurIPS workshop",
         2018,

@@ -14,7 +14,7 @@ from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
@@ -244,7 +244,7 @@ class FedDW(DW, FedAvg):
     settings = {  # noqa: RUF012
         "authors": {"optimizer": {"name": "adam", "lr": 0.001}, "local_epochs": 5, "batch_size": 128}
     }
-    about = About(
+    citation = Citation(
         "Liu et al.",
         "preprint",
         2024,

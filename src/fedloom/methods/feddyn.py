@@ -9,7 +9,7 @@ from fedloom.core import trees
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Uploads, register
@@ -45,7 +45,7 @@ class FedDyn(method.Method):
     spec = Spec(sends={"model": Sent()})
     Options = Options
     presets = {"paper": {}, "authors": {"clip": 10.0}, "sound": {}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Acar et al.",
         "ICLR",
         2021,

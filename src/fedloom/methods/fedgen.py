@@ -13,7 +13,7 @@ from torch.nn import functional
 from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.losses import cross_entropy
@@ -64,7 +64,7 @@ class FedGen(method.Method):
     Options = Options
     presets = {"paper": {}, "authors": {"weight": 10.0, "diversity": 1.0}, "sound": {}}  # noqa: RUF012
     settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 32}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Zhu et al.",
         "ICML",
         2021,

@@ -12,7 +12,7 @@ from fedloom.core.records import Record, get_table, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head, require_same_heads
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -48,7 +48,7 @@ class FedGH(Method):
         sends={"prototypes": Sent(each=True, labels=True)},
     )
     Options = Options
-    about = About("Yi et al.", "ACM MM", 2023, "arXiv 2303.13137", {"H": 1}, {"Cd": 1, "mask": 1}, {"B": 1})
+    citation = Citation("Yi et al.", "ACM MM", 2023, "arXiv 2303.13137", {"H": 1}, {"Cd": 1, "mask": 1}, {"B": 1})
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         for task in tasks:

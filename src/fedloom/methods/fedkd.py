@@ -12,7 +12,7 @@ from torch import nn
 from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -54,7 +54,7 @@ class FedKD(Method):
 
     Options = Options
     presets = {"paper": {}, "authors": {}, "sound": {}, "fedssa": {"mentee": "fedssa-cnn5"}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Wu et al.",
         "Nature Communications",
         2022,

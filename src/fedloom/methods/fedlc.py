@@ -7,7 +7,7 @@ from pydantic import Field
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Start
 from fedloom.methods.contract.losses import ABSENT, cross_entropy
 from fedloom.methods.contract.method import register
@@ -31,7 +31,7 @@ class FedLC(method.Method):
     """
 
     Options = Options
-    about = About("Zhang et al.", "ICML", 2022, "arXiv 2209.00189", {"P": 1}, {"P": 1})
+    citation = Citation("Zhang et al.", "ICML", 2022, "arXiv 2209.00189", {"P": 1}, {"P": 1})
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
         start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()

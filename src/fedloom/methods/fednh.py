@@ -14,7 +14,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.losses import cross_entropy
@@ -78,7 +78,7 @@ class FedNH(method.Method):
         "authors": {"learn_scale": True, "scale": 20.0},
         "sound": {},
     }
-    about = About(
+    citation = Citation(
         "Dai et al.",
         "AAAI",
         2023,

@@ -8,7 +8,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_number, get_tree
 from fedloom.core.trees import combine
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task, Work
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.spec import Sent, Spec
@@ -28,7 +28,7 @@ class FedNova(method.Method):
     """
 
     spec = Spec(sends={"model": Sent(), "norm": Sent(each=True)})
-    about = About("Wang et al.", "NeurIPS", 2020, "arXiv 2007.07481", {"P": 1}, {"P": 1})
+    citation = Citation("Wang et al.", "NeurIPS", 2020, "arXiv 2007.07481", {"P": 1}, {"P": 1})
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         if (name := tasks[0].optimizer.name) != "sgd":

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Start
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import register
@@ -41,7 +41,7 @@ class FedNTD(method.Method):
             "batch_size": 50,
         }
     }
-    about = About(
+    citation = Citation(
         "Lee et al.",
         "NeurIPS",
         2022,

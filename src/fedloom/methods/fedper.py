@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import Role
@@ -18,7 +18,7 @@ class FedPer(Method):
     """
 
     spec = Spec(private=frozenset({Role.HEAD}))
-    about = About(
+    citation = Citation(
         "Arivazhagan et al.",
         "preprint",
         2019,

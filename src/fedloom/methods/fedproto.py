@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import ClassMeans, Phase, Train
@@ -53,7 +53,7 @@ class FedProto(PrototypePull):
         "fedskc": {"average_model": True},
         "fedsc": {"average_model": True},
     }
-    about = About(
+    citation = Citation(
         "Tan et al.",
         "AAAI",
         2022,

@@ -7,7 +7,7 @@ from pydantic import Field
 from fedloom.core import trees
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Start
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import register
@@ -36,7 +36,7 @@ class FedProx(method.Method):
         "feddw": {"mu": 0.01},
         "fedco2": {"mu": 0.001},
     }
-    about = About(
+    citation = Citation(
         "Li et al.",
         "MLSys",
         2020,

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import register
 from fedloom.methods.contract.phases import Batch, Consts, Objective
@@ -56,7 +56,7 @@ class FedRCL(method.Method):
             "batch_size": 50,
         }
     }
-    about = About(
+    citation = Citation(
         "Seo et al.",
         "CVPR",
         2024,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import TRAINABLE, Phase, Train
@@ -42,7 +42,7 @@ class FedRep(Method):
         "sound": {},
         "feddw": {"head_epochs": 1, "body_epochs": 4},
     }
-    about = About(
+    citation = Citation(
         "Collins et al.",
         "ICML",
         2021,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
 from fedloom.methods.contract.losses import ABSENT, cross_entropy
 from fedloom.methods.contract.method import register
@@ -43,7 +43,7 @@ class FedRoD(method.Method):
     spec = Spec(private=frozenset({Role.EXTRA}), features=True)
     Options = Options
     presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Chen & Chao",
         "ICLR",
         2022,

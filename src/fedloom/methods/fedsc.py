@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.core.records import Record, get_table, get_tensor
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -105,7 +105,7 @@ class FedSC(Method):
         "sound": {"tau": 0.5, "cpdr": "mse"},
     }
     settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Wang et al.",
         "KDD",
         2025,

@@ -14,7 +14,7 @@ from fedloom.core.records import Record, get_number, get_table, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -118,7 +118,7 @@ class FedSKC(Method):
         "sound": {"tau": 0.5, "scale": "none", "gda": "fedavg", "gpr": "off"},
     }
     settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Wang et al.",
         "ICWS",
         2025,

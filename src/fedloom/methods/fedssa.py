@@ -16,7 +16,7 @@ from fedloom.core.records import Record, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -89,7 +89,7 @@ class FedSSA(Method):
             "batch_size": 512,
         }
     }
-    about = About(
+    citation = Citation(
         "Yi et al.",
         "IJCAI",
         2024,

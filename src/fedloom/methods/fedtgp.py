@@ -11,7 +11,7 @@ from fedloom.core.records import Record, get_table, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ServerContext, Task
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.spec import Sent, Spec
@@ -45,7 +45,7 @@ class FedTGP(PrototypePull):
 
     spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(each=True, labels=True)})
     Options = Options
-    about = About(
+    citation = Citation(
         "Zhang et al.",
         "AAAI",
         2024,

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import register
 from fedloom.methods.contract.phases import Batch, Consts, Objective
@@ -39,7 +39,7 @@ class FedUV(method.Method):
     spec = Spec(batch_statistics=True, features=True)
     Options = Options
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"variance": 2.5, "uniformity": 0.5}}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Son et al.",
         "CVPR",
         2024,

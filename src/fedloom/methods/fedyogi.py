@@ -30,7 +30,7 @@ class FedYogi(adaptive.FedOpt):
     """
 
     Options = Options
-    about = adaptive.ABOUT
+    citation = adaptive.CITATION
     presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0}, "sound": {}}  # noqa: RUF012
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:

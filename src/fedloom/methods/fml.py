@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -52,7 +52,7 @@ class FML(Method):
         "sound": {},
         "fedssa": {"meme": "fedssa-cnn5"},
     }
-    about = About(
+    citation = Citation(
         "Shen et al.",
         "preprint",
         2020,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.contract.heads import require_same_heads
 from fedloom.methods.contract.method import Method, register
@@ -22,7 +22,7 @@ class LGFedAvg(Method):
     """
 
     spec = Spec(private=ALL_ROLES - {Role.HEAD}, architectures="any")
-    about = About(
+    citation = Citation(
         "Liang et al.", "preprint", 2020, "arXiv 2001.01523", {"H": 1}, {"H": 1}, {"B": 1}, compared_in=("fedssa",)
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedloom.core.records import Record
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Work
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.spec import Spec
@@ -19,7 +19,7 @@ class Local(Method):
     """
 
     spec = Spec(private=ALL_ROLES, architectures="any", sends={})
-    about = About("", "", None, "", {}, {}, {"P": 1}, compared_in=("feddw", "fedco2", "fedssa"))
+    citation = Citation("", "", None, "", {}, {}, {"P": 1}, compared_in=("feddw", "fedco2", "fedssa"))
 
     def server_init(self, ctx: ServerContext) -> Record:
         return {}

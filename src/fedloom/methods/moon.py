@@ -7,7 +7,7 @@ from pydantic import Field
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Start, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import register
@@ -37,7 +37,7 @@ class MOON(method.Method):
 
     spec = Spec(features=True)
     Options = Options
-    about = About(
+    citation = Citation(
         "Li, He, Song",
         "CVPR",
         2021,

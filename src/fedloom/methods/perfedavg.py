@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -53,7 +53,9 @@ class PerFedAvg(Method):
         "sound": {},
         "feddw": {"alpha": 0.01, "beta": 0.001},
     }
-    about = About("Fallah et al.", "NeurIPS", 2020, "arXiv 2002.07948", {"P": 1}, {"P": 1}, compared_in=("feddw",))
+    citation = Citation(
+        "Fallah et al.", "NeurIPS", 2020, "arXiv 2002.07948", {"P": 1}, {"P": 1}, compared_in=("feddw",)
+    )
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         rate = ctx.lr if self.options.beta is None else self.options.beta

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
@@ -58,7 +58,7 @@ class PFedMe(Method):
         "authors": {"weights": "samples", "decay": 1e-3},
         "sound": {},
     }
-    about = About(
+    citation = Citation(
         "T Dinh et al.",
         "NeurIPS",
         2020,

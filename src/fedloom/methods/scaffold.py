@@ -15,7 +15,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_tensor, get_tree
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import PRESETS, Uploads, register
@@ -49,7 +49,7 @@ class SCAFFOLD(method.Method):
     spec = Spec(sends={"model": Sent(), "control": Sent(form="change", spread=2.0)})
     Options = Options
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in PRESETS}  # noqa: RUF012
-    about = About(
+    citation = Citation(
         "Karimireddy et al.",
         "ICML",
         2020,

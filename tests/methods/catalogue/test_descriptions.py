@@ -23,14 +23,14 @@ LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2]]
 @pytest.mark.parametrize("name", HOUSE)
 def test_every_method_states_its_source_and_its_text_says_the_same(name):
     kind = METHODS.get(name)
-    about, text = kind.about, " ".join(inspect.cleandoc(kind.__doc__).split())
-    assert "about" in vars(kind)
-    assert {*about.down, *about.up, *about.state} <= SYMBOLS.keys()
-    assert set(about.compared_in) <= PAPERS.keys()
-    if about.year is not None:
-        assert str(about.year) in text
-        assert about.authors.split(",")[0].removesuffix(" et al.").split(" & ")[0] in text
-        for number in re.findall(r"arXiv (\d{4}\.\d{5})", about.paper):
+    citation, text = kind.citation, " ".join(inspect.cleandoc(kind.__doc__).split())
+    assert "citation" in vars(kind)
+    assert {*citation.down, *citation.up, *citation.state} <= SYMBOLS.keys()
+    assert set(citation.compared_in) <= PAPERS.keys()
+    if citation.year is not None:
+        assert str(citation.year) in text
+        assert citation.authors.split(",")[0].removesuffix(" et al.").split(" & ")[0] in text
+        for number in re.findall(r"arXiv (\d{4}\.\d{5})", citation.paper):
             assert number in text
 
 
@@ -99,7 +99,7 @@ def test_a_plug_in_without_facts_is_listed_and_does_not_inherit_them():
 
     try:
         one = entry("nearby")
-        assert one.about is None
+        assert one.citation is None
         assert (one.facts()["down"], one.idea) == ("?", "as FedProx")
         assert one.facts()["published"] == ""
         assert abilities(Nearby).means == frozenset()
@@ -111,8 +111,8 @@ def test_a_plug_in_without_facts_is_listed_and_does_not_inherit_them():
 @pytest.mark.parametrize("name", HOUSE)
 def test_a_method_has_a_preset_for_each_paper_that_compares_with_it(name):
     kind = METHODS.get(name)
-    assert set(kind.presets) == {*PRESETS, *kind.about.compared_in}
-    for paper in kind.about.compared_in:
+    assert set(kind.presets) == {*PRESETS, *kind.citation.compared_in}
+    for paper in kind.citation.compared_in:
         kind.configured(paper, {})
         assert kind.settings[paper] == PAPERS[paper]
 

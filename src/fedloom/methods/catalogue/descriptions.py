@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedloom.methods.catalogue.abilities import Abilities, abilities, wrappers_of
-from fedloom.methods.contract.citation import About, formula
+from fedloom.methods.contract.citation import Citation, formula
 from fedloom.methods.contract.method import METHODS, Method
 
 _OURS = ("Our choice:", "Where the paper is silent:")
@@ -26,7 +26,7 @@ class Entry:
     name: str
     title: str
     idea: str
-    about: About | None
+    citation: Citation | None
     abilities: Abilities
     wrappers: Mapping[str, str | None]
 
@@ -51,16 +51,16 @@ class Entry:
 
     def facts(self) -> dict[str, str]:
         """What is told in tables, by column."""
-        about = self.about
+        citation = self.citation
         return {
             "idea": self.idea,
-            "published": about.published if about else "",
+            "published": citation.published if citation else "",
             "yields": self.yields,
             "nets": self.nets,
-            "down": formula(about.down) if about else "?",
-            "up": formula(about.up) if about else "?",
-            "client keeps": formula(about.state) if about else "?",
-            "compared in": ", ".join(about.compared_in) if about else "",
+            "down": formula(citation.down) if citation else "?",
+            "up": formula(citation.up) if citation else "?",
+            "client keeps": formula(citation.state) if citation else "?",
+            "compared in": ", ".join(citation.compared_in) if citation else "",
             "secure sum": "yes" if self.abilities.secure_sum else "no",
             "stacks": "no" if self.abilities.unstackable else "yes",
             "wrappers": self.taken,
@@ -71,7 +71,7 @@ def entry(name: str) -> Entry:
     """What is told of one method. Raises `ConfigError` for an unknown name."""
     kind = METHODS.get(name)
     title, idea = _title(kind)
-    return Entry(name, title, idea, kind.about, abilities(kind), _Lazy(name))
+    return Entry(name, title, idea, kind.citation, abilities(kind), _Lazy(name))
 
 
 def entries() -> Iterator[Entry]:

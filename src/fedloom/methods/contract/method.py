@@ -22,7 +22,7 @@ from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, sugges
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.losses import cross_entropy
@@ -66,11 +66,11 @@ M = TypeVar("M", bound="type[Method]")
 def register(method: M) -> M:
     """Class decorator: enter a method in the registry under its lower-case class name.
 
-    Of the papers that compare with it (`about.compared_in`) it gets a preset each, with the settings that the paper
-    states for all methods, under what the method itself declares. `about` is a class's own: nothing is inherited.
+    Of the papers that compare with it (`citation.compared_in`) it gets a preset each, with the settings that the paper
+    states for all methods, under what the method itself declares. `citation` is a class's own: nothing is inherited.
     """
-    method.about = vars(method).get("about")
-    papers = method.about.compared_in if method.about else ()
+    method.citation = vars(method).get("citation")
+    papers = method.citation.compared_in if method.citation else ()
     declared = vars(method).get("presets", {})  # a base's papers compared with the base
     presets = {name: values for name, values in method.presets.items() if name in declared or name not in PAPERS}
     method.presets = {**presets, **{paper: method.presets.get(paper, {}) for paper in papers}}
@@ -93,7 +93,7 @@ class Method(RareHooks):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {} for name in PRESETS}
     # Keys of a run, by preset, that hold where a config leaves them out: the optimiser of the released code, say.
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    about: ClassVar[About | None] = None  # its source and traffic, for tables and pages
+    citation: ClassVar[Citation | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -11,12 +11,12 @@ from torch import Tensor
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import combine
 from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import About
+from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import Uploads
 from fedloom.methods.parts.parameters import parameters, zeros
 
-ABOUT = About(
+CITATION = Citation(
     "Reddi et al.",
     "ICLR",
     2021,

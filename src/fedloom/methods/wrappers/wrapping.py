@@ -91,7 +91,7 @@ def wrapped(
         "name": classmethod(lambda cls: f"{base.name()}+{word}"),
         "wrappers": (*base.wrappers, word),
         "Options": both,
-        "about": base.about,
+        "citation": base.citation,
         "presets": {
             name: {**base.presets.get(name, {}), **{prefix + key: value for key, value in own.get(name, {}).items()}}
             for name in dict.fromkeys([*base.presets, *own])
