@@ -1,4 +1,4 @@
-"""The bytes of a real client's payloads and state are those of the formulas in `About`, in both directions."""
+"""The bytes of a real client's payloads and state are those of the formulas in `Citation`, in both directions."""
 
 import math
 

@@ -29,7 +29,7 @@ Formula = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class Citation:
     """Facts of a method's source, and its traffic for one client and round.
 
     authors, venue, year, paper: where it was published; paper is an arXiv number, a DOI or an address, empty where
