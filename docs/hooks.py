@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
@@ -16,13 +16,42 @@ from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.structure.files import File
 
+if TYPE_CHECKING:
+    from fedloom.config.reference import ConfigKey
+
 _TABLES = Path(__file__).parents[1] / "src" / "fedloom" / "report" / "assets" / "tables.js"
+_CONFIG_KEYS = "<!-- tables of config keys: put here by docs/hooks.py -->"
 _MATH = re.compile(r'<(?P<tag>span|div) class="arithmatex">(?P<text>.*?)</(?P=tag)>', re.DOTALL)
 
 
 def on_page_content(text: str, **_: Any) -> str:
     """Every equation of a page as MathML; a long one scrolls in its own box."""
     return _MATH.sub(_drawn, text)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put the tables of config keys on their page."""
+    return markdown.replace(_CONFIG_KEYS, key_tables()) if _CONFIG_KEYS in markdown else markdown
+
+
+def key_tables() -> str:
+    """Return a Markdown table of the keys of every run, and one for each kind of part."""
+    from fedloom.config.reference import config_keys
+
+    tables: dict[str, list[ConfigKey]] = {}
+    for key in config_keys():
+        tables.setdefault(key.part.partition(" ")[0], []).append(key)
+    return "\n\n".join(_key_table(kind, keys) for kind, keys in tables.items())
+
+
+def _key_table(kind: str, keys: list[ConfigKey]) -> str:
+    title = f"Keys of {kind}s" if kind else "Keys of every run"
+    lines = [f"## {title}", "", "| key | default | values | meaning |", "|---|---|---|---|"]
+    for key in keys:
+        path = f"`{key.path}`" + (f" ({key.part.partition(' ')[2]})" if key.part else "")
+        cells = (path, f"`{key.default_text}`", key.values, key.meaning)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:

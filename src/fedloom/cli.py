@@ -22,6 +22,7 @@ import typer
 
 from fedloom._version import __version__
 from fedloom.commands import catalogue, flower, model, reproduce, several, studies
+from fedloom.commands.config import config as config_command
 from fedloom.commands.methods import methods
 from fedloom.commands.shared import (
     AsJson,
@@ -186,7 +187,7 @@ def inspect(
 
 app.command()(several.report)
 app.command()(several.table)
-for command in (methods, catalogue.models, catalogue.datasets, catalogue.scenarios):
+for command in (methods, catalogue.models, catalogue.datasets, catalogue.scenarios, config_command):
     app.command()(command)
 
 

@@ -47,3 +47,15 @@ def test_doctests_become_code_blocks(hooks):
     assert "<blockquote>" not in drawn
     assert "&gt;&gt;&gt; 1 + 1\n2\n</code>" in drawn
     assert "<p>More words.</p>" in drawn
+
+
+def test_the_page_of_config_keys_lists_every_key(hooks):
+    from fedloom.config.reference import config_keys
+
+    page = (HOOKS.parent / "config.md").read_text(encoding="utf-8")
+    built = hooks.on_page_markdown(page)
+    assert "<!--" not in built
+    assert "## Keys of every run" in built
+    assert "## Keys of partitions" in built
+    for key in config_keys():
+        assert f"| `{key.path}`" in built

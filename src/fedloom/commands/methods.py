@@ -102,7 +102,7 @@ def _show_method(name: str, as_json: bool) -> None:
     print_listing(console, name, pairs)
     option_meanings = meanings(kind.Options)
     rows = [
-        (key, str(field.default), _values(set_by(kind, key)), option_meanings.get(key, ""))
+        (key, str(field.default), _values(set_by(kind, key)), field.description or option_meanings.get(key, ""))
         for key, field in kind.Options.model_fields.items()
     ]
     if rows:

@@ -8,10 +8,12 @@ wrap. All of them are one object: what a wrapper sets on `self` needs a name tha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, create_model
+from pydantic.fields import FieldInfo
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
@@ -67,6 +69,17 @@ def alone(base: type[Method], word: str, others: Collection[str], has: str, why:
         raise ConfigError(f"{base.name()} has {has} already: {word} {why}; take one")
 
 
+def _described(options: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a wrapper's options, each with the meaning that their docstring tells."""
+    from fedloom.methods.catalogue.descriptions import meanings
+
+    fields = {name: copy(field) for name, field in options.model_fields.items()}
+    for kind in options.__mro__:
+        for name, meaning in meanings(kind).items() if issubclass(kind, BaseModel) else ():
+            fields[name].description = fields[name].description or meaning
+    return fields
+
+
 def wrapped(
     mixin: type[Method],
     base: type[Method],
@@ -82,7 +95,7 @@ def wrapped(
     if issubclass(base, mixin):
         raise ConfigError(f"{base.name()} has {word} already: a method takes a wrapper once")
     prefix, own = f"{word}_", presets or {}
-    fields: dict[str, Any] = {prefix + name: (field.annotation, field) for name, field in options.model_fields.items()}
+    fields: dict[str, Any] = {prefix + name: (field.annotation, field) for name, field in _described(options).items()}
     title = f"{base.__name__}{word.upper()}"
     both = create_model(f"{title}Options", __base__=base.Options, **fields)
     body = {
