@@ -11,7 +11,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from fedloom.core.errors import ConfigError
 
@@ -19,17 +19,27 @@ _SHARED_FILE, _PRIVATE_FILE, _PRIVATE_FOLDER = 0o644, 0o600, 0o700
 
 
 def cache_dir() -> Path:
-    """Return the folder of files that can be made again: $FEDLOOM_CACHE, else `fedloom` in the user's cache folder.
+    """Return the folder of files that can be made again: $FEDLOOM_CACHE, else the platform's cache folder for fedloom.
 
-    Raises `ConfigError` if neither variable is set and there is no home directory.
+    Raises `ConfigError` if $FEDLOOM_CACHE is not set and there is no home directory.
     """
-    if configured_folder := os.environ.get("FEDLOOM_CACHE"):
+    return user_folder("cache", "FEDLOOM_CACHE")
+
+
+def user_folder(purpose: Literal["cache", "state"], variable: str) -> Path:
+    """Return the folder that an environment variable names, else the platform's folder for fedloom and this purpose.
+
+    Raises `ConfigError` if the variable is not set and there is no home directory.
+    """
+    if configured_folder := os.environ.get(variable):
         return expand_home(configured_folder)
-    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    import platformdirs  # slower to import than this whole file, and not needed where the variable is set
+
+    platform_folder = {"cache": platformdirs.user_cache_dir, "state": platformdirs.user_state_dir}[purpose]
     try:
-        return expand_home(user_cache) / "fedloom"
-    except ConfigError as error:
-        raise ConfigError(f"no folder for the cache: {error}; or set FEDLOOM_CACHE to a folder of your own") from None
+        return Path(platform_folder("fedloom", appauthor=False)).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"no folder for the {purpose}: {error}; or set {variable} to a folder of your own") from None
 
 
 def expand_home(path: Path | str) -> Path:

@@ -7,12 +7,11 @@ state before it in force.
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
 from fedloom.core.errors import DataError
-from fedloom.core.files import expand_home, restrict_to_owner, write_atomic
+from fedloom.core.files import restrict_to_owner, user_folder, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage.checkpoint import is_kept_for_rewind
 
@@ -22,10 +21,8 @@ _TOKEN = 16  # hexadecimal digits
 
 
 def state_dir() -> Path:
-    """Where nodes keep states unless told otherwise: $FEDLOOM_STATE, else `fedloom` in the platform's state folder."""
-    if own := os.environ.get("FEDLOOM_STATE"):
-        return expand_home(own)
-    return expand_home(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "fedloom"
+    """Return the default folder of nodes' states: $FEDLOOM_STATE, else the platform's state folder for fedloom."""
+    return user_folder("state", "FEDLOOM_STATE")
 
 
 class StateStore:
