@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, Unpack, overload
 
 from torch import nn
 
 from fedloom.config.grid import variants
+from fedloom.config.keywords import CompareKeywords, RunKeywords, ScenarioKeywords
 from fedloom.config.model_key import is_python_object, with_user_models
 from fedloom.config.run_config import parse
 from fedloom.config.scenario_config import ScenarioConfig
@@ -28,6 +29,9 @@ from fedloom.studies.compare import compare as compare_runs
 Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
 
+# First overloads: keywords that editors complete. The others take sections of methods, and keys of parts, as well.
+@overload
+def scenario(source: str, **keys: Unpack[ScenarioKeywords]) -> ScenarioConfig: ...
 @overload
 def scenario(source: str, **keys: Any) -> ScenarioConfig: ...
 @overload
@@ -62,6 +66,19 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
 describe = scenario  # `run` has a parameter of that name
 
 
+@overload
+def run(
+    method: str = ...,
+    *,
+    scenario: str | ScenarioConfig | Scenario,
+    model: Model | Sequence[Model] | None = ...,
+    out: Path | str | None = ...,
+    existing: Existing = ...,
+    callbacks: Sequence[Callback] = ...,
+    **keys: Unpack[RunKeywords],
+) -> Result: ...
+@overload
+def run(method: str = ..., *, scenario: Any, **keys: Any) -> Result: ...
 def run(
     method: str = "fedavg",
     *,
@@ -98,6 +115,21 @@ def run(
     )
 
 
+@overload
+def compare(
+    methods: str | Sequence[str] | None = ...,
+    *,
+    scenario: str | ScenarioConfig | Scenario | Sequence[str | ScenarioConfig],
+    seeds: int | Sequence[int] | None = ...,
+    model: Model | Sequence[Any] | None = ...,
+    out: Path | str | None = ...,
+    existing: Existing = ...,
+    jobs: int = ...,
+    callbacks: Sequence[Callback] = ...,
+    **keys: Unpack[CompareKeywords],
+) -> Comparison: ...
+@overload
+def compare(methods: str | Sequence[str] | None = ..., *, scenario: Any, **keys: Any) -> Comparison: ...
 def compare(
     methods: str | Sequence[str] | None = None,
     *,
