@@ -250,8 +250,41 @@ def forged(entries, version=1, **stored):
 
 
 def test_another_format_is_refused_and_both_numbers_are_said():
-    with pytest.raises(RecordError, match=r"format 2.*format 1"):
-        from_bytes(forged({}, version=2))
+    with pytest.raises(RecordError, match=r"format 3.*formats 1 and 2"):
+        from_bytes(forged({}, version=3))
+
+
+def test_scalars_of_format_1_are_read():
+    entries = {"k": {"kind": "scalar", "value": 7}, "x": {"kind": "scalar", "value": 0.5}}
+    assert from_bytes(forged(entries)) == {"k": 7, "x": 0.5}
+
+
+@pytest.mark.parametrize(("short", "long"), [(1, -987654321), (0.5, 0.1 + 0.2), (1.0, math.nan), (True, False)])
+def test_the_digits_of_a_number_do_not_change_the_size(short, long):
+    assert len(to_bytes({"x": short})) == len(to_bytes({"x": long}))
+
+
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, -(1 << 63), (1 << 63) - 1, 10**30])
+def test_integers_of_any_length_come_back(value):
+    assert from_bytes(to_bytes({"x": value})) == {"x": value}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"type": "int", "value": "7"},
+        {"type": "int", "value": "0x"},
+        {"type": "int", "value": " 0000000000000007"},
+        {"type": "float", "value": "0x10"},
+        {"type": "bytes", "value": "0000000000000007"},
+        {"type": "int", "value": 7},
+        {"type": 3, "value": "0000000000000007"},
+        {"type": "int"},
+    ],
+)
+def test_scalars_that_are_no_words_are_refused(entry):
+    with pytest.raises(RecordError):
+        from_bytes(forged({"x": {"kind": "scalar", **entry}}, version=2))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -38,12 +40,13 @@ def _as_it_was(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
-def test_the_examples_of_a_page_run(page):
+def test_the_examples_of_a_page_run(page, monkeypatch):
     if name(page) in WITHOUT:
         pytest.skip(WITHOUT[name(page)])
-    namespace = {"__name__": "__page__"}
+    module = types.ModuleType("__page__")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # where dataclasses look their module up
     for block in blocks(page):
-        exec(compile(block, str(page), "exec"), namespace)
+        exec(compile(block, str(page), "exec"), module.__dict__)
 
 
 def test_there_are_examples():

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -29,7 +31,9 @@ Record: TypeAlias = dict[str, Value]
 
 _HEADER = "fedloom"
 _RESERVED = "__metadata__"
-_FORMAT = 1
+_FORMAT = 2
+_READABLE = (1, _FORMAT)  # format 1 wrote scalars as JSON values, whose length depends on their digits
+_WORD = re.compile("[0-9a-f]{16}")
 
 
 def get_tree(record: Mapping[str, Value], name: str) -> Tree:
@@ -78,8 +82,8 @@ def from_bytes(data: bytes) -> Record:
         tensors = load(data)
         length = int.from_bytes(data[:8], "little")
         header = parse_json(parse_json(data[8 : 8 + length])[_RESERVED][_HEADER])
-        if header["format"] != _FORMAT:
-            raise RecordError(f"record format {header['format']}: this version reads format {_FORMAT}")
+        if header["format"] not in _READABLE:
+            raise RecordError(f"record format {header['format']}: this version reads formats 1 and {_FORMAT}")
         return {name: _rebuild(name, entry, tensors) for name, entry in header["entries"].items()}
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise RecordError(f"not a fedloom record, or damaged: {error}") from error
@@ -170,7 +174,7 @@ def _header(entries: tuple[_Entry, ...]) -> str:
         if kind == "tree":
             described[name]["names"] = list(detail)
         if kind == "scalar":
-            described[name]["value"] = detail[-1]
+            described[name] |= _encode_scalar(detail[-1])
         leaf_names = {"tree": detail, "table": ("rows", "held"), "scalar": ()}.get(kind)
         paths += [name] if leaf_names is None else [f"{name}/{leaf_name}" for leaf_name in leaf_names]
     if len(set(paths)) != len(paths):
@@ -219,4 +223,37 @@ def _rebuild(name: str, entry: dict[str, Any], tensors: dict[str, Tensor]) -> Va
         values = torch.zeros((*held.shape, rows.shape[-1]), dtype=rows.dtype)
         values[held] = rows
         return ClassTable(values, held)
-    return cast(Scalar, entry["value"])
+    return _decode_scalar(entry) if "type" in entry else cast(Scalar, entry["value"])
+
+
+def _encode_scalar(value: Scalar) -> dict[str, str]:
+    """Return a scalar as text whose length does not depend on the value, so that equal payloads have equal sizes.
+
+    Numbers are the 16 hex digits of a 64-bit word. Longer integers are written as long as they are.
+    """
+    if isinstance(value, str):
+        return {"type": "str", "value": value}
+    if isinstance(value, float):
+        return {"type": "float", "value": struct.pack(">d", value).hex()}
+    kind = "bool" if isinstance(value, bool) else "int"
+    if -(1 << 63) <= value < 1 << 63:
+        return {"type": kind, "value": struct.pack(">q", value).hex()}
+    return {"type": kind, "value": hex(value)}
+
+
+def _decode_scalar(entry: Mapping[str, str]) -> Scalar:
+    kind, text = entry["type"], entry["value"]
+    if kind == "str":
+        return str(text)
+    if not _WORD.fullmatch(text):
+        if kind == "int" and re.fullmatch("-?0x[0-9a-f]+", text):
+            return int(text, 16)
+        raise ValueError(f"the {kind} {text[:40]!r} is no 64-bit word")
+    if kind == "float":
+        return cast(float, struct.unpack(">d", bytes.fromhex(text))[0])
+    (number,) = struct.unpack(">q", bytes.fromhex(text))
+    if kind == "bool":
+        return bool(number)
+    if kind == "int":
+        return cast(int, number)
+    raise ValueError(f"a scalar of type {kind[:40]!r}")
