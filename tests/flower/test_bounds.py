@@ -12,7 +12,7 @@ from fedloom.flower.bounds import NormBounds, UploadNorm, upload_norms
 from fedloom.methods.contract.spec import Sent
 from fedloom.nets.roles import Role
 
-SENDS = {"model": Sent(), "step": Sent(form="change"), "prototypes": Sent(each=True), "wide": Sent(spread=3.0)}
+SENDS = {"model": Sent(), "step": Sent(form="change"), "prototypes": Sent(per_client=True), "wide": Sent(spread=3.0)}
 ROLES = {"w": Role.BODY, "head.w": Role.HEAD}
 
 

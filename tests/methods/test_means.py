@@ -71,7 +71,7 @@ def noting(name, preset="sound", **options):
 def test_all_that_the_server_needs_only_the_mean_of_is_reduced(name, options):
     method, seen = noting(name, **options)
     toy = after(world(method, LABELS, net=TinyBN), 3)
-    declared = {key for key, sent in method.spec.sends.items() if not sent.each}
+    declared = {key for key, sent in method.spec.sends.items() if not sent.per_client}
     assert {key for key, *_ in seen} - ALSO_REDUCED.get(name, set()) == declared
     assert len([key for key, *_ in seen if key in declared]) == 3 * len(declared) * MEANS_A_ROUND.get(name, 1)
     assert {count for *_, count in seen} <= {len(LABELS)}

@@ -44,7 +44,7 @@ class Privacy:
     sends: tuple[str, ...]
     labels: tuple[str, ...]
     head: bool
-    each: tuple[str, ...]
+    per_client: tuple[str, ...]
 
     @property
     def tells(self) -> str:
@@ -56,7 +56,7 @@ class Privacy:
     @property
     def secure_sums(self) -> bool:
         """Whether the server needs sums alone."""
-        return not self.each and bool(self.sends)
+        return not self.per_client and bool(self.sends)
 
 
 def privacy_of(method: str) -> Privacy:
@@ -68,7 +68,7 @@ def privacy_of(method: str) -> Privacy:
         tuple(sends),
         tuple(name for name, sent in sends.items() if sent.labels),
         bool(sends) if kind.citation is None else bool(kind.citation.up.keys() & _WITH_HEAD),
-        tuple(name for name, sent in sends.items() if sent.each),
+        tuple(name for name, sent in sends.items() if sent.per_client),
     )
 
 
@@ -84,7 +84,13 @@ def table() -> str:
     rows = ["| method | leaves a client | tells of its labels | a secure sum would do |", "|" + "---|" * 4]
     for name in METHODS.names():
         found = privacy_of(name)
-        sums = "yes" if found.secure_sums else f"no: {', '.join(found.each)}" if found.each else "nothing is sent"
+        sums = (
+            "yes"
+            if found.secure_sums
+            else f"no: {', '.join(found.per_client)}"
+            if found.per_client
+            else "nothing is sent"
+        )
         cells = [name, ", ".join(found.sends) or "nothing", found.tells, sums]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"

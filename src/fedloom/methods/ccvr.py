@@ -66,9 +66,9 @@ class Calibration(Method):
     spec = Spec(
         features=True,
         sends={
-            "means": Sent(each=True, labels=True),
-            "covariances": Sent(each=True, labels=True, spread=2.0),
-            "class_counts": Sent(each=True, labels=True),
+            "means": Sent(per_client=True, labels=True),
+            "covariances": Sent(per_client=True, labels=True, spread=2.0),
+            "class_counts": Sent(per_client=True, labels=True),
         },
     )
 

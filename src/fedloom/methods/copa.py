@@ -47,7 +47,7 @@ class COPA(method.Method):
     logits, which for linear heads is the mean head's. The paper's hybrid batch-instance norm is not built.
     """
 
-    spec = Spec(features=True, sends={"model": Sent(), OWN: Sent(each=True)})
+    spec = Spec(features=True, sends={"model": Sent(), OWN: Sent(per_client=True)})
     Options = Options
     citation = Citation(
         "Wu & Gong",

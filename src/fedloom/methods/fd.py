@@ -42,7 +42,7 @@ class FD(Method):
     Nets are private and may differ. The paper takes means while it trains: `outputs_from=training`.
     """
 
-    spec = Spec(private=ALL_ROLES, architectures="any", sends={"outputs": Sent(each=True, labels=True)})
+    spec = Spec(private=ALL_ROLES, architectures="any", sends={"outputs": Sent(per_client=True, labels=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {"outputs_from": "training"},

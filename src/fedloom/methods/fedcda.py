@@ -48,7 +48,7 @@ class FedCDA(method.Method):
     0 for a client that made no step. The server holds N K models.
     """
 
-    spec = Spec(sends={"model": Sent(each=True), "loss": Sent(each=True)})
+    spec = Spec(sends={"model": Sent(per_client=True), "loss": Sent(per_client=True)})
     Options = Options
     citation = Citation(
         "Wang et al.",

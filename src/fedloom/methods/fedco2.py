@@ -115,7 +115,7 @@ class FedCO2(Method):
         if "bn" in self.options.personal:
             self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))
         if self.exchanges_heads:
-            self.spec = replace(self.spec, sends={**self.spec.sends, "head": Sent(each=True)})
+            self.spec = replace(self.spec, sends={**self.spec.sends, "head": Sent(per_client=True)})
 
     def private_names(self, task: Task) -> set[str]:
         own = super().private_names(task)

@@ -57,7 +57,7 @@ class FedDF(method.Method):
     most; here the number of steps is fixed: those 10,000 in presets `paper` and `authors`, 100 in `sound`.
     """
 
-    spec = Spec(architectures="any", sends={"model": Sent(each=True)}, public="inputs")
+    spec = Spec(architectures="any", sends={"model": Sent(per_client=True)}, public="inputs")
     Options = Options
     presets = {"paper": {"steps": 10_000}, "authors": {"steps": 10_000}, "sound": {}}  # noqa: RUF012
     citation = Citation(

@@ -38,7 +38,7 @@ class FedDisco(method.Method):
     Our choice: where no weight is positive, weights are by samples (the authors' code stops with an error).
     """
 
-    spec = Spec(sends={"model": Sent(), "discrepancy": Sent(each=True, labels=True)})
+    spec = Spec(sends={"model": Sent(), "discrepancy": Sent(per_client=True, labels=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},

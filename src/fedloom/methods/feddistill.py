@@ -44,7 +44,7 @@ class FedDistill(Method):
         sends={
             "model": Sent(),
             "outputs": Sent(labels=True),
-            "class_counts": Sent(each=True, labels=True),
+            "class_counts": Sent(per_client=True, labels=True),
         }
     )
     Options = Options

@@ -60,7 +60,9 @@ class FedGen(method.Method):
     round. The page says what else the released code does.
     """
 
-    spec = Spec(features=True, sends={"model": Sent(each=True), "class_counts": Sent(each=True, labels=True)})
+    spec = Spec(
+        features=True, sends={"model": Sent(per_client=True), "class_counts": Sent(per_client=True, labels=True)}
+    )
     Options = Options
     presets = {"paper": {}, "authors": {"weight": 10.0, "diversity": 1.0}, "sound": {}}  # noqa: RUF012
     settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 32}}  # noqa: RUF012

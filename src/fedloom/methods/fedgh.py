@@ -45,7 +45,7 @@ class FedGH(Method):
     spec = Spec(
         private=ALL_ROLES - {Role.HEAD},
         architectures="any",
-        sends={"prototypes": Sent(each=True, labels=True)},
+        sends={"prototypes": Sent(per_client=True, labels=True)},
     )
     Options = Options
     citation = Citation("Yi et al.", "ACM MM", 2023, "arXiv 2303.13137", {"H": 1}, {"Cd": 1, "mask": 1}, {"B": 1})

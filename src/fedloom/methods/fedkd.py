@@ -73,7 +73,7 @@ class FedKD(Method):
             nets={MENTOR: None, MENTEE: self.options.mentee},
             private_nets=frozenset({MENTOR}),
             architectures="any",
-            sends={"model": Sent(each=factors, form="own" if factors else "whole")},
+            sends={"model": Sent(per_client=factors, form="own" if factors else "whole")},
         )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

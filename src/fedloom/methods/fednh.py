@@ -69,7 +69,7 @@ class FedNH(method.Method):
         sends={
             "model": Sent(),
             "prototypes": Sent(labels=True),
-            "class_counts": Sent(each=True, labels=True),
+            "class_counts": Sent(per_client=True, labels=True),
         },
     )
     Options = Options

@@ -27,7 +27,7 @@ class FedNova(method.Method):
     Our choice: buffers are averaged by samples; a client that made no step changes nothing.
     """
 
-    spec = Spec(sends={"model": Sent(), "norm": Sent(each=True)})
+    spec = Spec(sends={"model": Sent(), "norm": Sent(per_client=True)})
     citation = Citation("Wang et al.", "NeurIPS", 2020, "arXiv 2007.07481", {"P": 1}, {"P": 1})
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

@@ -87,8 +87,8 @@ class FedSC(Method):
         features=True,
         sends={
             "model": Sent(),
-            "prototypes": Sent(each=True, labels=True, spread=0.6),
-            "class_counts": Sent(each=True, labels=True),
+            "prototypes": Sent(per_client=True, labels=True, spread=0.6),
+            "class_counts": Sent(per_client=True, labels=True),
         },
     )
     Options = Options

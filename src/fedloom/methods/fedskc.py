@@ -100,7 +100,7 @@ class FedSKC(Method):
     and tau = 0.5: see the method's page.
     """
 
-    spec = Spec(features=True, sends={"model": Sent(), "knowledge": Sent(each=True, labels=True, spread=2.0)})
+    spec = Spec(features=True, sends={"model": Sent(), "knowledge": Sent(per_client=True, labels=True, spread=2.0)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},

@@ -105,10 +105,10 @@ class FedSSA(Method):
         if self.options.pool == "all_known" and self.options.weights == "count":
             raise ConfigError("fedssa.weights = 'count': rows of earlier rounds have no counts; set pool to sampled")
         if self.options.weights == "count":
-            sends = {**self.spec.sends, "class_counts": Sent(each=True, labels=True)}
+            sends = {**self.spec.sends, "class_counts": Sent(per_client=True, labels=True)}
             self.spec = replace(self.spec, sends=sends)
         elif self.options.pool == "all_known":
-            self.spec = replace(self.spec, sends={"header": Sent(each=True, labels=True)})
+            self.spec = replace(self.spec, sends={"header": Sent(per_client=True, labels=True)})
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         for task in tasks:

@@ -43,7 +43,7 @@ class FedTGP(PrototypePull):
     other one, and `margin` at most. Tested with the own head, or the nearest prototype ("nearest").
     """
 
-    spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(each=True, labels=True)})
+    spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(per_client=True, labels=True)})
     Options = Options
     citation = Citation(
         "Zhang et al.",

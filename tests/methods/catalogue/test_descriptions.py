@@ -95,7 +95,7 @@ def test_a_plug_in_without_facts_is_listed_and_does_not_inherit_them():
     class Nearby(METHODS.get("fedprox")):
         """Nearby: as FedProx."""
 
-        spec = Spec(sends={"model": Sent(each=True)})
+        spec = Spec(sends={"model": Sent(per_client=True)})
 
     try:
         one = entry("nearby")

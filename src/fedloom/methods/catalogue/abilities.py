@@ -12,7 +12,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
 from fedloom.methods.contract.method import METHODS, WRAPPERS, Method
-from fedloom.methods.contract.optional_hooks import RareHooks
+from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.wrappers.wrapping import averaged
 from fedloom.nets.blueprint import Blueprint, ExtraFactory
 
@@ -26,7 +26,7 @@ class Abilities:
 
     predicts: the kinds of model that it offers, "global" and "personal". any_architecture: clients may have different
     nets. means: what it sends of which the server needs the mean alone, so that a robust mean may take its place.
-    each: what the server needs of every client, also in a closing round; a secure sum is possible where there is none.
+    per_client: what the server needs of every client, also in a closing round; a secure sum is possible where there is none.
     unstackable: why clients
     cannot be trained in one stack, None if they can.
     """
@@ -34,13 +34,13 @@ class Abilities:
     predicts: frozenset[str]
     any_architecture: bool
     means: frozenset[str]
-    each: frozenset[str]
+    per_client: frozenset[str]
     unstackable: str | None
 
     @property
     def secure_sum(self) -> bool:
         """Whether sums over clients are all that the server needs."""
-        return bool(self.means) and not self.each
+        return bool(self.means) and not self.per_client
 
 
 def abilities(kind: type[Method]) -> Abilities:
@@ -56,7 +56,7 @@ def abilities(kind: type[Method]) -> Abilities:
         _predicts(method),
         method.spec.architectures == "any",
         means,
-        frozenset(name for name, sent in sends.items() if sent.each),
+        frozenset(name for name, sent in sends.items() if sent.per_client),
         method.spec.unstackable,
     )
 
@@ -87,7 +87,7 @@ def _plain(kind: type[Method]) -> Method:
 def _task(method: Method) -> Task:
     """The facts of a run on the toy net as this method wants it; methods that add nothing of their own share one."""
     wanted = method.spec.head_bias, tuple(method.spec.nets.items())
-    return _shared(*wanted) if type(method).extra is RareHooks.extra else _made(*wanted, method.extra)
+    return _shared(*wanted) if type(method).extra is OptionalHooks.extra else _made(*wanted, method.extra)
 
 
 def _made(head_bias: bool, nets: tuple[tuple[str, str | None], ...], extra: ExtraFactory | None = None) -> Task:

@@ -27,7 +27,7 @@ from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerC
 from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.means import mean_of
-from fedloom.methods.contract.optional_hooks import RareHooks
+from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.contract.paper_settings import PAPERS
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
@@ -85,7 +85,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Method(RareHooks):
+class Method(OptionalHooks):
     """Base of all methods; as it stands it is FedAvg. See the module's text for the order of the hooks."""
 
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
@@ -224,7 +224,7 @@ class Method(RareHooks):
         if state is None:
             complete = not self.private_names(ctx.task)
             return {"global": Predictor(get_tree(server, "model"))} if complete else {}
-        adapts = type(self).adapt is not RareHooks.adapt
+        adapts = type(self).adapt is not OptionalHooks.adapt
         if not self.spec.private and not self.spec.private_nets and not adapts:
             return {}
         return {"personal": Predictor(self._joined(server, state, ctx.task))}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedloom.methods.contract.method import Method, Uploads
 
 
-class RareHooks:
+class OptionalHooks:
     """What a method may say beside the hooks of the round."""
 
     def extra(self, net: Net) -> nn.Module | None:

@@ -13,7 +13,7 @@ from fedloom.nets.roles import Role
 class Sent:
     """How the server uses what clients send under one name.
 
-    each: it needs every client's own; otherwise only their mean (`Method.mean`), which a wrapper may replace and secure
+    per_client: it needs every client's own; otherwise only their mean (`Method.mean`), which a wrapper may replace and secure
     aggregation may compute. labels: whether it is counted or averaged by class, and so tells of a client's label mix
     directly; trained weights tell of it indirectly.
     form: how a tree is written: "whole", with the entries that came down under its name; as a "change", to be added to
@@ -22,7 +22,7 @@ class Sent:
     bound on their size (`flower.max_ratio`) is multiplied by it.
     """
 
-    each: bool = False
+    per_client: bool = False
     labels: bool = False
     form: Literal["whole", "change", "own"] = "whole"
     spread: float = 1.0

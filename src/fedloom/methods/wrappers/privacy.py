@@ -25,7 +25,7 @@ from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, Weights
-from fedloom.methods.contract.optional_hooks import RareHooks
+from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.contract.phases import Predictor
 from fedloom.methods.wrappers.accountant import Sampling, epsilon, require_accountant
 from fedloom.methods.wrappers.robust import MEANS
@@ -71,7 +71,7 @@ class DP(Method):
                 )
         if super().closing() is not None:
             raise ConfigError(f"{self.name()}: the round after the last one would send a mean without noise")
-        if super().select.__func__ is not RareHooks.select:  # type: ignore[attr-defined]
+        if super().select.__func__ is not OptionalHooks.select:  # type: ignore[attr-defined]
             raise ConfigError(
                 f"{self.name()}: the method chooses its clients, and epsilon is of clients drawn by chance"
             )
@@ -88,7 +88,7 @@ class DP(Method):
         return [Diagnostic("dp.large_delta", message, delta)]
 
     def _refuse_own_uploads(self) -> None:
-        each = [name for name, sent in self.spec.sends.items() if sent.each]
+        each = [name for name, sent in self.spec.sends.items() if sent.per_client]
         if each:
             raise ConfigError(
                 f"{self.name()}: the server needs each client's own {', '.join(each)}, which noise on a mean does not "
@@ -97,7 +97,7 @@ class DP(Method):
 
     def noised(self) -> set[str]:
         """What clients send of which the server gets the mean with noise."""
-        return {name for name, sent in self.spec.sends.items() if not sent.each}
+        return {name for name, sent in self.spec.sends.items() if not sent.per_client}
 
     # -- who takes part --------------------------------------------------------------------------------------
     def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:

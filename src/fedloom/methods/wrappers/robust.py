@@ -131,7 +131,7 @@ class Robust(Method):
 
 def each_needed(spec: Spec, names: set[str]) -> Spec:
     """The spec of a method whose server now sees every client's own of these."""
-    return replace(spec, sends={n: replace(s, each=True) if n in names else s for n, s in spec.sends.items()})
+    return replace(spec, sends={n: replace(s, per_client=True) if n in names else s for n, s in spec.sends.items()})
 
 
 def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:

@@ -51,7 +51,7 @@ def names_of(method: Method, word: str) -> Names:
 
 def averaged(method: Method, wrapper: str) -> set[str]:
     """What clients send of which the server only needs the mean. Raises `ConfigError` without any."""
-    found = {name for name, sent in method.spec.sends.items() if not sent.each}
+    found = {name for name, sent in method.spec.sends.items() if not sent.per_client}
     if not found:
         each = ", ".join(method.spec.sends) or "nothing"
         raise ConfigError(
