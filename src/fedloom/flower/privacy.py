@@ -37,7 +37,7 @@ _WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classif
 @dataclass(frozen=True, slots=True)
 class Privacy:
     """One method. sends: names of what leaves a client in a round; labels: those that tell of its label mix directly;
-    head: whether trained weights with a classifier head are among them, whose changes follow the class counts; each:
+    head: whether trained weights with a classifier head are among them, whose changes follow the class counts; per_client:
     those of which the server needs every client's own, so that no secure sum can stand in."""
 
     method: str

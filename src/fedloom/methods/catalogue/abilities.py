@@ -1,4 +1,4 @@
-"""What a method can do, asked of the method itself: by its `Spec`, and by the code that refuses what it cannot.
+"""The abilities of a method, taken from its `Spec` and from the code that refuses what it cannot do.
 
 A toy net stands in for the run's: one with features, a linear head and batch norm.
 """
@@ -22,13 +22,14 @@ _TOY = ("lenet5-bn", (1, 28, 28))
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a method yields and allows, at its default options.
+    """The abilities of a method at its default options.
 
-    predicts: the kinds of model that it offers, "global" and "personal". any_architecture: clients may have different
-    nets. means: what it sends of which the server needs the mean alone, so that a robust mean may take its place.
-    per_client: what the server needs of every client, also in a closing round; a secure sum is possible where there is none.
-    unstackable: why clients
-    cannot be trained in one stack, None if they can.
+    predicts: the kinds of model that it offers, "global" and "personal".
+    any_architecture: clients may have different nets.
+    means: upload entries of which the server only needs the mean, so that a robust mean can replace it.
+    per_client: upload entries that the server reads client by client, also in a closing round. If this is empty, secure
+    aggregation can be used.
+    unstackable: why clients cannot be trained in one stack; None if they can.
     """
 
     predicts: frozenset[str]
@@ -44,7 +45,7 @@ class Abilities:
 
 
 def abilities(kind: type[Method]) -> Abilities:
-    """What the method can do."""
+    """Determine the abilities of a method."""
     method = _plain(kind)
     closing = method.closing()
     sends = {**method.spec.sends, **(closing.spec.sends if closing else {})}

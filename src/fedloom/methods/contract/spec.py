@@ -1,4 +1,4 @@
-"""What a method says of itself as data: what is shared, which nets it trains, what the server sees of each client."""
+"""The declaration of a method: what it sends and keeps, which nets it trains, and what it needs of a run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fedloom.nets.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How the server uses what clients send under one name.
+    """How the server uses an entry of the uploads.
 
-    per_client: it needs every client's own; otherwise only their mean (`Method.mean`), which a wrapper may replace and secure
-    aggregation may compute. labels: whether it is counted or averaged by class, and so tells of a client's label mix
-    directly; trained weights tell of it indirectly.
-    form: how a tree is written: "whole", with the entries that came down under its name; as a "change", to be added to
-    something; or in a form of the method's "own", which no wrapper can read.
-    spread: how far the uploads of honest clients lie apart under this name, beside what is usual (1). A federation's
-    bound on their size (`flower.max_ratio`) is multiplied by it.
+    per_client: the server reads the entry of every client. If False, it only needs their mean (`Method.mean`), which a
+    wrapper may replace and secure aggregation may compute.
+    labels: the entry is counted or averaged by class, and so tells a client's label mix directly.
+    form: how a tree is written. "whole": weights, with the entries that the server sent under this name. "change": an
+    update. "own": a format that wrappers such as compression must not touch.
+    spread: how far the entries of honest clients lie apart, relative to weights (1). It multiplies the federation's
+    bound on the size of uploads (`flower.max_ratio`).
     """
 
     per_client: bool = False
@@ -30,18 +30,19 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What others must know of a method without running it.
+    """The declaration of a method, which others read without running it.
 
     private: roles that stay with the client between rounds and never travel.
-    nets: several nets trained side by side as one `Bundle`, by name: None for the run's model, or the name of another
-    registered one; empty for a single net. private_nets: those of them that stay with the client whole.
-    architectures: "one", or "any": clients may have different nets.
-    sends: what clients send, by name, beside the number of their samples ("samples").
-    batch_statistics: the loss needs at least two samples; batches of one are skipped (as with batch norm).
-    features: it needs `net.features(x)` and a head on top of them; nets without a head are refused.
-    head_bias: False takes the bias out of the net's head before anything else happens.
+    nets: nets that are trained side by side as one `Bundle`, by name; the value None stands for the run's model, a text
+    for the registered model of that name. Empty: a single net.
+    private_nets: names of nets that stay with the client as a whole.
+    architectures: "any" if clients may have different nets, else "one".
+    sends: the entries of an upload, by name, beside the number of samples ("samples").
+    batch_statistics: the loss needs at least two samples, so batches of one are skipped (as with batch norm).
+    features: the method needs `net.features(x)` and a head on top of them; nets without a head are refused.
+    head_bias: False removes the bias of the net's head before the run starts.
     views: 2 gives losses a second augmented view of every batch (`Batch.second`).
-    public: what it needs of data at the server: "inputs", or "labels" of the clients' classes; None if nothing.
+    public: the data that the server must hold: "inputs", "labels" (inputs with the clients' classes), or None.
     unstackable: why clients cannot be trained in one stack under `torch.vmap`; None if they can.
     """
 
