@@ -36,9 +36,12 @@ _WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classif
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """One method. sends: names of what leaves a client in a round; labels: those that tell of its label mix directly;
-    head: whether trained weights with a classifier head are among them, whose changes follow the class counts; per_client:
-    those of which the server needs every client's own, so that no secure sum can stand in."""
+    """Where the uploads of one method can reveal data of a client.
+
+    sends: names of the upload entries. labels: those that tell a client's label mix directly. head: trained weights with
+    a classifier head are among them, and their changes follow the class counts. per_client: entries that the server
+    reads client by client, so that no secure sum can replace them.
+    """
 
     method: str
     sends: tuple[str, ...]
@@ -84,13 +87,8 @@ def table() -> str:
     rows = ["| method | leaves a client | tells of its labels | a secure sum would do |", "|" + "---|" * 4]
     for name in METHODS.names():
         found = privacy_of(name)
-        sums = (
-            "yes"
-            if found.secure_sums
-            else f"no: {', '.join(found.per_client)}"
-            if found.per_client
-            else "nothing is sent"
-        )
+        refused = f"no: {', '.join(found.per_client)}" if found.per_client else "nothing is sent"
+        sums = "yes" if found.secure_sums else refused
         cells = [name, ", ".join(found.sends) or "nothing", found.tells, sums]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
