@@ -38,9 +38,9 @@ _WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classif
 class Privacy:
     """Where the uploads of one method can reveal data of a client.
 
-    sends: names of the upload entries. labels: those that tell a client's label mix directly. head: trained weights with
-    a classifier head are among them, and their changes follow the class counts. per_client: entries that the server
-    reads client by client, so that no secure sum can replace them.
+    sends: names of the upload entries. labels: those that tell a client's label mix directly. head: trained weights
+    with a classifier head are among them, and their changes follow the class counts. per_client: entries that the
+    server reads client by client, so that no secure sum can replace them.
     """
 
     method: str
