@@ -1,4 +1,4 @@
-"""The processes engine: clients of a round on several cores, with the bits of the serial one."""
+"""The processes engine: runs the clients of a round on several cores, bit for bit equal to the serial engine."""
 
 from fedloom.engine.processes.engine import Processes, WorkerLost
 

@@ -1,8 +1,7 @@
-"""The parent's side of the processes engine: it hands out clients and takes in what they leave.
+"""The parent's side of the processes engine: it sends jobs to worker processes and receives their results.
 
-Workers live as long as the run. Payloads and results lie in memory that both sides map; through the pipes go only
-places and small values. A worker that dies is replaced and its client started retries: a client's round is a pure
-function of its job. Workers end with their parent, however that ends, and leave nothing behind.
+Workers live as long as the run. Records are written to shared memory; the pipes carry only offsets and small values. A
+client's round depends on its job alone, so a worker that dies is replaced and its jobs are run again.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from fedloom.engine.serial import Jobs
 from fedloom.engine.slow_clients import PATIENCE
 from fedloom.methods.contract.contexts import Diagnostic, Task
 
-_ATTEMPTS = 3  # of one client, if its worker dies under it
-# Clients are handed out several at a time, fewer towards the end: up to this many, and this many times a worker.
+_ATTEMPTS = 3  # runs of one client whose worker dies
+# A chunk of jobs is at most `_LARGEST_CHUNK` long; a round has about `_CHUNKS` chunks a worker, smaller at its end.
 _LARGEST_CHUNK, _CHUNKS = 8, 4
-_TESTS_AT_ONCE = 32  # for each worker, whose states lie in shared memory at once
+_TESTS_AT_ONCE = 32  # per worker, because their states are in shared memory at the same time
 
 
 class WorkerLost(RuntimeError):
@@ -39,7 +38,8 @@ class WorkerLost(RuntimeError):
 
 @dataclass(slots=True)
 class _Queue:
-    """Jobs that no worker has: `count` new ones, and `retries`, which run alone because a worker died under them."""
+    """Jobs that no worker has: `count` pending ones, and `retries`, which run one by one because a worker died with
+    them."""
 
     pending: Iterator[Request]
     count: int
@@ -47,7 +47,7 @@ class _Queue:
     after_worker_loss: bool = False  # hand out one job at a time, so that another loss costs one client only
 
     def next_jobs(self, chunk: int) -> list[Request]:
-        """Up to `chunk` jobs, or one that must run alone."""
+        """Take up to `chunk` pending jobs, or a single one to retry."""
         if self.retries:
             return [self.retries.pop()]
         jobs = list(itertools.islice(self.pending, chunk))
@@ -56,12 +56,15 @@ class _Queue:
 
 
 class Processes:
-    """Runs clients on `workers` processes of one thread each. They start before the last jobs are made.
+    """Run clients on worker processes of one thread each. Results of `run` are valid until the next `run`.
 
-    client_seconds: longest time for one client; None waits for ever. stack: clients that a process trains at once, as
-    the batched engine does; 1 has the bits of the serial engine. note: is told which clients take long, where there is
-    no longest time. What `run` yields lives until the next `run`. Raises `ConfigError` where the system allows too few
-    open files or processes.
+    Args:
+        workers: number of processes; they start at once.
+        client_seconds: time limit for one client; None for no limit.
+        stack: clients that a process trains together, as the batched engine does; 1 gives the serial engine's bits.
+        note: called with a message on slow clients if there is no time limit.
+
+    Raises `ConfigError` if the system allows too few open files or processes.
     """
 
     reason = None
@@ -94,22 +97,23 @@ class Processes:
                 f"engine.workers = {workers}: the system allows no more open files or processes "
                 f"({error.strerror}); take fewer workers or engine: serial, or raise ulimit -n and ulimit -u"
             ) from error
-        except BaseException:  # Ctrl-C too: nobody else knows the workers that have started
+        except BaseException:  # Ctrl-C too: only this object can end the workers
             self.close()
             raise
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yields one `JobResult` per job as they finish. Raises `ClientError` at the first failure."""
+        """Yield one `JobResult` per job, in the order in which they finish. Raises `ClientError` at the first
+        failure."""
         self._chunk = 0
-        if self._stack > 1:  # stacks of one size
+        if self._stack > 1:  # divide the jobs into stacks of equal size
             turns = -(-len(jobs) // (len(self._workers) * self._stack))
             self._chunk = -(-len(jobs) // max(1, len(self._workers) * turns))
         yield from self._executed(_Queue(iter(jobs), len(jobs)))
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yields one `EvalResult` per test as they finish. Raises `ClientError` if adapting fails.
+        """Yield one `EvalResult` per test, in the order in which they finish. Raises `ClientError` if adapting fails.
 
-        What the last `run` yielded stays where it is. Some tests at a time: the states of all clients may be large.
+        Tests run in batches, because the states of all clients may be large. Results of the last `run` stay valid.
         """
         self._chunk, waiting = 0, iter(tests)
         while some := list(itertools.islice(waiting, _TESTS_AT_ONCE * len(self._workers))):
@@ -120,7 +124,7 @@ class Processes:
         self._packer.clear()
         lost: dict[int, int] = {}
         for index, worker in enumerate(self._workers):
-            if worker.in_flight:  # a round before this one was not finished
+            if worker.in_flight:  # the last round was interrupted
                 worker.process.kill()
                 self._workers[index] = worker = self._restarted(worker)
             self._send(worker, queue, fresh=not keep)
@@ -145,14 +149,14 @@ class Processes:
                     yield from done
 
     def keep(self, record: Record) -> Record:
-        """`record` with copies of what would not outlive the next `run`."""
+        """Return `record` with copies of the tensors that the next `run` would overwrite."""
         return lasting(record, [worker.results for worker in self._workers])
 
     def notes(self) -> list[Diagnostic]:
         return []
 
     def close(self) -> None:
-        """End all workers, and give back their memory and all descriptors."""
+        """End all workers, and free their memory and descriptors."""
         for worker in self._workers:
             worker.pipe.close()
         ends = time.monotonic() + 0.2
@@ -172,9 +176,9 @@ class Processes:
         return start_worker(self._worker, self._tasks, self._orders, results, self._stack, siblings)
 
     def _send(self, worker: WorkerHandle, queue: _Queue, *, fresh: bool = False) -> None:
-        """Hand out the next jobs that wait, to a worker that has none, or, while there are many, before it is idle.
+        """Send the next jobs to an idle worker or, while many are pending, to a busy one, so that it need not wait.
 
-        fresh: the worker's results of the last round are done with.
+        fresh: the worker may overwrite its results of the last round.
         """
         if fresh:
             worker.results.clear()
@@ -183,7 +187,7 @@ class Processes:
             return
         jobs = queue.next_jobs(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
         if jobs or fresh:
-            with contextlib.suppress(OSError):  # of one that is dead, which `_received` finds
+            with contextlib.suppress(OSError):  # a dead worker is noticed by `_received`
                 worker.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
         if jobs:
             if not worker.in_flight:
@@ -191,11 +195,13 @@ class Processes:
             worker.in_flight.append(jobs)
 
     def _reserved(self, worker: WorkerHandle) -> bool:
-        """Whether messages are small. A worker that sends large ones must not be sent to: both would wait."""
+        """Whether messages are small. Large ones go only to an idle worker: two full pipes would block both sides for
+        ever."""
         return self._orders.reserved and worker.results.reserved
 
     def _received(self, worker: WorkerHandle) -> list[Any] | None:
-        """What a worker has sent, if anything. Raises `EOFError` if it is dead, `ClientError` if its client failed."""
+        """Return the results that a worker has sent, or None. Raises `EOFError` if it died, `ClientError` if a client
+        failed."""
         if not worker.pipe.poll():
             if not worker.process.is_alive() and not worker.pipe.poll():
                 raise EOFError
@@ -219,7 +225,7 @@ class Processes:
         return [unpacked(message, view) for message in messages]
 
     def _replaced(self, worker: WorkerHandle, lost: dict[int, int], queue: _Queue) -> WorkerHandle:
-        """Replace a worker that died, and queue its jobs again, one by one, to learn which of them kills it."""
+        """Replace a worker that died, and queue its jobs one by one, to learn which of them kills it."""
         worker.process.join()
         jobs = worker.jobs
         if len(jobs) == 1:
@@ -236,17 +242,17 @@ class Processes:
         return new
 
     def _restarted(self, worker: WorkerHandle) -> WorkerHandle:
-        """A new worker in place of one that is dead or dying; the results it has sent stay where they are."""
+        """Start a new worker on the memory of a dead one, so that the results that it sent stay valid."""
         worker.process.join()
         worker.pipe.close()
         return self._start_worker(worker.results)
 
     def _due(self, worker: WorkerHandle) -> float:
-        """When what it works on has taken too long, or long enough to say so."""
+        """Time at which the worker's current jobs are overdue: at the time limit, or when a note is called for."""
         return worker.started + (self._client_seconds or PATIENCE) * len(worker.in_flight[0])
 
     def _tell(self, worker: WorkerHandle) -> None:
-        """Say once whom the round waits for."""
+        """Note once which clients a worker is slow with."""
         if not worker.late_reported:
             worker.late_reported, jobs = True, worker.in_flight[0]
             who = ", ".join(str(job.ctx.client) for job in jobs)
@@ -256,12 +262,12 @@ class Processes:
             )
 
     def _timeout(self, busy: list[WorkerHandle]) -> float | None:
-        """Seconds until somebody is due."""
+        """Seconds until the first worker is overdue; None if no worker can be."""
         first = min((self._due(worker) for worker in busy if not worker.late_reported), default=None)
         return None if first is None else max(0.0, first - time.monotonic()) + 0.01
 
 
 def _named(jobs: list[Request]) -> tuple[int, int]:
-    """Client and round of a single job."""
+    """Return client and round of the only job."""
     (job,) = jobs
     return job.ctx.client, job.ctx.round

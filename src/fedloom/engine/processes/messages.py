@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Request | Reply)
 
 
 class Message(NamedTuple):
-    """A job or a result. shared: the record that several clients of a round have in common. values: other fields."""
+    """A job or a result. shared: the record that all clients of a round have in common. values: other fields."""
 
     kind: type
     shared: Packed
@@ -41,7 +41,7 @@ class _Context(NamedTuple):
 
 
 def packed(content: Request | Reply, packer: Packer) -> Message:
-    """A job or a result with its tensors in the packer's memory."""
+    """Write the tensors of a job or a result to the packer's memory, and return the message."""
     shared: Packed = {}
     values: dict[str, Any] = {}
     request = isinstance(content, Job | EvalJob)
@@ -50,7 +50,7 @@ def packed(content: Request | Reply, packer: Packer) -> Message:
         if name in ("payload", "server"):
             shared = packer.pack(value)
         elif type_ == Record:
-            values[name] = packer.pack(value, shared=not request)  # the state of one client is nobody else's
+            values[name] = packer.pack(value, shared=not request)  # a client's own state is in no other message
         elif type_ is Tensor:
             values[name] = packer.locate(value)
         elif type_ is ClientContext:
@@ -64,7 +64,7 @@ def packed(content: Request | Reply, packer: Packer) -> Message:
 def unpacked(
     message: Message, view: Callable[[SharedTensor | InlineTensor], Tensor], tasks: Sequence[Task] = ()
 ) -> Any:
-    """The job or result of a message; its tensors are views of the memory. tasks: of each group, for jobs."""
+    """Return the job or result of a message, with views of the memory as tensors. tasks: one a group, for jobs."""
     arguments: dict[str, Any] = {}
     for name, type_ in _field_types(message.kind):
         if name in ("payload", "server"):

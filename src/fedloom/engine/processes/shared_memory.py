@@ -1,6 +1,6 @@
-"""Memory that several processes see: tensors are put in by one and read in place by the others.
+"""Memory that several processes map: one writes tensors, the others read them without a copy.
 
-Where no such memory can be reserved, tensors travel with the message that names them.
+Where the system allows no such memory, the message carries the tensors themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedloom.core.records import Record, Value, map_tensors
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 
-# Address space, not memory: the file is sparse, and a page exists once it is written to.
+# Address space, not memory: the file is sparse, so a page exists only once it is written to.
 _SPACE = 1 << 40
 _ALIGN = 64
 _IN_NUMPY = {
@@ -33,7 +33,7 @@ _IN_NUMPY = {
 
 
 class SharedTensor(NamedTuple):
-    """Where a tensor lies in a shared memory."""
+    """The location of a tensor in a shared memory. offset: in bytes."""
 
     offset: int
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class SharedTensor(NamedTuple):
 
 
 class InlineTensor(NamedTuple):
-    """A tensor that travels with its message."""
+    """A tensor whose bytes travel in the message."""
 
     data: bytes
     dtype: torch.dtype
@@ -49,12 +49,11 @@ class InlineTensor(NamedTuple):
 
 
 class SharedMemory:
-    """An anonymous file in memory, filled from the front and emptied at once.
+    """An anonymous file in memory, filled from the front and cleared as a whole.
 
-    It has no name: the kernel frees it when the last process that maps it is gone, however that one ended. One process
-    writes, any may read. A view is valid until the writer's `clear`. `reserved`: False where the system allows none
-    (ulimit -v, ulimit -f); then nothing lies in here, and `put` gives what is to be sent. Whoever has it closes it:
-    the descriptor would outlive the object, and the pages would stay with the descriptor.
+    One process writes, any may read. A view is valid until the writer's `clear`. The kernel frees the memory when the
+    last process that maps it ends, but the descriptor must be given back by `close`. `reserved` is False where the
+    system allows no such memory (ulimit -v, ulimit -f); `put` then returns tensors to send.
     """
 
     def __init__(self, handle: int | None = None, used: int = 0, *, reserve: bool = True) -> None:
@@ -70,18 +69,18 @@ class SharedMemory:
             self._memory = mmap.mmap(self._handle, _SPACE)
         except OSError:
             self._close_handle()
-            if handle is not None:  # what lies in there could not be read
+            if handle is not None:  # the reader of a memory cannot do without it
                 raise
             return
         self._start = torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
         self.reserved = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Crosses to a process that is being started: the file is passed on, not its contents."""
+        """Pass the descriptor, not the contents, to a process that is being started."""
         return (_mapped, (DupFd(self._handle), self.used)) if self.reserved else (_none, ())
 
     def put(self, tensor: Tensor) -> SharedTensor | InlineTensor:
-        """Where a tensor lies in here: a copy at the end, or where it was made by `empty_like`."""
+        """Copy a tensor to the end of the memory, unless it is there already, and return its location."""
         if not self.reserved:
             flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
             return InlineTensor(flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
@@ -94,7 +93,7 @@ class SharedMemory:
         return location
 
     def empty_like(self, tensor: Tensor) -> Tensor:
-        """Memory in here for a tensor of that shape and dtype, in the plain order. `put` finds it again."""
+        """Reserve a contiguous tensor of that shape and dtype in the memory. `put` does not copy it again."""
         if not self.reserved:
             return torch.empty_like(tensor, memory_format=torch.contiguous_format)
         return self.view(self._reserve(tensor))
@@ -105,14 +104,16 @@ class SharedMemory:
         return location
 
     def view(self, location: SharedTensor | InlineTensor) -> Tensor:
-        """The tensor at `location`, without a copy."""
+        """Return the tensor at `location`, without a copy."""
         if isinstance(location, InlineTensor):
-            data = bytearray(location.data)  # which may be written to
+            data = bytearray(location.data)  # a bytearray, because the tensor must be writable
             flat = torch.frombuffer(data, dtype=location.dtype) if data else torch.empty(0, dtype=location.dtype)
             return flat.view(location.shape)
         offset, dtype, shape = location
         numpy_dtype = _IN_NUMPY.get(dtype)
-        if numpy_dtype is not None:  # at a third of what torch's own way costs, for tens of thousands of small tensors
+        if (
+            numpy_dtype is not None
+        ):  # takes a third of the time of torch's own function, which matters for thousands of small tensors
             return torch.from_numpy(np.ndarray(shape, numpy_dtype, self._memory, offset))
         count = math.prod(shape)
         if not count:
@@ -120,21 +121,22 @@ class SharedMemory:
         return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in here."""
+        """Whether the memory of a tensor is in this file."""
         return self.reserved and self._start <= tensor.data_ptr() < self._start + _SPACE
 
     def clear(self) -> None:
-        """Forget what is in here; the memory is used again."""
+        """Mark the memory as unused; new tensors overwrite it."""
         self.used = 0
 
     def close(self) -> None:
-        """Give back the descriptor at once, and the pages as soon as no view of them is left. Nothing can be put here
-        afterwards, and it cannot go to another process."""
+        """Give back the descriptor; the pages follow with the last view. The object cannot be used afterwards."""
         if not self.reserved:
             return
         self.reserved, self.used = False, 0
         self._close_handle()
-        del self._memory  # never `mmap.close`: views hold the mapping without its knowledge, and would lie nowhere
+        del (
+            self._memory
+        )  # not `mmap.close`: views do not count as users of the mapping, and would point to unmapped memory
 
 
 def _anonymous_file() -> int:
@@ -163,22 +165,23 @@ Packed = dict[str, Any]
 
 
 class Packer:
-    """Puts records into a shared memory. A tensor of several records (the weights of a round) is put in once."""
+    """Write records to a shared memory. A tensor of several records, such as the round's weights, is written once."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        # By id; holding the tensor, or the tree, keeps its id its own.
+        # By id. The tensor or tree is kept alive, so that its id is not used again.
         self._located: dict[int, tuple[Tensor, SharedTensor | InlineTensor]] = {}
         self._trees: dict[int, tuple[Tree, Any]] = {}
 
     def clear(self) -> None:
-        """Start a new round."""
+        """Clear the memory for a new round."""
         self._located.clear()
         self._trees.clear()
         self._memory.clear()
 
     def pack(self, record: Record, *, shared: bool = True) -> Packed:
-        """A record with the locations of its tensors. shared: other records may have the same tensors."""
+        """Return a record with locations instead of tensors. shared: whether other records may have the same
+        tensors."""
         if not shared:
             return {name: _packed(value, self._memory.put) for name, value in record.items()}
         return {name: self._shared(value) for name, value in record.items()}
@@ -192,7 +195,7 @@ class Packer:
         return packed_tree[1]
 
     def locate(self, tensor: Tensor) -> SharedTensor | InlineTensor:
-        """Where a tensor lies, put there now or earlier in this round."""
+        """Return the location of a tensor, which is written unless that happened earlier in this round."""
         located = self._located.get(id(tensor))
         if located is None:
             located = self._located[id(tensor)] = (tensor, self._memory.put(tensor))
@@ -208,7 +211,7 @@ def _packed(value: Value, locate: Callable[[Tensor], SharedTensor | InlineTensor
 
 
 def unpack(packed: Packed, view: Callable[[SharedTensor | InlineTensor], Tensor]) -> Record:
-    """The record that was packed, as views: `view` is `SharedMemory.view`, or remembers what that gave."""
+    """Return the packed record with views as tensors. view: `SharedMemory.view`, or a cached version of it."""
     return {name: _unpacked(value, view) for name, value in packed.items()}
 
 
@@ -223,5 +226,5 @@ def _unpacked(value: Any, view: Callable[[SharedTensor | InlineTensor], Tensor])
 
 
 def lasting(record: Record, memories: list[SharedMemory]) -> Record:
-    """The record with copies of the tensors that lie in one of the memories."""
+    """Return the record with copies of the tensors that are in one of the memories."""
     return map_tensors(record, lambda tensor: tensor.clone() if any(m.holds(tensor) for m in memories) else tensor)

@@ -1,4 +1,4 @@
-"""A worker process: it runs the clients that it is given until its parent is gone."""
+"""A worker process: it runs the clients that its parent sends until the parent ends."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fedloom.methods.contract.contexts import Task
 
 def serve(
     pipe: Connection,
-    not_ours: list[Connection],
+    inherited_pipes: list[Connection],
     worker: Worker,
     tasks: list[Task],
     orders: SharedMemory,
     results: SharedMemory,
     stack: int,
 ) -> None:
-    """Work until the pipe closes."""
-    for sibling_pipe in not_ours:  # inherited by fork: while they are open here, their other ends never see an end
+    """Answer messages until the pipe closes. inherited_pipes: ends of other workers' pipes, which a fork copied."""
+    for sibling_pipe in inherited_pipes:  # an open copy would hide from the other side that a pipe was closed
         sibling_pipe.close()
-    with reproducible_settings():  # a process that is spawned imports the caller's script, which may change some
+    with reproducible_settings():  # a spawned process imports the caller's script, which may change settings
         _serve(pipe, worker, tasks, orders, results, stack)
 
 
@@ -42,7 +42,7 @@ def _serve(
     pipe: Connection, worker: Worker, tasks: list[Task], orders: SharedMemory, results: SharedMemory, stack: int
 ) -> None:
     keep_freed_memory()
-    worker = worker.copy()  # spawned processes would share the parent's nets
+    worker = worker.copy()  # nets may be in memory that is shared with the parent
     worker.allocate = results.empty_like
     engine: Engine = Serial(worker) if stack == 1 else Batched(worker, stack)
     threading.Thread(target=_follow_parent, daemon=True).start()
@@ -52,14 +52,14 @@ def _serve(
             if fresh:
                 results.clear()
             if messages:
-                view = functools.cache(orders.view)  # of what clients have in common, once
+                view = functools.cache(orders.view)  # builds each tensor that clients have in common once
                 pipe.send(answer([unpacked(message, view, tasks) for message in messages], engine, results))
     except (EOFError, OSError, KeyboardInterrupt):
         _leave()
 
 
 def answer(requests: Sequence[Request], engine: Engine, results: SharedMemory) -> Any:
-    """The results of jobs as messages, and the bytes of memory that they use; or the error that ended them."""
+    """Return the results of jobs as messages, with the bytes of memory in use; or the error of a client."""
     jobs = [request for request in requests if isinstance(request, Job)]
     tests = [request for request in requests if isinstance(request, EvalJob)]
     try:

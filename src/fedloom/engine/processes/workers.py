@@ -1,4 +1,4 @@
-"""Worker processes as their parent starts and holds them."""
+"""Start worker processes and hold the parent's side of them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from fedloom.methods.contract.contexts import Task
 
 @dataclass(slots=True)
 class WorkerHandle:
-    """One worker process, the parent's side. `started`: when it began the first of what it was given; `told`: that it
-    takes long."""
+    """The parent's side of one worker process. started: time at which it began its current jobs."""
 
     process: BaseProcess
     pipe: Connection
@@ -36,16 +35,16 @@ class WorkerHandle:
     late_reported: bool = False
 
     def starts(self) -> None:
-        """It begins with something."""
+        """Note the time at which the worker begins its next jobs."""
         self.started, self.late_reported = time.monotonic(), False
 
     @property
     def jobs(self) -> list[Request]:
-        """All jobs that it has: those it works on, and those that wait in its pipe."""
+        """All jobs sent to the worker and not answered yet."""
         return [job for jobs in self.in_flight for job in jobs]
 
     def close(self) -> None:
-        """Give back the descriptors and the memory of a process that has ended. Views of its results stay valid."""
+        """Free the descriptors and the memory of a process that has ended. Views of its results stay valid."""
         self.pipe.close()
         self.results.close()
 
@@ -58,10 +57,10 @@ def start_worker(
     stack: int,
     siblings: Sequence[Connection],
 ) -> WorkerHandle:
-    """Start a process that serves until its pipe closes. results: the memory of the process that it replaces.
+    """Start a process that answers messages until its pipe closes.
 
-    siblings: the parent's pipes to other workers. What a failed start has opened is closed. Raises `OSError` where the
-    system allows no more descriptors or processes.
+    results: memory of the worker that it replaces, if any. siblings: the parent's pipes to other workers. Raises
+    `OSError` if the system allows no more descriptors or processes, after closing all that was opened.
     """
     context = _context()
     memory = results or SharedMemory()
@@ -82,12 +81,12 @@ def start_worker(
 
 
 def may_start_processes() -> bool:
-    """Whether this process may have children: those of a `multiprocessing.Pool` are daemonic, and may not."""
+    """Whether this process may start others: the daemonic processes of a `multiprocessing.Pool` may not."""
     return not multiprocessing.current_process().daemon
 
 
 def _context() -> ForkContext | SpawnContext:
-    """Forked workers see the data without a copy and start at once; elsewhere, and beside CUDA, they are spawned."""
+    """Fork on Linux, because forked workers share the data and start at once; spawn elsewhere and beside CUDA."""
     if platform.system() == "Linux" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return multiprocessing.get_context("fork")
     return multiprocessing.get_context("spawn")
