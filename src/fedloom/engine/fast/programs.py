@@ -105,7 +105,7 @@ def _replace_masks(graph: GraphModule) -> None:
 
 
 def _with_mask(name: str, arguments: Sequence[Any]) -> Callable[..., list[Tensor | None]]:
-    """The operator as a function of its tensors, with its other arguments fixed. Masked results are None."""
+    """Return the operator as a function of its tensors, with its other arguments fixed. Masked results are None."""
     call = [f"t{index}" if isinstance(argument, Node) else repr(argument) for index, argument in enumerate(arguments)]
     tensor_indices = [index for index, argument in enumerate(arguments) if isinstance(argument, Node)]
     output_indices = [index for index, is_needed in enumerate(arguments[-1]) if is_needed]

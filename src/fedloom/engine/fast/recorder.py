@@ -29,14 +29,14 @@ LENGTHS = (8, 4, 2, 1)
 # The first recording takes over a second; the time of later ones is known from it. A piece is recorded if, at its
 # present frequency, this saves twice that time in the remaining rounds. Long steps gain next to nothing.
 MIN_COUNT, FIRST_SECONDS, MAX_PROGRAMS = 3, 2.0, 64
-SAVED_SECONDS = 0.00025  # of each step, about
+SAVED_SECONDS = 0.00025  # per step, about
 LONGEST_SECONDS = 0.01
 MAX_COUNTED = 4096  # kinds of pieces
 
 
 @dataclass(slots=True)
 class _PieceStatistics:
-    """How often a kind of piece has occurred. `alive` keeps the objects whose ids are in its key."""
+    """Occurrences of a kind of piece. `alive` keeps the objects whose ids are in its key."""
 
     alive: object
     count: int = 0
@@ -48,7 +48,8 @@ class _PieceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class _EpochKey:
-    """What the pieces of one epoch share. kind: key of all that a step does, apart from the sizes of its inputs."""
+    """The facts that pieces of one epoch share. kind: key of all that a step does, apart from the sizes of its
+    inputs."""
 
     steps: EpochSteps
     kind: Hashable
@@ -65,7 +66,8 @@ class _EpochKey:
         return _EpochKey(steps, kind, tensors)
 
     def inputs(self, piece: Block) -> list[Tensor]:
-        """All tensors that steps read or write: the net's entries, the optimiser's rates and state, constants, data."""
+        """Return all tensors that steps read or write: the net's entries, the optimiser's rates and state, constants,
+        data."""
         steps = self.steps
         steps.loaded_net.restore_buffers()  # programs read and write the tensors of its tree
         data = [piece.x, piece.y] if piece.second_view is None else [piece.x, piece.y, piece.second_view]
@@ -92,7 +94,7 @@ class Recorder:
         self.expected_seconds, self.min_count, self.longest_seconds = first_seconds, min_count, longest_seconds
         self.programs = 0
         self._statistics: dict[Hashable, _PieceStatistics] = {}
-        self._refused: set[Hashable] = set()  # kinds of steps, of whatever length
+        self._refused: set[Hashable] = set()  # kinds of steps, of any length
         self._notes: list[Diagnostic] = []
         self._last_epoch: _EpochKey | None = None
 

@@ -38,8 +38,7 @@ class WorkerLost(RuntimeError):
 
 @dataclass(slots=True)
 class _Queue:
-    """Jobs that no worker has: `count` pending ones, and `retries`, which run one by one because a worker died with
-    them."""
+    """Jobs that no worker has: `count` pending ones, and `retries` of a dead worker's jobs, which run one by one."""
 
     pending: Iterator[Request]
     count: int

@@ -1,4 +1,4 @@
-"""Ray: clients of a round on all nodes of a cluster, with the bits of the serial engine. Needs the extra `ray`."""
+"""The Ray engine: runs the clients of a round on all nodes of a cluster, bit for bit equal to the serial engine."""
 
 from fedloom.engine.ray.engine import OnRay
 

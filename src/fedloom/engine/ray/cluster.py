@@ -1,4 +1,4 @@
-"""The Ray cluster that is there. Ray says where a task runs and runs it again if its process or its node is lost."""
+"""Connect to an existing Ray cluster, call functions on it and store values in it."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from typing import Any, TypeAlias, TypeVar
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, FedloomError
 
-ATTEMPTS = 3  # of one task, if it is lost each time
-_REACHED = 5.0  # seconds in which the head of a cluster must answer
-Ref: TypeAlias = Any  # of Ray: what stands for a value that lies somewhere in the cluster, or will
+ATTEMPTS = 3  # runs of a task whose node or process is lost
+_REACHED = 5.0  # seconds until the head of a cluster must answer
+Ref: TypeAlias = Any  # Ray's reference to a value that is in the cluster, or is being computed there
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What there is in place of a result: why it will not come, in a line, and all that Ray says."""
+    """The error in place of a result that Ray gave up: a reason of one line, and Ray's own message."""
 
     why: str
     detail: str
 
 
 class Cluster:
-    """Tasks and objects of a cluster. A task takes one core; Ray pickles its arguments."""
+    """Tasks and stored values of a cluster. A task takes one core; Ray pickles its arguments."""
 
     def __init__(self, ray: ModuleType) -> None:
         self._ray = ray
         self._called = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_of_this_version)
 
     def put(self, value: Any) -> Ref:
-        """The value in the object store. It goes to a node once, when a task there asks for it."""
+        """Put a value into the object store, and return its reference. Each node that uses it receives it once."""
         return self._ray.put(value)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Ref:
-        """Start `function(*arguments)` on some node; the reference to its result. References arrive there as values."""
+        """Start `function(*arguments)` on some node and return the reference to its result. References are passed as
+        values."""
         return self._called.remote(__version__, function, *arguments)
 
     def cores(self) -> int:
-        """Cores of all nodes that are there now."""
+        """Cores of all nodes of the cluster at this moment."""
         return int(self._ray.cluster_resources().get("CPU", 0))
 
     def ended(
@@ -55,10 +56,10 @@ class Cluster:
         patience: float | None = None,
         late: Callable[[list[T]], None] = lambda waiting: None,
     ) -> Iterator[tuple[T, Any]]:
-        """Results of calls as they come, each with what stood beside it; a `Lost` where Ray gave one up.
+        """Yield each call's label and result as calls end; the result is a `Lost` if Ray gave up the call.
 
-        limit: calls that are under way at once; the next one is made when one has ended. late: is told what is waited
-        for whenever nothing has come for `patience` seconds. Raises the `FedloomError` that a call raised.
+        limit: calls that run at a time. late: called with the labels of running calls whenever none has ended for
+        `patience` seconds. Raises the `FedloomError` that a call raised.
         """
         out: dict[Ref, T] = {}
         try:
@@ -91,11 +92,11 @@ class Cluster:
 
 @contextlib.contextmanager
 def connected(asks: str) -> Iterator[Cluster]:
-    """The cluster that this process is connected to, or gets connected to until the context ends.
+    """Give the Ray cluster, connecting this process to it until the context ends if it is not connected yet.
 
-    asks: what needs it, for messages. Raises `ConfigError` where Ray is not installed, and where no cluster is there.
+    asks: the setting that needs Ray, for messages. Raises `ConfigError` if Ray is not installed or no cluster is found.
     """
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # stdout is ours: Ray would tell there of lost workers
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # keeps Ray's messages about lost workers out of stdout
     try:
         import ray
     except ImportError:
@@ -116,7 +117,7 @@ def connected(asks: str) -> Iterator[Cluster]:
 
 
 def _refuse_silence(asks: str) -> None:
-    """Ray waits for minutes for a head that is not there, and then ends the process."""
+    """Raise `ConfigError` if the head does not answer. Ray itself would wait for minutes and then end the process."""
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or "/" in host:
@@ -131,7 +132,7 @@ def _refuse_silence(asks: str) -> None:
 
 
 def _of_this_version(version: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """In a worker of Ray: the call, if this node computes what the caller would."""
+    """In a Ray worker, call a function if this node has the caller's versions of fedloom and torch."""
     if version != __version__:
         raise ConfigError(
             f"node {socket.gethostname()} has fedloom {__version__}, and this one {version}; install the same version"

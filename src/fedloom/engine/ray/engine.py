@@ -1,4 +1,5 @@
-"""The driver's side: clients of a round as tasks of Ray. It owns all states, as the serial engine does."""
+"""The driver's side of the Ray engine: runs clients as tasks. The driver holds all states, as the serial engine
+does."""
 
 from __future__ import annotations
 
@@ -19,17 +20,20 @@ from fedloom.engine.serial import Jobs
 from fedloom.engine.slow_clients import PATIENCE
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 
-_AHEAD = 2  # clients for each core that are under way at once: no core waits for this process
+_AHEAD = 2  # running clients per core, so that no core waits for the driver
 
 
 class OnRay:
-    """Runs clients as tasks of the Ray cluster that is there, with the bits of the serial engine.
+    """Run clients as tasks of an existing Ray cluster, bit for bit equal to the serial engine.
 
-    Nets and data lie in the object store once a run, what clients have in common once a round. A client whose process
-    or node is lost is run again: its round is a pure function of its job. workers: clients at a time at most; None for
-    all cores. note: is told, where nothing comes for long, whom the round waits for.
+    Nets and data are stored in the cluster once a run, the clients' common record once a round. A client whose process
+    or node is lost is run again, because its round depends on its job alone.
 
-    Raises `ConfigError` where Ray is not installed, and where no cluster is there.
+    Args:
+        workers: clients that run at a time; None for all cores.
+        note: called with a message that names the clients which a round has waited for.
+
+    Raises `ConfigError` if Ray is not installed or no cluster is found.
     """
 
     name = "ray"
@@ -51,16 +55,18 @@ class OnRay:
         self._workers, self._note = workers, note
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yields one `JobResult` per job as they finish. Raises `ClientError` at the first failure."""
+        """Yield one `JobResult` per job, in the order in which they finish. Raises `ClientError` at the first
+        failure."""
         return self._executed(jobs)
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yields one `EvalResult` per test as they finish. Raises `ClientError` if adapting fails."""
+        """Yield one `EvalResult` per test, in the order in which they finish. Raises `ClientError` if adapting
+        fails."""
         return self._executed(tests)
 
     def _executed(self, requests: Iterable[Request]) -> Iterator[Any]:
         self._store.clear()
-        limit = self._workers or max(1, _AHEAD * self._cluster.cores())  # of the nodes that are there now
+        limit = self._workers or max(1, _AHEAD * self._cluster.cores())  # the cluster may grow and shrink
         calls = ((request.ctx, self._call(request)) for request in requests)
         view = SharedMemory(reserve=False).view
         for ctx, reply in self._cluster.ended(calls, limit, patience=PATIENCE, late=self._tell):
@@ -83,7 +89,7 @@ class OnRay:
         self._connection.close()
 
     def _call(self, request: Request) -> Ref:
-        """Start a task; the reference to its result."""
+        """Start the task of a job and return the reference to its result."""
         message = packed(request, self._store)
         shared = message.shared
         return self._cluster.call(work, self._run, message._replace(shared={}), list(shared), *shared.values())
@@ -97,20 +103,22 @@ class OnRay:
 
 
 class _Store(Packer):
-    """Packs records for messages; what clients of a round share goes into the object store, each value once."""
+    """Pack records for messages. Values that clients of a round share are put into the object store once."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(SharedMemory(reserve=False))
         self._cluster = cluster
-        self._refs: dict[int, tuple[Value, Ref]] = {}  # by id; holding the value keeps its id its own
+        self._refs: dict[
+            int, tuple[Value, Ref]
+        ] = {}  # by id; the value is kept alive, so that its id is not used again
 
     def clear(self) -> None:
-        """Start a new round."""
+        """Forget the references of the last round."""
         super().clear()
         self._refs.clear()
 
     def pack(self, record: Record, *, shared: bool = True) -> Packed:
-        """A record as plain values and bytes, or, if others may repeat it, as references to such."""
+        """Return a record as plain values and bytes, or as references to them if other records may share its values."""
         if not shared:
             return super().pack(record, shared=False)
         for value in record.values():

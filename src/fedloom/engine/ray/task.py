@@ -1,4 +1,4 @@
-"""What a worker of Ray does: one client, with nets and data that it has got once a run."""
+"""The function that a Ray worker runs: one client, with nets and data that arrive once a run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedloom.methods.contract.contexts import Task
 
 
 def work(run: Sequence[Ref], message: Message, names: Sequence[str], *values: Any) -> Message | ClientError:
-    """Run the job of a message; its result, or the error that ended it.
+    """Run the job of a message, and return its result or the error of the client.
 
-    run: one reference to `(worker, tasks)`, in a list, so that Ray does not fetch it for each client. names, values:
-    the record that clients of a round share.
+    run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client. names, values: the
+    record that clients of the round share.
     """
     with reproducible_settings():
         engine, tasks = _ready(run[0])
@@ -37,4 +37,4 @@ def _ready(run: Ref) -> tuple[Serial, list[Task]]:
 
     keep_freed_memory()
     worker, tasks = ray.get(run)
-    return Serial(worker.copy()), tasks  # whose live nets hold their own parameters: pickled ones hold copies
+    return Serial(worker.copy()), tasks  # a copy, because pickling detaches loaded nets from their parameters

@@ -1,4 +1,4 @@
-"""The stacked engine: clients of one architecture side by side, under `torch.vmap`."""
+"""The stacked engine: trains several clients of one architecture together with `torch.vmap`."""
 
 from fedloom.engine.stacked.engine import Batched
 from fedloom.engine.stacked.stacks import obstacle

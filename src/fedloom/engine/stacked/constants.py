@@ -1,4 +1,4 @@
-"""A round's constants of several clients as one: what they have in common stays single, what differs is stacked."""
+"""Stack a round's constants of several clients: equal leaves stay single, the others get a dimension for clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fedloom.methods.contract.phases import Consts
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """`shared` leaves as they are (None where clients differ), `stacked` leaves [K, ...], and the shape of it all."""
+    """Constants of K clients: `shared` leaves (None where clients differ), `stacked` leaves [K, ...], and their
+    structure."""
 
     shape: Hashable
     shared: list[Leaf | None]
@@ -23,7 +24,7 @@ class Stacked:
 
     @staticmethod
     def of(clients: Sequence[Consts]) -> Stacked:
-        """One for clients whose constants have the same `structure_of`."""
+        """Stack the constants of clients, which must have the same `structure_of`."""
         shape, *_ = (structure_of(consts) for consts in clients[:1])
         shared: list[Leaf | None] = []
         stacked: list[Tensor] = []
@@ -36,15 +37,15 @@ class Stacked:
         return Stacked(shape, shared, stacked)
 
     def first(self, clients: int) -> list[Tensor]:
-        """The stacked leaves of the first clients, without a copy."""
+        """Return the stacked leaves of the first clients, without a copy."""
         return [leaf[:clients] for leaf in self.stacked]
 
     def on(self, device: torch.device) -> Stacked:
-        """The same with all tensors on a device."""
+        """Return the constants with all tensors on a device."""
         return Stacked(self.shape, to_device(self.shared, device), to_device(self.stacked, device))
 
     def of_one(self, private: Sequence[Tensor]) -> Consts:
-        """One client's constants: the shared leaves, with its `private` ones where clients differ."""
+        """Return one client's constants: the shared leaves, and its `private` ones where clients differ."""
         private_leaves = iter(private)
         leaves = iter([next(private_leaves) if leaf is None else leaf for leaf in self.shared])
         return cast(Consts, from_leaves(self.shape, leaves))

@@ -1,7 +1,7 @@
-"""Clients of one architecture side by side, in one process.
+"""The batched engine: trains clients of one architecture together, in one process.
 
-Faster than one after another on a GPU, where one client leaves most of it idle. Within 1e-5 of the serial engine, not
-bit for bit: products of stacked weights are summed in another order.
+On a GPU, where one client leaves most of the device idle, this is faster than one client after another. Results agree
+with the serial engine within 1e-5, not bit for bit: products of stacked weights are summed in another order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedloom.methods.contract.contexts import Diagnostic
 
 
 class Batched:
-    """Runs clients in stacks of up to `stack`, on this process's one thread. Tests are taken one by one."""
+    """Train clients in stacks of up to `stack` on this process's one thread, and test them one after another."""
 
     name = "batched"
     reason = None
@@ -30,15 +30,16 @@ class Batched:
         self.stacks = Stacks(worker, stack)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yields one `JobResult` per job. Raises `ClientError` at the first failure."""
+        """Yield one `JobResult` per job. Raises `ClientError` at the first failure."""
         return iter(self.stacks.run(list(jobs)))
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yields one `EvalResult` per test. Raises `ClientError` if adapting fails."""
+        """Yield one `EvalResult` per test. Raises `ClientError` if adapting fails."""
         return map(self.stacks.worker.test, tests)
 
     def keep(self, record: Record) -> Record:
-        """`record` with copies of tensors that lie in a stack: one client's must not keep the others' in memory."""
+        """Return `record` with copies of tensors that are views of a stack, so that one client does not keep all in
+        memory."""
         return map_tensors(record, _own)
 
     def notes(self) -> list[Diagnostic]:

@@ -1,4 +1,4 @@
-"""The clients of one stack: their net without weights, their batches and statistics passes."""
+"""The clients of one stack: their net without weights, their batches and their statistics passes."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from fedloom.nets.net import Net
 
 
 class StackedNet:
-    """A net without weights of its own, which looks at a batch's mask."""
+    """A net without weights of its own, which heeds the mask of a batch."""
 
     def __init__(self, net: Net) -> None:
         copied, self._rows = masked_copy(net)
         for module in copied.modules():
             if isinstance(module, Net):
-                module.training_context = None  # other kernels know one client's tensors
+                module.training_context = None  # chooses kernels by the tensors of a single client
         self.parameters = [name for name, _ in net.named_parameters()]
         self.module: nn.Module = copied
         self._net = FunctionalCall(copied)
 
     def call(self, function: Callable[..., Any], tree: Tree, batch: Batch, *arguments: Any) -> Any:
-        """`function(net, batch, *arguments)`, the net having the weights `tree`."""
+        """Call `function(net, batch, *arguments)` with the weights `tree` in the net."""
         self._rows.mask = batch.mask
         try:
-            with sdpa_kernel(SDPBackend.MATH):  # torch.vmap has no rule for the others
+            with sdpa_kernel(SDPBackend.MATH):  # the only attention kernel with a rule for torch.vmap
                 return self._net.call(function, tree, batch, *arguments)
         finally:
             self._rows.mask = None
 
 
 def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | None = None) -> Batch:
-    """One batch of every client, [K, B, ...], padded to the longest with rows that do not count.
+    """Stack one batch of each client to [K, B, ...], padded to the longest with masked rows.
 
-    draws: for training; without them, nothing is augmented, and there is no second view.
+    draws: random streams for augmentation in training; without them there is neither augmentation nor a second view.
     """
     data, longest = worker.data, max(part.numel() for part in parts)
     short = any(part.numel() < longest for part in parts)
@@ -79,7 +79,8 @@ def collect_statistics(
     *,
     keep: bool = False,
 ) -> None:
-    """A statistics pass of all clients. Results go to their constants and, with `keep`, to what they collect."""
+    """Run a statistics pass for all clients, and store the results in their constants; with `keep` also as
+    collected."""
     classes = clients[0].job.ctx.task.num_classes
     consts = Stacked.of([client.consts for client in clients]).on(worker.device)
     parts = [list(torch.split(client.job.indices, PASS_BATCH)) for client in clients]
@@ -112,7 +113,8 @@ def collect_statistics(
 
 
 def stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:
-    """Trees as one of [K, ...]: what they have in common without a copy (`is_common`)."""
+    """Stack trees to one of [K, ...]. Entries that all clients have in common are expanded without a copy
+    (`is_common`)."""
     first, count = trees[0], len(trees)
     stacked = {}
     for name, value in first.items():
@@ -126,18 +128,18 @@ def stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:
 
 
 def is_common(stacked: Tensor) -> bool:
-    """Whether the rows of a stack are all the same memory."""
+    """Whether all rows of a stack are the same memory."""
     return stacked.stride(0) == 0
 
 
 def _padded(rows: Tensor, length: int) -> Tensor:
-    """rows [B, ...] with repetitions of the first one up to `length`."""
+    """Extend rows [B, ...] to `length` by repeating the first row."""
     missing = length - len(rows)
     return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows
 
 
 def dims(batch: Batch) -> Any:
-    """Where the clients are in a batch, for `torch.vmap`."""
+    """The dimensions of a batch that count clients, as `torch.vmap` takes them."""
     return Batch(*(None if part is None else 0 for part in batch))  # type: ignore[arg-type]
 
 
@@ -146,10 +148,10 @@ def first_rows(sums: dict[str, Tree], clients: int) -> dict[str, Tree]:
 
 
 def put_rows(sums: dict[str, Tree], fresh: dict[str, Tree]) -> None:
-    """`fresh` into the first rows of `sums`; the first time, it comes with all rows.
+    """Write `fresh` into the first rows of `sums`; the first call creates the entries and has all rows.
 
-    What does not depend on a client comes from `torch.vmap` as one row, seen once for each of them: it becomes a row
-    for each, because later passes have fewer clients.
+    `torch.vmap` returns entries that depend on no client as one expanded row, which is copied for each client because
+    later passes write to fewer clients.
     """
     for name, tree in fresh.items():
         for n, value in tree.items():

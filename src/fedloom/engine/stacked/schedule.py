@@ -1,4 +1,4 @@
-"""The steps of a training phase of a stack: whose they are, and on which samples."""
+"""The steps of a stack's training phase: the clients that take each step, and their samples."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedloom.methods.contract.phases import Train
 class Step:
     """Step `number` of the first `active` clients.
 
-    samples: ids [B_k] of each client. last_epoch, measured: whether the step is in the client's last epoch, and whether
-    its loss terms are measured; measured is empty if no client's are.
+    samples: ids [B_k] for each client. last_epoch: whether the step is in the client's last epoch. measured: whether
+    the client's loss terms are measured in this step; empty if no client's are.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _BatchOrder:
-    """A client's samples in the order of its batches, of which every epoch has `batches`; the last may be short."""
+    """A client's samples in the order of its batches, `batches` an epoch; the last batch of an epoch may be short."""
 
     samples: Tensor
     epoch: int
@@ -38,18 +38,18 @@ class _BatchOrder:
     size: int
 
     def __len__(self) -> int:
-        """Steps in all."""
+        """Number of steps over all epochs."""
         return self.samples.shape[0] // self.epoch * self.batches
 
     def of(self, step: int) -> Tensor:
-        """The samples of a step."""
+        """Return the samples of a step."""
         epoch, batch = divmod(step, self.batches)
         start = epoch * self.epoch + batch * self.size
         return self.samples[start : min(start + self.size, (epoch + 1) * self.epoch)]
 
 
 class Schedule:
-    """The steps of all clients, the largest first: those who still have batches are always the first rows."""
+    """The steps of all clients, the largest client first, so that clients with remaining batches are the first rows."""
 
     def __init__(self, worker: Worker, phase: Train, clients: Sequence[Client]) -> None:
         self._clients, self._orders = clients, []
@@ -72,7 +72,7 @@ class Schedule:
         return step.number % self._orders[0].batches == 0
 
     def _measured(self, number: int, active: int) -> Sequence[bool]:
-        """Of which clients the terms are measured in a step; a first step may have no pull yet."""
+        """Whether terms are measured, for each client; never in the first step, whose proximal terms may be zero."""
         pairs = zip(self._clients[:active], self.steps, strict=False)
         ends = [client.job.measured and number == steps - 1 for client, steps in pairs]
         return ends if any(ends) and number else ()

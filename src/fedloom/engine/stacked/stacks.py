@@ -1,7 +1,7 @@
-"""Several clients' rounds at once: their weights stacked, their steps taken together under `torch.vmap`.
+"""Run the rounds of several clients together, with stacked weights under `torch.vmap`.
 
-The same draws and the same losses as one after another (`engine/client.py`); only the order of sums inside a
-product may differ. Short batches are padded, and padded rows do not count (`Batch.mask`, `nets/masked_batch_norm.py`).
+Draws and losses equal those of single clients (`engine/client.py`); only sums inside a product may be in another order.
+Short batches are padded, and the mask excludes padded rows (`Batch.mask`, `nets/masked_batch_norm.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedloom.nets.roles import BATCH_NORM
 
 
 def obstacle(worker: Worker) -> str | None:
-    """Why clients of this worker cannot be stacked; None if nothing is known against it."""
+    """Return the reason why clients of this worker cannot be stacked; None if none is known."""
     if worker.method.spec.unstackable is not None:
         return f"{worker.method.name()}: {worker.method.spec.unstackable}"
     modules = [module for live in worker.loaded_nets for module in live.net.modules()]
@@ -44,7 +44,7 @@ def obstacle(worker: Worker) -> str | None:
 
 
 class Stacks:
-    """Runs clients on a worker's nets, up to `stack` at once; those that fit nobody else run alone."""
+    """Run clients on a worker's nets, up to `stack` together; a client that fits no stack runs alone."""
 
     def __init__(self, worker: Worker, stack: int) -> None:
         self.worker, self.stack = worker, stack
@@ -52,7 +52,7 @@ class Stacks:
         self._nets = [StackedNet(live.net) for live in worker.loaded_nets]
 
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """One `JobResult` per job, in any order. Raises `ClientError`."""
+        """Return one `JobResult` per job, in any order. Raises `ClientError`."""
         done: list[JobResult] = []
         alike: dict[Hashable, list[Client]] = {}
         for job in jobs:
@@ -75,14 +75,14 @@ class Stacks:
         return done
 
     def _narrow(self, clients: int) -> None:
-        """Memory does not suffice for a stack of so many: half as wide from now on."""
+        """Halve the width of stacks from now on, because memory did not suffice for this many clients."""
         self.stack = clients // 2
         message = f"out of memory with {clients} clients in a stack; it goes on with {self.stack}"
         self.notes.append(Diagnostic("engine.smaller_stacks", message, float(self.stack)))
         torch.cuda.empty_cache()
 
     def _key(self, client: Client) -> Hashable | None:
-        """What clients must have in common to share a stack; None for one that must run alone."""
+        """Return a key that clients in one stack must share; None for a client that must run alone."""
         job, training = client.job, [phase for phase in client.phases if isinstance(phase, Train)]
         batches = self.worker.sampler.batches_per_epoch(job)
         if any(not batches or not by_epochs(phase) for phase in training):
@@ -123,6 +123,6 @@ class Stacks:
 
 
 def by_epochs(phase: Train) -> bool:
-    """Whether a phase is whole epochs of all data, as stacks take them; others run client by client."""
+    """Whether a phase consists of whole epochs of all data, which stacks need; other clients run alone."""
     whole = phase.steps is None and phase.share == 1 and phase.until is None
     return whole and phase.epochs > 0

@@ -1,7 +1,7 @@
 """One training phase of a stack of clients, under `torch.vmap`.
 
-Rows of a stack are its clients, the largest first: those who still have batches are always the first rows. What all
-clients have in common is stacked without a copy, until somebody writes into it.
+Rows of a stack are clients, the largest first, so that clients with remaining batches are the first rows. Entries that
+all clients have in common are expanded without a copy until a step writes into them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Training:
         self.sums: dict[str, Tree] = {name: {} for name in phase.collect}
 
     def run(self) -> Tree:
-        """The weights after the phase."""
+        """Run all steps of the phase and return the weights."""
         phase, clients, worker = self.phase, self.clients, self.worker
         schedule = Schedule(worker, phase, clients)
         for step in schedule:
@@ -68,25 +68,25 @@ class Training:
         return Stacked.of([client.consts for client in self.clients]).on(self.worker.device)
 
     def _own(self, name: str) -> Tensor:
-        """An entry of which every client has its own."""
+        """Return an entry with memory of its own for every client, copying it if they share it."""
         if is_common(self.tree[name]):
             self.tree[name] = self.tree[name].clone(memory_format=torch.contiguous_format)
         return self.tree[name]
 
     def _narrowed(self, active: int) -> Tree:
-        """The parameters of the first `active` clients that this phase moves, as leaves over the same memory."""
+        """Return the first `active` clients' trainable parameters, as leaves that share memory with the tree."""
         parameters = {name: self.tree[name][:active].detach().requires_grad_() for name in self.trainable}
         self.optimizer.narrow(list(parameters.values()))
         return parameters
 
     def _relaid(self, gradients: Sequence[Tensor]) -> None:
-        """The parameters in the memory order of their gradients, in which updates are several times faster."""
+        """Copy parameters to the memory order of their gradients, in which updates are several times faster."""
         for name, gradient in zip(self.trainable, gradients, strict=True):
             if gradient.stride() != self.tree[name].stride() and gradient.shape == self.tree[name].shape:
                 self.tree[name] = torch.empty_like(gradient).copy_(self.tree[name])
 
     def _step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
-        """One step of all clients that still have batches."""
+        """Take one step of the clients that have batches left."""
         phase, active, first = self.phase, len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
         private = self.consts.first(active)
@@ -108,7 +108,7 @@ class Training:
     def _loss_and_gradients(
         self, entries: Tree, private: list[Tensor], batch: Batch, *, keep_graph: bool
     ) -> tuple[Objective, Sequence[Tensor]]:
-        """One step of all clients up to their gradients, which are those of the sum over clients.
+        """Compute the objective of one step, and its gradients as those of the sum over clients.
 
         Totals and terms are [K], taps [K, B, ...].
         """
@@ -124,7 +124,7 @@ class Training:
         return out, gradients
 
     def _mapped(self, function: Callable[..., Tree], *trees: Tree) -> Tree:
-        """A map of trees and constants, client by client."""
+        """Map trees and constants of each client to a tree."""
         private = self.consts.first(len(next(iter(trees[0].values()))))
 
         def of_client(private: list[Tensor], *trees: Tree) -> Tree:
@@ -134,7 +134,7 @@ class Training:
         return mapped
 
     def _tally(self, out: Objective, batch: Batch, last_epoch: list[bool]) -> None:
-        """What is kept of a step, of the clients in their last epoch; statistics of all, if they are of all epochs."""
+        """Add a step's statistics to those of clients in their last epoch, or of all clients if all epochs count."""
         throughout = bool(self.phase.collect) and self.phase.throughout
         if not throughout and not any(last_epoch):
             return
@@ -164,14 +164,14 @@ class Training:
         put_rows(self.sums, torch.vmap(added, in_dims=in_dims)(first_rows(self.sums, len(last_epoch)), tapped, batch))
 
     def _measure(self, terms: Mapping[str, Tensor], parameters: Sequence[Tensor], measured: Sequence[bool]) -> None:
-        """Gradient norms of the terms, of the clients whose last step it is."""
+        """Measure the gradient norms of loss terms for the clients whose last step this is."""
         norms = gradient_norms(terms, parameters, stacked=True)
         for row, is_measured in enumerate(measured):
             if is_measured:
                 self.clients[row].norms |= {name: float(norm[row]) for name, norm in norms.items()}
 
     def _settle(self, schedule: Schedule) -> None:
-        """What the phase leaves beside the weights, client by client."""
+        """Write the phase's statistics and measured terms to each client."""
         named = {name: totals.tolist() for name, totals in self.terms.items()}
         for row, (client, steps) in enumerate(zip(self.clients, schedule.steps, strict=True)):
             means = {name: totals[row] / (steps // self.phase.epochs) for name, totals in named.items()}

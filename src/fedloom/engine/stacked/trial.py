@@ -1,4 +1,4 @@
-"""Whether a net can be stacked, seen in one step of two clients: each must have the gradients that it has alone."""
+"""Try whether a net can be stacked: in one step of two clients, each must get the gradients that it gets alone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fedloom.nets.training_probe import is_foreign
 from fedloom.nets.user_model import error_line
 
 _SAMPLES = 8
-_TOLERANCE = 0.05  # relative to all gradients: above roundings of bfloat16, below what a wrong rule gives
-_TOLERANCE_OF_OUTPUTS = 2e-3  # of the same rows with others behind them
-# What messages of `torch.vmap` mean, by words that they hold.
+_TOLERANCE = 0.05  # of the norm of all gradients: above the rounding of bfloat16, below the error of a wrong rule
+_TOLERANCE_OF_OUTPUTS = 2e-3  # allowed change of outputs when masked rows are added
+# Reasons for messages of `torch.vmap`, by words in them.
 _MEANINGS = {
     "calling .item()": "its code reads values of tensors (.item()), which torch.vmap cannot do",
     "data-dependent control flow": "its code branches on values of tensors, which torch.vmap cannot do",
@@ -31,7 +31,8 @@ _MEANINGS = {
 
 
 def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
-    """Why the net of `live` cannot be stacked; None if nothing is known against it, and for nets of this library."""
+    """Return the reason why the net of `live` cannot be stacked; None if none is known, and for nets of this
+    library."""
     if not is_foreign(live.net):
         return None
     net, batch = StackedNet(live.net), _batch(worker)
@@ -41,7 +42,7 @@ def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
         first = generator_states()
         try:
             alone = _gradients(net, tree, batch)
-        except Exception:  # of a net that cannot take a step: its own round says so
+        except Exception:  # the net cannot take a step at all: training reports the error
             return None
         if generator_states() != first:
             return "it draws random numbers, for one client at a time"
@@ -60,7 +61,7 @@ def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of a stack means, in a line."""
+    """Explain an error of a stack in one line."""
     text = str(error)
     if operator := re.search(r"aten::[\w.]+", text):
         return f"torch.vmap has no rule for {operator[0]}"
@@ -71,14 +72,14 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_of_vmap(error: BaseException) -> bool:
-    """Whether `torch.vmap` has raised an error, and not the code that it runs."""
+    """Whether `torch.vmap` raised an error, rather than the code that it runs."""
     text = str(error)
     return isinstance(error, RuntimeError) and any(word in text for word in ("vmap", "Batching rule", "functorch"))
 
 
 @torch.no_grad()
 def _mixes_samples(net: StackedNet, live: LoadedNet, batch: Batch) -> bool:
-    """Whether a row that does not count changes outputs of rows that do, or buffers."""
+    """Whether a masked row changes buffers or the outputs of other rows."""
     if len(batch.y) < 2:
         return False
     count = len(batch.y)
@@ -112,7 +113,7 @@ def _batch(worker: Worker) -> Batch:
 
 
 def _weighed(net: Net, batch: Batch) -> Tensor:
-    """A sum of the logits in which each has a weight of its own."""
+    """Return a sum of the logits with a different weight for each."""
     logits = net(batch.x)
     weights = torch.linspace(0.5, 1.5, logits.numel(), device=logits.device, dtype=logits.dtype)
     return cast(Tensor, (logits * weights.view(logits.shape)).sum())
@@ -125,7 +126,7 @@ def _gradients(net: StackedNet, tree: Tree, batch: Batch) -> Tree:
 
 
 def _stacked_gradients(net: StackedNet, tree: Tree, batch: Batch) -> Tree:
-    """As `_gradients`, of the first of two clients in a stack, [...]."""
+    """Return the gradients of the first of two stacked clients, as `_gradients` does for a single client."""
     stacked = {name: torch.stack([value, value]) for name, value in tree.items()}
     trainable = {name: stacked[name].requires_grad_() for name in net.parameters}
     pair = Batch(torch.stack([batch.x, batch.x]), torch.stack([batch.y, batch.y]))

@@ -96,7 +96,7 @@ def _compile(name: str, text: str, folder_of_source: Path, macros: _Macros, targ
 
 
 def _first_error(process: subprocess.CompletedProcess[str]) -> str:
-    """A compiler's first error message, in one line."""
+    """Return a compiler's first error message in one line."""
     lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
     message = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
     return f"{message} (exit code {process.returncode})"
@@ -104,7 +104,7 @@ def _first_error(process: subprocess.CompletedProcess[str]) -> str:
 
 @cache
 def _digest(text: str, folder_of_source: Path, macros: _Macros) -> str:
-    """A digest of all that the library depends on; machines of several kinds may share a home folder."""
+    """Return a digest of all that the library depends on; machines of several kinds may share a home folder."""
     headers = [
         path.read_bytes() for folder in (folder_of_source, KERNELS_FOLDER) for path in sorted(folder.glob("*.h"))
     ]
@@ -114,7 +114,7 @@ def _digest(text: str, folder_of_source: Path, macros: _Macros) -> str:
 
 @cache
 def _compiler_version() -> str:
-    """The compiler and its version; another one may sum in another order."""
+    """Return the compiler and its version, because another one may sum in another order."""
     path = compiler()
     try:
         return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout if path else ""
@@ -124,7 +124,7 @@ def _compiler_version() -> str:
 
 @cache
 def _processor() -> str:
-    """The processor's model and instruction sets."""
+    """Return the processor's model and instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -52,7 +52,7 @@ def _conv2d(
     dilation: _Sides = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """The result of `torch.conv2d`, or None if torch shall compute it."""
+    """Compute `torch.conv2d`; return None if torch shall compute it."""
     c_out, c_in = weight.shape[:2]
     if isinstance(padding, str) or groups != 1 or not is_faster(c_in, c_out) or not _is_supported(input, weight):
         return None
@@ -77,7 +77,7 @@ def _max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | None:
-    """The result of `torch.max_pool2d`, or None if torch shall compute it."""
+    """Compute `torch.max_pool2d`; return None if torch shall compute it."""
     windows = (*pair(kernel_size), *pair(stride or kernel_size), *pair(padding), *pair(dilation))
     if windows != (2, 2, 2, 2, 0, 0, 1, 1) or ceil_mode or return_indices:
         return None
