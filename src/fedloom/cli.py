@@ -108,7 +108,7 @@ def demo(
                 f"Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed {first_seed}:"
             )
             print_holdings(console, describe_scenario(configs[0].scenario.build(first_seed)))
-        several.side_by_side(configs, out, "fresh", jobs, as_json, quiet, console)
+        several.run_comparison(configs, out, "fresh", jobs, as_json, quiet, console)
 
 
 @app.command()
@@ -220,20 +220,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.filename is not None:
             _fail(f"{error.filename}: {error.strerror}", FedloomError.exit_code)
-        if error.errno not in _UNWRITTEN:
+        if error.errno not in _WRITE_ERRORS:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"the output cannot be written ({error.strerror}); what was trained is kept", FedloomError.exit_code)
     if code == _INTERRUPTED:
-        code = _stopped(interrupts.signal or signal.SIGINT, next(iter(typed_arguments), ""))
+        code = _report_signal(interrupts.signal or signal.SIGINT, next(iter(typed_arguments), ""))
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _stopped(signal_number: int, command: str) -> int:
+def _report_signal(signal_number: int, command: str) -> int:
     """Say that a signal has ended a command, and how it goes on; the exit code."""
     cause = "" if signal_number == signal.SIGINT else f" by {signal.Signals(signal_number).name}"
     with contextlib.suppress(OSError):  # the terminal may be gone
-        say(f"stopped{cause}{_GO_ON.get(command, '')}")
+        say(f"stopped{cause}{_HOW_TO_RESUME.get(command, '')}")
     return 128 + signal_number
 
 
@@ -244,9 +244,9 @@ def _flush() -> None:
 
 
 _INTERRUPTED = 130  # typer's word for a KeyboardInterrupt
-_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of an output that takes no more
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of an output that takes no more
 # How to go on after a signal.
-_GO_ON = {
+_HOW_TO_RESUME = {
     "run": "; --resume goes on from the last checkpoint",
     "reproduce": "; the same command goes on from the last checkpoints",
     "study": "; the same command goes on from the last checkpoints",

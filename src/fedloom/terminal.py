@@ -22,10 +22,10 @@ from fedloom.results.table import figure_names, figure_text
 from fedloom.storage.run_data import SECONDS
 
 _SHADES = " ·░▒▓█"
-_APART, _CELLS = 12, 50  # classes with a column each; cells for more of them
-_BESIDE = 24  # columns of the terminal for what stands beside the cells
+_SEPARATE_CLASSES, _MAX_CELLS = 12, 50  # classes with a column each; cells for more of them
+_OTHER_COLUMNS = 24  # columns of the terminal for what stands beside the cells
 _UNBOUNDED = 10_000
-_FIRST_FACT = 30  # columns of the terminal for it
+_FIRST_FACT_COLUMNS = 30  # columns of the terminal for it
 
 
 def print_listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
@@ -56,7 +56,7 @@ def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapp
     rows = [[name, *facts.values()] for name, facts in items]
     for index, column in enumerate(columns):
         widest = max(len(cell) for cell in [column, *(row[index] for row in rows)])
-        wide.add_column(column, min_width=min(widest, _FIRST_FACT) if index == 1 else widest)
+        wide.add_column(column, min_width=min(widest, _FIRST_FACT_COLUMNS) if index == 1 else widest)
     for row in rows:
         wide.add_row(*map(Text, row))
     if _fits(console, wide, wraps=True):
@@ -89,9 +89,9 @@ def _print_table(console: Console, table: Table, wraps: bool = False) -> None:
 
 def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
     """Clients x classes as shades, with the skew figures. `picture` is what scenario.json holds."""
-    table = _holdings_table(picture, shown_clients, _APART)
+    table = _holdings_table(picture, shown_clients, _SEPARATE_CLASSES)
     if not _fits(console, table, wraps=False):
-        table = _holdings_table(picture, shown_clients, 0, console.width - _BESIDE)
+        table = _holdings_table(picture, shown_clients, 0, console.width - _OTHER_COLUMNS)
     _print_table(console, table, wraps=True)
     if picture["clients"] > shown_clients:
         console.print(f"  … and {picture['clients'] - shown_clients} more clients")
@@ -122,7 +122,7 @@ def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: 
         console.print(f"  [yellow]note:[/] {escape(note)}", soft_wrap=True)
 
 
-def _holdings_table(picture: Mapping[str, Any], shown_clients: int, apart_up_to: int, cells: int = _CELLS) -> Table:
+def _holdings_table(picture: Mapping[str, Any], shown_clients: int, apart_up_to: int, cells: int = _MAX_CELLS) -> Table:
     """A row for each of the first clients. Up to `apart_up_to` classes have a column each; more of them share one, with
     at most `cells` cells."""
     counts: list[list[int]] = picture["class_counts"]
@@ -137,7 +137,7 @@ def _holdings_table(picture: Mapping[str, Any], shown_clients: int, apart_up_to:
         for label in classes:
             table.add_column(escape(label[:3]), justify="center", no_wrap=True)
     else:
-        merged = -(-len(classes) // max(1, min(cells, _CELLS)))
+        merged = -(-len(classes) // max(1, min(cells, _MAX_CELLS)))
         counts = [[max(row[c : c + merged]) for c in range(0, len(row), merged)] for row in counts]
         many = f"{len(classes)} classes" + (f", {merged} a cell" if merged > 1 else "")
         table.add_column(many, min_width=len(counts[0]), no_wrap=True)
@@ -195,7 +195,7 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
         console.print(f"  {n['run_dir']}", markup=False, soft_wrap=True)
 
 
-def _plain(console: Console, text: str) -> str:
+def _in_ascii(console: Console, text: str) -> str:
     """With ± in ASCII where the terminal needs that: columns are measured afterwards."""
     return text.replace("±", "+-") if console.options.ascii_only else text
 
@@ -216,13 +216,13 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
             Text(row["label"]),
             Text(row["preset"]),
             str(row["n"]),
-            _plain(console, plus_minus(row["accuracy"], row["std"])),
+            _in_ascii(console, plus_minus(row["accuracy"], row["std"])),
             "" if row["best_val"] is None else percent(row["best_val"]),
             bytes_text(row["bytes_up"]),
             bytes_text(row["bytes_down"]),
             seconds_text(row["seconds"]),
             *(figure_text(row, name) for name in figures),
-            *(_plain(console, text(row)) for _, _, text in optional),
+            *(_in_ascii(console, text(row)) for _, _, text in optional),
         )
     _print_table(console, table)
     named = sorted({(row["protocol"], row["select"]) for row in rows})

@@ -28,39 +28,39 @@ def config(seed: int = 0, rounds: int = 4) -> Any:
 def test_time_left_is_known_after_the_first_round_however_slow() -> None:
     clock = Clock()
     pace = ProgressEstimate([5], clock)
-    pace.news(0, 0)
-    assert pace.left() is None
+    pace.record(0, 0)
+    assert pace.remaining() is None
     for round_, left in ((1, 4 * 3600), (2, 3 * 3600), (3, 2 * 3600)):
         clock.now += 3600
-        pace.news(0, round_)
-        assert pace.left() == left
+        pace.record(0, round_)
+        assert pace.remaining() == left
     clock.now += 600  # between two rounds it runs down
-    assert pace.left() == 2 * 3600 - 600
+    assert pace.remaining() == 2 * 3600 - 600
     clock.now += 10_000
-    assert pace.left() == 0
-    assert pace.gone == 3 * 3600 + 600 + 10_000
+    assert pace.remaining() == 0
+    assert pace.elapsed == 3 * 3600 + 600 + 10_000
 
 
 def test_rounds_that_were_done_before_say_nothing_of_the_pace() -> None:
     clock = Clock()
     pace = ProgressEstimate([10, 10, 10], clock)
-    pace.news(0, 10)  # finished before
-    pace.news(1, 6)  # resumed
-    assert (pace.done, pace.total, pace.left()) == (16, 30, None)
+    pace.record(0, 10)  # finished before
+    pace.record(1, 6)  # resumed
+    assert (pace.done, pace.total, pace.remaining()) == (16, 30, None)
     clock.now += 2
-    pace.news(1, 7)
-    assert pace.left() == 2 * 13  # the third run has not been heard of: it is all to do
+    pace.record(1, 7)
+    assert pace.remaining() == 2 * 13  # the third run has not been heard of: it is all to do
 
 
 def test_runs_side_by_side_share_the_time() -> None:
     clock = Clock()
     pace = ProgressEstimate([4, 4], clock)
-    pace.news(0, 0)
-    pace.news(1, 0)
+    pace.record(0, 0)
+    pace.record(1, 0)
     clock.now += 10
-    pace.news(0, 1)
-    pace.news(1, 1)
-    assert pace.left() == 10 / 2 * 6
+    pace.record(0, 1)
+    pace.record(1, 1)
+    assert pace.remaining() == 10 / 2 * 6
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.config.grid import points
+from fedloom.config.grid import grid_points
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.studies.plan import at, laid, parse_study
@@ -62,12 +62,12 @@ HUNDREDS = list(range(1, 301))
 
 def test_a_comparison_of_millions_is_refused():
     with pytest.raises(ConfigError, match="combinations, more than 100,000"):
-        points(VALUES | {"rounds": HUNDREDS, "batch_size": HUNDREDS, "local_epochs": HUNDREDS})
+        grid_points(VALUES | {"rounds": HUNDREDS, "batch_size": HUNDREDS, "local_epochs": HUNDREDS})
 
 
 def test_seeds_without_a_bound_are_refused():
     with pytest.raises(ConfigError, match="seeds = 1000000000"):
-        points(VALUES, seeds=10**9)
+        grid_points(VALUES, seeds=10**9)
     with pytest.raises(ConfigError, match="seeds = 1000000000: more than 10,000"):
         parse_study(VALUES | {"seeds": 10**9})
 

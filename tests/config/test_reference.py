@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedloom.config.explain import sections
+from fedloom.config.explain import keys_with_sections
 from fedloom.config.reference import config_keys, config_schema, matching_keys
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
@@ -16,7 +16,7 @@ PATHS = {key.path for key in KEYS}
 
 
 def test_every_key_of_a_run_is_named():
-    paths = {f"{section}.{name}" if section else name for section, name in sections(RunConfig)}
+    paths = {f"{section}.{name}" if section else name for section, name in keys_with_sections(RunConfig)}
     assert paths - {"model.module"} <= PATHS
 
 

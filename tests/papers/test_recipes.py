@@ -143,7 +143,7 @@ def test_no_method_refuses_its_net_and_none_is_another_one_all_along(scale: Scal
         key = config.method, str(config.model), shape.sample, len(shape.classes)
         if key not in seen:
             seen.add(key)
-            made = Setup.of(config, shape.sample, len(shape.classes), config.scenario.clients)
+            made = Setup.from_config(config, shape.sample, len(shape.classes), config.scenario.clients)
             found = made.method.examine(made.tasks, config.scenario.clients)
             assert [diagnostic.code for diagnostic in found if diagnostic.code.endswith("only_warmup")] == [], cell.name
 

@@ -116,7 +116,7 @@ def test_a_copy_of_hard_links_does_not_share_its_metrics(tmp_path):
     first = MetricsLog(tmp_path / "a.jsonl")
     first.append([row])
     os.link(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    MetricsLog(tmp_path / "b.jsonl").cut(START)
+    MetricsLog(tmp_path / "b.jsonl").truncate(START)
     assert len(first.rows()) == 1
 
 

@@ -44,12 +44,12 @@ def sections_of_studies(folders: Sequence[Path], beside: bool = True) -> list[Pa
         if number:
             parts = [replace(part, name=f"{part.name}-{number + 1}") for part in parts]
         if len(studies) > 1:
-            parts = [_named(part, folder) for part in parts]
+            parts = [_with_folder(part, folder) for part in parts]
         sections_of_page += parts
     return sections_of_page
 
 
-def _named(part: PageSection, folder: Path) -> PageSection:
+def _with_folder(part: PageSection, folder: Path) -> PageSection:
     """A part that says which of several studies it is of."""
     return replace(part, title=f"{part.title} ({folder})", limits=[f"{folder}: {text}" for text in part.limits])
 

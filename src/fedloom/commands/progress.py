@@ -25,8 +25,8 @@ from fedloom.config.run_config import RunConfig
 from fedloom.results.text import counted
 from fedloom.studies.compare import Event
 
-_NARROW = 72  # columns below which bars would be cut
-_BARS = 6  # runs that all have a bar of their own; of more, those under way
+_BAR_COLUMNS = 72  # columns below which bars would be cut
+_MAX_BARS = 6  # runs that all have a bar of their own; of more, those under way
 _PAUSE, _SHARE = 15.0, 0.05  # at least so many seconds between two lines, and this share of the time so far
 
 
@@ -42,7 +42,7 @@ class ProgressEstimate:
         self._done: dict[int, int] = {}
         self._began = self._last = clock()
 
-    def news(self, run: int, round_: int) -> None:
+    def record(self, run: int, round_: int) -> None:
         """Run number `run` has finished this round; the first news of a run is where it begins."""
         self._last = self._clock()
         if not self._first:
@@ -61,11 +61,11 @@ class ProgressEstimate:
         return sum(self._rounds)
 
     @property
-    def gone(self) -> float:
+    def elapsed(self) -> float:
         """Seconds since the first news."""
         return self._clock() - self._began
 
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """Seconds until the end; None before the first round is done."""
         finished = self.done - sum(self._first.values())
         if not finished:
@@ -81,7 +81,7 @@ class ProgressDisplay:
         self._configs = configs
         self._pace = ProgressEstimate([config.rounds for config in configs], clock)
         self._console = console_of(True)
-        bars = self._console.is_terminal and self._console.width >= _NARROW
+        bars = self._console.is_terminal and self._console.width >= _BAR_COLUMNS
         self._lines = not quiet and not bars
         self._due: float | None = None  # of the next line, in seconds gone
         columns = (
@@ -94,7 +94,9 @@ class ProgressDisplay:
         )
         self._progress = Progress(*columns, console=self._console, disable=quiet or not bars, expand=True)
         self._all = self._task("all runs", self._pace.total, len(configs) > 1, whole=True)
-        self._tasks = [self._task(_name(c), c.rounds, len(configs) <= _BARS, whole=len(configs) == 1) for c in configs]
+        self._tasks = [
+            self._task(_name(c), c.rounds, len(configs) <= _MAX_BARS, whole=len(configs) == 1) for c in configs
+        ]
 
     def __enter__(self) -> ProgressDisplay:
         self._progress.start()
@@ -110,14 +112,14 @@ class ProgressDisplay:
         if event.note is not None:
             self._console.print(f"[yellow]note:[/] {escape(event.note)}", soft_wrap=True)
             return
-        self._pace.news(event.position, event.round)
+        self._pace.record(event.position, event.round)
         if self._lines:
             self._line(event)
             return
         task, rounds = self._tasks[event.position], self._configs[event.position].rounds
         self._progress.start_task(task)
         self._progress.start_task(self._all)
-        under_way = event.round < rounds or len(self._tasks) <= _BARS
+        under_way = event.round < rounds or len(self._tasks) <= _MAX_BARS
         shown = {} if event.accuracy is None else {"accuracy": f"accuracy {100 * event.accuracy:4.1f}"}
         self._progress.update(task, completed=event.round, visible=under_way, **shown)  # type: ignore[arg-type]
         self._progress.update(self._all, completed=self._pace.done)
@@ -132,17 +134,17 @@ class ProgressDisplay:
             runs = _name(config) if len(self._configs) == 1 else f"{len(self._configs)} runs"
             self._console.print(f"{runs}: {counted(pace.total - pace.done, 'round')} to go", soft_wrap=True)
             self._due = 0.0
-        seconds_left = pace.left()
-        if seconds_left is None or pace.gone < self._due or pace.done == pace.total:
+        seconds_left = pace.remaining()
+        if seconds_left is None or pace.elapsed < self._due or pace.done == pace.total:
             return
-        self._due = pace.gone + max(_PAUSE, _SHARE * pace.gone)
+        self._due = pace.elapsed + max(_PAUSE, _SHARE * pace.elapsed)
         parts = [f"{_name(config)}: round {event.round} of {config.rounds}"]
         if event.accuracy is not None:
             parts.append(f"accuracy {100 * event.accuracy:.1f} %")
         if len(self._configs) > 1:
             parts.append(f"all runs {pace.done / pace.total:.0%}")
         self._console.print(
-            ", ".join([*parts, f"{_clock(pace.gone)} gone, {_clock(seconds_left)} left"]), soft_wrap=True
+            ", ".join([*parts, f"{_clock(pace.elapsed)} gone, {_clock(seconds_left)} left"]), soft_wrap=True
         )
 
 
@@ -157,7 +159,7 @@ class _RemainingTime(ProgressColumn):
         """The time, or dashes before the first round is done."""
         if not task.fields["whole"]:
             return Text("")
-        seconds_left = self._pace.left()
+        seconds_left = self._pace.remaining()
         return Text(
             "-:--:-- left" if seconds_left is None else f"{_clock(seconds_left)} left", style="progress.remaining"
         )

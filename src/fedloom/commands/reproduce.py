@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedloom.studies.study_folder import StudyFolder
 
 
-_FORESEEN = "foreseen.json"
+_ESTIMATES_FILE = "foreseen.json"
 
 
 def reproduce(
@@ -57,7 +57,7 @@ def reproduce(
     if list_all or name is None:
         if not list_all:
             raise ConfigError("name a table, e.g. feddw/table1, or ask for all with --list")
-        show_all(chosen, as_json)
+        show_tables(chosen, as_json)
         return
     recipe = find_recipe(name)
     study = recipe.study(chosen, seeds, load(None, overrides or ()))
@@ -96,7 +96,7 @@ def reproduce(
         )
 
 
-def show_all(scale: Scale, as_json: bool) -> None:
+def show_tables(scale: Scale, as_json: bool) -> None:
     """Every table with its cells, the data it needs, and core hours on this machine."""
     from fedloom.papers.cost import study_cost
     from fedloom.papers.missing_data import missing_sources, source_names
@@ -152,7 +152,7 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
-    rows = [_planned(name, members, cost, study_folder) for name, members in groups.items()]
+    rows = [_planned_row(name, members, cost, study_folder) for name, members in groups.items()]
     total = sum(row["hours"] or 0.0 for row in rows)
     unknown = sum(row["hours"] is None for row in rows)
     if as_json:
@@ -171,7 +171,7 @@ def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path,
         console.print(f"missing: {source}: {why}", markup=False, soft_wrap=True)
 
 
-def _planned(name: str, cells: Sequence[Cell], cost: dict[str, Any], study_folder: StudyFolder) -> dict[str, Any]:
+def _planned_row(name: str, cells: Sequence[Cell], cost: dict[str, Any], study_folder: StudyFolder) -> dict[str, Any]:
     seconds = [cost[cell.name].seconds for cell in cells if cell.name in cost]  # all of a row, or none
     hours = sum(seconds) / 3600 if seconds else None
     done = sum(study_folder.state(cell.folder, cell.config) == "done" for cell in cells)
@@ -192,7 +192,7 @@ def estimate_cells(cells: Sequence[Cell], study_folder: StudyFolder) -> None:
         estimates = {name: round(cost[cell.name].seconds, 1) for name, cell in groups.items() if cell.name in cost}
         with study_folder.locked():
             write_atomic(
-                study_folder.path / _FORESEEN, json_text(estimates | read_estimates(study_folder.path), indent=1)
+                study_folder.path / _ESTIMATES_FILE, json_text(estimates | read_estimates(study_folder.path), indent=1)
             )
 
 
@@ -201,7 +201,7 @@ def read_estimates(folder: Path) -> dict[str, float]:
     if the file is damaged."""
     from fedloom.core.files import parse_json
 
-    path = folder / _FORESEEN
+    path = folder / _ESTIMATES_FILE
     try:
         estimates = parse_json(path.read_text(encoding="utf-8"))
         if isinstance(estimates, dict) and all(isinstance(seconds, int | float) for seconds in estimates.values()):

@@ -69,10 +69,10 @@ def compare(
         load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)), names, seeds
     )
     folder = out or Path("runs") / f"compare-{config.stem}"
-    side_by_side(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
+    run_comparison(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
 
 
-def side_by_side(
+def run_comparison(
     configs: Sequence[RunConfig],
     out: Path,
     existing: Existing,
@@ -94,10 +94,10 @@ def side_by_side(
     if as_json:
         print_json({"table": done.rows(), "verdict": done.verdict(), "report": str(page)})
         return
-    show(console, done, page)
+    show_comparison(console, done, page)
 
 
-def show(console: Console, done: Comparison, page: Path) -> None:
+def show_comparison(console: Console, done: Comparison, page: Path) -> None:
     """The table of finished runs, what it says, what was tuned, and where the report is."""
     from fedloom.terminal import print_comparison
 

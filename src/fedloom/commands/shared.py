@@ -34,7 +34,7 @@ FromRound = Annotated[
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
 
 _HOME = re.compile(r"~[\w.-]*(/|$)")
-_WIDE = 10_000  # columns of what is no terminal: a file or a pipe has no edge
+_FILE_COLUMNS = 10_000  # columns of what is no terminal: a file or a pipe has no edge
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 
@@ -65,7 +65,7 @@ def console_of(as_json: bool) -> Console:
     """Where tables and progress go: stderr if stdout is reserved for JSON."""
     console = _PlainConsole(stderr=as_json, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDE
+        console.width = _FILE_COLUMNS
     return console
 
 

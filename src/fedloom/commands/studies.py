@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedloom.commands.parts import sections_of_studies
-from fedloom.commands.several import show
+from fedloom.commands.several import show_comparison
 from fedloom.commands.shared import AsJson, Quiet, console_of, output_folder, print_json, say
 from fedloom.core.errors import ConfigError
 
@@ -117,7 +117,7 @@ def run_and_report(
     else:
         console = console_of(as_json)
         if page is not None and done.results:
-            show(console, done, page)
+            show_comparison(console, done, page)
         console.print(
             f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.remaining)} left", soft_wrap=True
         )

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError
 
-MOST_RUNS = 100_000  # of a comparison, of a study, and of its tuning
-MOST_TRIES = 10_000  # of each group of cells in tuning
+MAX_RUNS = 100_000  # of a comparison, of a study, and of its tuning
+MAX_TRIES = 10_000  # of each group of cells in tuning
 
 _LARGEST_INTEGER = 2**31 - 1  # rounds are stored as 32-bit integers
 _LARGEST = 1e38  # of what nets compute with
@@ -42,7 +42,7 @@ def refuse_absurd(values: Mapping[str, Any]) -> None:
             raise ConfigError(f"{key} = {value!r:.40}: need a number up to {largest:,.0f}")
 
 
-def refuse_many(subject: str, counts: Iterable[int], largest: int = MOST_RUNS) -> None:
+def refuse_many(subject: str, counts: Iterable[int], largest: int = MAX_RUNS) -> None:
     """Raises `ConfigError` if the product of `counts` is more than `largest`.
 
     subject: name of what is counted, for the message.

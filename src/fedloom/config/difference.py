@@ -8,7 +8,7 @@ from typing import Any
 from fedloom.config.execution_keys import changes_numbers
 
 _UNNAMED = "settings.."  # before the keys of a study that names no setting
-_TOLD, _LONGEST = 3, 40
+_LISTED, _LONGEST = 3, 40
 
 
 def difference(stored: Mapping[str, Any], config: Mapping[str, Any]) -> str:
@@ -18,9 +18,9 @@ def difference(stored: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     keys = [key for key in keys if changes_numbers(key)]
     differences = [
         f"{key.removeprefix(_UNNAMED)}: {_short(stored_values.get(key))} there, {_short(values.get(key))} here"
-        for key in keys[:_TOLD]
+        for key in keys[:_LISTED]
     ]
-    return "; ".join([*differences, *([f"{len(keys) - _TOLD} more"] if len(keys) > _TOLD else [])])
+    return "; ".join([*differences, *([f"{len(keys) - _LISTED} more"] if len(keys) > _LISTED else [])])
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,10 +13,10 @@ from fedloom.core.registry import Registry
 
 # Pydantic's words for what a section is, in those of a config.
 _SECTION = "a section holds keys with values, as {key: value} or key.name=value"
-_WORDS = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _SECTION, "tuple_type": "need a list"}
+_MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _SECTION, "tuple_type": "need a list"}
 
 
-def explained(
+def explain_validation_error(
     error: ValidationError, section: str, model: type[BaseModel], more_keys: Sequence[str] = ()
 ) -> ConfigError:
     """The first problem that pydantic found, as an error. `section`: path of `model` in the config ("" for the top);
@@ -31,7 +31,7 @@ def explained(
         )
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing: {model.__name__} needs it")
-    message = _WORDS.get(first["type"], f"{first['msg'][0].lower()}{first['msg'][1:]}")
+    message = _MESSAGES.get(first["type"], f"{first['msg'][0].lower()}{first['msg'][1:]}")
     return ConfigError(f"{key} = {short_repr(first['input'])}: {message}")
 
 
@@ -59,15 +59,15 @@ def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> A
     try:
         return kind(**keys)
     except ValidationError as error:
-        raise explained(error, path, kind) from None
+        raise explain_validation_error(error, path, kind) from None
 
 
-def sections(model: Any, section: str = "") -> Iterator[tuple[str, str]]:
+def keys_with_sections(model: Any, section: str = "") -> Iterator[tuple[str, str]]:
     """Section and name of every key below a model or a pydantic dataclass."""
     for name, field in (fields_of(model) or {}).items():
         yield section, name
         for kind in (field.annotation, *get_args(field.annotation)):
-            yield from sections(kind, f"{section}.{name}" if section else name)
+            yield from keys_with_sections(kind, f"{section}.{name}" if section else name)
 
 
 def keys_at(model: Any, path: Sequence[str]) -> set[str]:

@@ -27,11 +27,11 @@ class GridPoint:
 def variants(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
 ) -> list[RunConfig]:
-    """The configs of `points`."""
-    return [point.config for point in points(values, methods, seeds)]
+    """The configs of `grid_points`."""
+    return [point.config for point in grid_points(values, methods, seeds)]
 
 
-def points(
+def grid_points(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
 ) -> list[GridPoint]:
     """One run for each combination of listed values, method and seed, the seed changing fastest.
@@ -59,7 +59,7 @@ def points(
     points_by_fingerprint: dict[str, GridPoint] = {}
     for chosen in product(*(axes[key] for key in order)):
         for key, value in zip(order, chosen, strict=True):
-            _put(plain, key, value)
+            _set_value(plain, key, value)
         config = parse(plain)
         chosen_values = {key: value for key, value in zip(order, chosen, strict=True) if key not in ("method", "seed")}
         points_by_fingerprint.setdefault(config.fingerprint(), GridPoint(chosen_values, _copied(plain), config))
@@ -80,7 +80,7 @@ def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
     lists = dict(_lists(values))
     axes: dict[str, list[Any]] = {}
     for key in ("method", "seed"):
-        _open(values, axes, key, lists.pop(key))
+        _add_axis(values, axes, key, lists.pop(key))
     while True:
         try:
             parse(values)
@@ -89,17 +89,17 @@ def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
             refused = next((key for key in lists if _refuses(str(error), key)), None)
             if refused is None:
                 raise
-            _open(values, axes, refused, lists.pop(refused))
+            _add_axis(values, axes, refused, lists.pop(refused))
 
 
-def _open(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elements: list[Any]) -> None:
+def _add_axis(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elements: list[Any]) -> None:
     if not elements:
         raise ConfigError(f"{key} = []: need at least one value to compare")
     repeated = next((element for index, element in enumerate(elements) if element in elements[:index]), None)
     if repeated is not None:
         raise ConfigError(f"{key} = {repeated!r} stands twice in its list; name each value once")
     axes[key] = elements
-    _put(values, key, elements[0])
+    _set_value(values, key, elements[0])
 
 
 def _refuses(message: str, key: str) -> bool:
@@ -120,7 +120,7 @@ def _lists(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, l
             yield from _lists(value, f"{prefix}{key}.")
 
 
-def _put(values: dict[str, Any], key: str, value: Any) -> None:
+def _set_value(values: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for section in sections:
         values = values[section]

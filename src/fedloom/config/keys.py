@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from fedloom.config.explain import explained, sections
+from fedloom.config.explain import explain_validation_error, keys_with_sections
 from fedloom.core.errors import UnknownKeyError
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.methods import METHODS
@@ -28,7 +28,7 @@ def check_options(model: str, options: Mapping[str, Any]) -> None:
             adapter: TypeAdapter[Any] = TypeAdapter(constrained)
             adapter.validate_json(json.dumps(value, default=str), strict=True)  # as JSON, where a list may be a tuple
         except ValidationError as error:
-            raise explained(error, f"model.{key}", BaseModel) from None
+            raise explain_validation_error(error, f"model.{key}", BaseModel) from None
         except PydanticUserError:  # a type of which pydantic knows nothing
             continue
 
@@ -38,25 +38,25 @@ def sections_by_key(config: type[BaseModel], method: str) -> dict[str, list[str]
     models'. Other methods are asked for what nobody else knows."""
     sections_of_key: dict[str, list[str]] = {}
     for section, key in _every_key(config, method):
-        _note(sections_of_key, section, key)
+        _add_section(sections_of_key, section, key)
     sections_of_other_methods: dict[str, list[str]] = {}
     for name, kind in METHODS:
-        for section, key in sections(kind.Options, name):
-            _note(sections_of_other_methods, section, key)
+        for section, key in keys_with_sections(kind.Options, name):
+            _add_section(sections_of_other_methods, section, key)
     return sections_of_other_methods | sections_of_key
 
 
-def _note(sections_of_key: dict[str, list[str]], section: str, key: str) -> None:
+def _add_section(sections_of_key: dict[str, list[str]], section: str, key: str) -> None:
     if section not in sections_of_key.setdefault(key, []):
         sections_of_key[key].append(section)
 
 
 def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]]:
-    yield from sections(config)
+    yield from keys_with_sections(config)
     for registry in (SOURCES, PARTITIONS):
         for _, kind in registry:
-            yield from sections(kind, "scenario")
+            yield from keys_with_sections(kind, "scenario")
     if method in METHODS:
-        yield from sections(METHODS.get(method).Options, method)
+        yield from keys_with_sections(METHODS.get(method).Options, method)
     for model in MODELS.names():
         yield from (("model", key) for key in model_options(model))

@@ -36,7 +36,7 @@ class ModelConfig(BaseModel):
         return self.name
 
     @property
-    def maker(self) -> UserModel | None:
+    def factory(self) -> UserModel | None:
         """What makes its nets, if that is not a registered model."""
         return None
 
@@ -77,18 +77,18 @@ class UserModelConfig(ModelConfig):
     digest: str = Field(
         description="Hash of structure and first weights; weights that a function draws are those of seed 0.",
     )
-    make: UserModel = Field(
+    user_model: UserModel = Field(
         exclude=True,
         repr=False,
         description="Factory of the nets.",
     )
 
     @staticmethod
-    def of(source: Any, data: Dataset) -> UserModelConfig:
+    def from_object(source: Any, data: Dataset) -> UserModelConfig:
         """The model `source` for `data`. Raises `ConfigError` if it cannot be made, or does not classify these data."""
-        make, shape, classes = UserModel(source), data.input_shape, data.num_classes
+        user_model, shape, classes = UserModel(source), data.input_shape, data.num_classes
         with Streams(0).isolated("init"):
-            module = make.module(shape, classes)
+            module = user_model.module(shape, classes)
         x = data.gather(torch.arange(min(2, len(data))))
         check_classifies(module, x, classes, class_name(module))
         return UserModelConfig(
@@ -96,7 +96,7 @@ class UserModelConfig(ModelConfig):
             weights="own" if isinstance(source, nn.Module) else "drawn",
             head=None if isinstance(module, Net) else find_head(module, x),
             digest=model_digest(module),
-            make=make,
+            user_model=user_model,
         )
 
     @property
@@ -104,8 +104,8 @@ class UserModelConfig(ModelConfig):
         return self.module
 
     @property
-    def maker(self) -> UserModel:
-        return self.make
+    def factory(self) -> UserModel:
+        return self.user_model
 
     def options(self) -> dict[str, Any]:
         return {"head": self.head}
@@ -127,10 +127,10 @@ def model_configs(key: str | ModelConfig | Sequence[str | ModelConfig]) -> list[
 
 
 def with_user_models(model: Any, data: Dataset) -> Any:
-    """`model` with a `UserModelConfig` in place of each object. Raises what `GivenModel.of` raises."""
+    """`model` with a `UserModelConfig` in place of each object. Raises what `UserModelConfig.from_object` raises."""
     if _is_list(model):
         return [with_user_models(entry, data) for entry in model]
-    return UserModelConfig.of(model, data) if is_python_object(model) else model
+    return UserModelConfig.from_object(model, data) if is_python_object(model) else model
 
 
 def is_python_object(model: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedloom.config.explain import explained
+from fedloom.config.explain import explain_validation_error
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.streams import Streams
 from fedloom.data import SOURCES
@@ -36,10 +36,10 @@ class PublicConfig(BaseModel):
 
     @model_validator(mode="after")
     def _route(self) -> PublicConfig:
-        self.made()
+        self.build_source()
         return self
 
-    def made(self) -> Source:
+    def build_source(self) -> Source:
         """The source with its keys. Raises `ConfigError` for keys that it does not know."""
         kind, keys = SOURCES.get(self.source), dict(self.model_extra or {})
         for key in keys:
@@ -48,15 +48,15 @@ class PublicConfig(BaseModel):
         try:
             return kind(**keys)
         except ValidationError as error:
-            raise explained(error, _SECTION, kind) from None
+            raise explain_validation_error(error, _SECTION, kind) from None
 
     def resolved(self) -> dict[str, Any]:
         """All keys with their values."""
-        return {"source": self.source, "samples": self.samples} | self.made().model_dump(mode="json")
+        return {"source": self.source, "samples": self.samples} | self.build_source().model_dump(mode="json")
 
     def load(self, streams: Streams) -> Dataset:
         """The samples. Raises `ConfigError` if there are fewer than asked for."""
-        data = self.made().load().train
+        data = self.build_source().load().train
         if self.samples is None:
             return data
         if self.samples > len(data):
@@ -70,7 +70,7 @@ def share_or_source(value: Any) -> Any:
         try:
             return PublicConfig(**value)
         except ValidationError as error:
-            raise explained(error, _SECTION, PublicConfig) from None
+            raise explain_validation_error(error, _SECTION, PublicConfig) from None
     if isinstance(value, PublicConfig):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedloom.config.bounds import refuse_absurd
 from fedloom.config.execution_keys import changes_numbers
-from fedloom.config.explain import explained, with_hint_across_sections
+from fedloom.config.explain import explain_validation_error, with_hint_across_sections
 from fedloom.config.keys import sections_by_key
 from fedloom.config.model_key import ModelConfig, model_configs
 from fedloom.config.scenario_config import ScenarioConfig
@@ -33,14 +33,14 @@ from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
 
 # Sections that may be given as a word, their `name`.
-_WORDS = ("engine", "model", "optimizer", "attack")
-_MOST = 2**31  # rounds are stored as 32-bit integers; more passes or larger batches are slips of the pen
+_NAMED_SECTIONS = ("engine", "model", "optimizer", "attack")
+_LIMIT = 2**31  # rounds are stored as 32-bit integers; more passes or larger batches are slips of the pen
 
 
 # The local optimiser unless a config says otherwise, key by key.
 _OPTIMIZER: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
 # Keys of the optimiser that runs of earlier versions do not know.
-_LATER = ("betas", "eps", "decay")
+_LATER_OPTIMIZER_KEYS = ("betas", "eps", "decay")
 
 
 class RunConfig(Section):
@@ -75,7 +75,7 @@ class RunConfig(Section):
     rounds: int = Field(
         30,
         ge=1,
-        lt=_MOST,
+        lt=_LIMIT,
         description="Number of rounds of communication.",
     )
     participation: float = Field(
@@ -87,13 +87,13 @@ class RunConfig(Section):
     local_epochs: int = Field(
         2,
         ge=1,
-        lt=_MOST,
+        lt=_LIMIT,
         description="Number of passes over its training data that a client makes in a round.",
     )
     batch_size: int = Field(
         32,
         ge=1,
-        lt=_MOST,
+        lt=_LIMIT,
         description="Number of samples in a batch of local training.",
     )
     optimizer: OptimizerSpec = Field(
@@ -192,7 +192,7 @@ class RunConfig(Section):
             "share": self.share,
         }
         return [
-            Blueprint(model.title, input_shape, num_classes, model.options(), factory=model.maker, **needs)
+            Blueprint(model.title, input_shape, num_classes, model.options(), factory=model.factory, **needs)
             for model in self.models()
         ]
 
@@ -213,7 +213,7 @@ class RunConfig(Section):
         plain["optimizer"] = {
             key: value
             for key, value in plain["optimizer"].items()
-            if key not in _LATER or getattr(self.optimizer, key) != getattr(OptimizerSpec(), key)
+            if key not in _LATER_OPTIMIZER_KEYS or getattr(self.optimizer, key) != getattr(OptimizerSpec(), key)
         }
         plain[self.method] = self.build_method().options.model_dump(mode="json")
         return plain
@@ -233,7 +233,7 @@ def parse(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _parsed(values: Mapping[str, Any]) -> RunConfig:
-    plain = _over_settings(values)
+    plain = _with_preset_settings(values)
     options = plain.pop("options", {})
     if not isinstance(options, Mapping):
         raise ConfigError(f"options = {short_repr(options)}: need {{method: {{key: value}}}}")
@@ -247,7 +247,7 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig(**plain, options=options)
     except ValidationError as error:
-        raise explained(error, "", RunConfig, METHODS.names()) from None
+        raise explain_validation_error(error, "", RunConfig, METHODS.names()) from None
     except TypeError:
         raise ConfigError(f"config keys must be words, got {short_repr(sorted(map(str, plain)))}") from None
     if not config.models():
@@ -261,7 +261,7 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _over_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_preset_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values over what the method's preset brings along (`Method.settings`); sections are joined key by key."""
     method, preset = (values.get(key, RunConfig.model_fields[key].default) for key in ("method", "preset"))
     is_method = isinstance(method, str) and isinstance(preset, str) and method in METHODS
@@ -294,11 +294,11 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
             value = parse_yaml(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"{short_repr(assignment)}: the value is not YAML: {one_line(error)}") from None
-        _put(values, key.split("."), value, assignment)
+        _set_value(values, key.split("."), value, assignment)
     return values
 
 
-def _put(values: dict[str, Any], path: Sequence[str], value: Any, assignment: str) -> None:
+def _set_value(values: dict[str, Any], path: Sequence[str], value: Any, assignment: str) -> None:
     """Set the value at `path`, whose sections are made where they are missing."""
     container: Any = values
     for section, name in zip(path, [*path[1:], None], strict=True):
@@ -317,7 +317,7 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any, assignment: st
             container[index] = value
             return
         inner = container.get(index) if isinstance(container, dict) else container[index]
-        if isinstance(inner, str) and (index in _WORDS or isinstance(container, list)):
+        if isinstance(inner, str) and (index in _NAMED_SECTIONS or isinstance(container, list)):
             inner = {"name": inner}
         container[index] = {} if inner is None else inner
         container = container[index]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedloom.config.explain import build_named, explained
+from fedloom.config.explain import build_named, explain_validation_error
 from fedloom.config.public_data import PublicConfig, share_or_source
 from fedloom.core.errors import ConfigError, UnknownKeyError
 from fedloom.core.streams import Streams
@@ -18,7 +18,7 @@ from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Source, Splits
 
-_MOST_NODES = 1_000_000
+_MAX_NODES = 1_000_000
 
 
 class ScenarioConfig(BaseModel):
@@ -115,8 +115,8 @@ class ScenarioConfig(BaseModel):
         return self
 
     def _leave_nodes_data_alone(self) -> None:
-        if self.source == Nodes.kind and self.clients > _MOST_NODES:
-            raise ConfigError(f"scenario.clients = {self.clients}: need up to {_MOST_NODES:,} nodes")
+        if self.source == Nodes.kind and self.clients > _MAX_NODES:
+            raise ConfigError(f"scenario.clients = {self.clients}: need up to {_MAX_NODES:,} nodes")
         changed = {
             "partition": self.partition != "natural",
             "skews": bool(self.skews),
@@ -144,7 +144,7 @@ class ScenarioConfig(BaseModel):
             try:
                 built.append(kind(**keys))
             except ValidationError as error:
-                raise explained(error, "scenario", kind) from None
+                raise explain_validation_error(error, "scenario", kind) from None
         return built[0], built[1]  # type: ignore[return-value]
 
     def build_skews(self) -> list[Skew]:

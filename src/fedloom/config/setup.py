@@ -33,7 +33,7 @@ class Setup:
     tasks: list[Task]
 
     @staticmethod
-    def of(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, clients: int) -> Setup:
+    def from_config(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, clients: int) -> Setup:
         """What `config` makes for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError` for a model
         that does not fit."""
         streams, method = Streams(config.seed), config.build_method()

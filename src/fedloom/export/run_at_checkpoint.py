@@ -27,9 +27,9 @@ from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.groups import group_of
 from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.storage.checkpoint import Checkpoint
-from fedloom.storage.compatibility import misfitting
+from fedloom.storage.compatibility import misfit_error
 from fedloom.storage.curves import RoundSelection
-from fedloom.storage.data_record import KEY, record_of, refuse_changed
+from fedloom.storage.data_record import KEY, data_record_of, refuse_changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RunAtCheckpoint:
         self.counts: list[list[int]] = described.get("class_counts", [])
         self._refuse_other_frozen_weights()
         with packages_named(self.config.model_name()):
-            self.setup = Setup.of(self.config, self.input.shape, len(self.classes), self.clients)
+            self.setup = Setup.from_config(self.config, self.input.shape, len(self.classes), self.clients)
         self.method = self.setup.method
 
     def _refuse_other_frozen_weights(self) -> None:
@@ -66,7 +66,7 @@ class RunAtCheckpoint:
         for model in self.config.models() if self.config.share == "trainable" else ():
             if (
                 isinstance(model, UserModelConfig)
-                and model.make.digest(self.input.shape, len(self.classes)) != model.digest
+                and model.user_model.digest(self.input.shape, len(self.classes)) != model.digest
             ):
                 raise ConfigError(
                     f"model {model.title}: not the one of this run, whose frozen weights were not stored (share = "
@@ -78,7 +78,7 @@ class RunAtCheckpoint:
         """The data, for what cannot be known without. Raises `RunFolderError` if they are not those of the run."""
         scenario = self.memory.scenario or self.config.scenario.build(self.config.seed)
         if self._data is not None and self.checkpoint.path is not None:
-            refuse_changed(self.checkpoint.path.parents[1], self._data, record_of(self.config, scenario))
+            refuse_changed(self.checkpoint.path.parents[1], self._data, data_record_of(self.config, scenario))
         return scenario
 
     def model(self, client: int | None, at: RoundSelection) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
@@ -93,7 +93,7 @@ class RunAtCheckpoint:
         except (RecordError, LookupError, RuntimeError) as error:
             if self.checkpoint.path is None:
                 raise
-            raise misfitting(self.checkpoint, error) from error
+            raise misfit_error(self.checkpoint, error) from error
         training = Training(
             method=self.config.method,
             preset=self.config.preset,

@@ -92,7 +92,7 @@ class Node:
         if self._like is not None:
             return self._like._setup
         scenario = self.scenario
-        return Setup.of(self.config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
+        return Setup.from_config(self.config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
 
     def _made(self, scale: Scale | None) -> Worker:
         """What trains and tests, with measured columns as nodes have agreed. Raises `MessageError` before they have."""

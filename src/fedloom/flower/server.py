@@ -84,7 +84,7 @@ def serve(
         return remote
 
     try:
-        return run(config, scenario=scenario, out=out, existing="resume", callbacks=watching, elsewhere=engine)
+        return run(config, scenario=scenario, out=out, existing="resume", callbacks=watching, engine_factory=engine)
     except BaseException as error:
         board.failed(error)
         raise

@@ -19,7 +19,7 @@ from fedloom.core.files import write_atomic
 from fedloom.flower.logs import LogRecord
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
-from fedloom.storage.curves import total
+from fedloom.storage.curves import total_over_rounds
 from fedloom.storage.log import Row
 
 FILE = "flower-status.json"
@@ -175,8 +175,8 @@ class StatusWriter(Callback):
         self._write()
 
     def _add(self, rows: Sequence[Row]) -> None:
-        self.status.bytes_up += int(total(rows, "bytes_up"))
-        self.status.bytes_down += int(total(rows, "bytes_down"))
+        self.status.bytes_up += int(total_over_rounds(rows, "bytes_up"))
+        self.status.bytes_down += int(total_over_rounds(rows, "bytes_down"))
 
     def _error(self, event: str, text: str, round_: int | None, client: int | None) -> None:
         self.status.last_error = Trouble(time=self._clock(), event=event, text=text, round=round_, client=client)

@@ -20,7 +20,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.data import Scenario
 from fedloom.papers.shapes import Shape, shape_of, stand_in
 from fedloom.runs.run import run
-from fedloom.storage.curves import total
+from fedloom.storage.curves import total_over_rounds
 from fedloom.studies.plan import Cell
 
 _TRIAL_SECONDS = 1.0
@@ -206,7 +206,10 @@ def _timed(keys: str, shape: Shape, clients: int, size: int) -> tuple[float, Spe
     tests = max(len(shape.classes), 2, min(size * clients, _MAX_TEST_SAMPLES))
     result = run(config, scenario=_trial_scenario(keys, shape, size * clients, tests, clients))
     last_round = [row for row in result.rows if row["round"] == _ROUNDS]
-    train_seconds, test_seconds = total(last_round, "seconds_train"), total(last_round, "seconds_evaluate")
+    train_seconds, test_seconds = (
+        total_over_rounds(last_round, "seconds_train"),
+        total_over_rounds(last_round, "seconds_evaluate"),
+    )
     tested = tests * (clients if config.evaluation.protocol == "personal/global" else 1)
     return train_seconds, Speed(train_seconds / (size * clients * config.local_epochs), test_seconds / tested)
 

@@ -17,7 +17,7 @@ from fedloom.results.formats import as_csv
 from fedloom.results.result import Result
 from fedloom.results.targets import reached
 from fedloom.results.versions import refuse_mixed
-from fedloom.storage.curves import at_selected, best_val
+from fedloom.storage.curves import best_val, value_at_selected_round
 from fedloom.storage.environment import environment_line, fedloom_version_in
 from fedloom.storage.run_folder import RunFolder
 
@@ -165,7 +165,7 @@ def accuracy(recipe: Recipe, result: Result, predictor: str = "") -> float | Non
     if name == "accuracy":
         return 100 * float(result.numbers["accuracy"])
     last_k = result.config.get("evaluation", {}).get("last_k", 1)
-    share = at_selected(result.rows, name, result.numbers["select"], last_k)
+    share = value_at_selected_round(result.rows, name, result.numbers["select"], last_k)
     return None if share is None else 100 * share
 
 

@@ -10,7 +10,7 @@ from fedloom.results.paired import same_setting
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
 from fedloom.results.verdict import BASELINE
-from fedloom.storage.curves import total
+from fedloom.storage.curves import total_over_rounds
 from fedloom.storage.run_data import RunData
 
 
@@ -34,8 +34,8 @@ def epoch_ms(result: RunData) -> float | None:
 
     None where nobody trained. Times of different machines or engines do not compare.
     """
-    epochs = total(result.rows, "participants") * result.config.get("local_epochs", 0)
-    return 1000 * total(result.rows, "seconds_train") / epochs if epochs else None
+    epochs = total_over_rounds(result.rows, "participants") * result.config.get("local_epochs", 0)
+    return 1000 * total_over_rounds(result.rows, "seconds_train") / epochs if epochs else None
 
 
 def costs(groups: Sequence[Group]) -> list[Costs]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from fedloom.config.explain import explained
+from fedloom.config.explain import explain_validation_error
 from fedloom.config.run_config import RunConfig
 from fedloom.config.sections import EarlyStoppingConfig
 from fedloom.core.errors import ConfigError
@@ -28,38 +28,38 @@ class EarlyStopping(Callback):
         self, patience: int = 10, min_delta: float = 0.0, measure: Literal["accuracy", "loss"] = "accuracy"
     ) -> None:
         try:
-            self._how = EarlyStoppingConfig(patience=patience, min_delta=min_delta, measure=measure)
+            self._settings = EarlyStoppingConfig(patience=patience, min_delta=min_delta, measure=measure)
         except ValidationError as error:
-            raise explained(error, "early_stopping", EarlyStoppingConfig) from None
+            raise explain_validation_error(error, "early_stopping", EarlyStoppingConfig) from None
         self._rows: list[Row] = []
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> str | None:
         self._rows = []
-        return self._after(rows)
+        return self._reason_to_stop(rows)
 
     def on_start(self, config: RunConfig, first_round: int) -> None:
         if first_round == 1:  # this object may have watched another run
             self._rows = []
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> str | None:
-        return self._after(rows)
+        return self._reason_to_stop(rows)
 
-    def _after(self, rows: Sequence[Row]) -> str | None:
+    def _reason_to_stop(self, rows: Sequence[Row]) -> str | None:
         """The reason to stop once these rows are known too."""
         self._rows += [row for row in rows if row["split"] == "val" and row["client"] is None]
-        rounds, values = curve(self._rows, self._how.measure, "val")
+        rounds, values = curve(self._rows, self._settings.measure, "val")
         if not rounds:
             if any(row["split"] == "test" for row in rows):
                 raise ConfigError("early stopping: there is no validation data; set scenario.val above 0")
             return None
-        sign = 1 if self._how.measure == "accuracy" else -1
+        sign = 1 if self._settings.measure == "accuracy" else -1
         best, tests_since_best, best_round = -math.inf, 0, 0
         for round_, value in zip(rounds, values, strict=True):
             tests_since_best += 1
-            if sign * value > best + self._how.min_delta:
+            if sign * value > best + self._settings.min_delta:
                 best, tests_since_best, best_round = sign * value, 0, round_
-        if tests_since_best < self._how.patience:
+        if tests_since_best < self._settings.patience:
             return None
         direction = "risen above" if sign > 0 else "fallen below"
         reached = f"{sign * best:.4f} of round {best_round}" if best_round else "any finite value"
-        return f"validation {self._how.measure} has not {direction} {reached} in {tests_since_best} tests"
+        return f"validation {self._settings.measure} has not {direction} {reached} in {tests_since_best} tests"

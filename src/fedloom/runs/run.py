@@ -31,9 +31,9 @@ from fedloom.runs.weights import copy_weights
 from fedloom.storage import checkpoint as checkpoints
 from fedloom.storage import data_record as dealt
 from fedloom.storage.checkpoint import Checkpoint
-from fedloom.storage.compatibility import explained_misfits, restore
+from fedloom.storage.compatibility import report_misfits, restore
 from fedloom.storage.curves import best_val
-from fedloom.storage.data_record import record_of, refuse_other_data
+from fedloom.storage.data_record import data_record_of, refuse_other_data
 from fedloom.storage.environment import describe_environment
 from fedloom.storage.log import START, Row
 from fedloom.storage.resources import explain_shortage
@@ -51,26 +51,26 @@ def run(
     out: Path | None = None,
     existing: Existing = "refuse",
     callbacks: Sequence[Callback] = (),
-    elsewhere: EngineFactory | None = None,
+    engine_factory: EngineFactory | None = None,
 ) -> Result:
     """Train and test as `config` says.
 
     out: the run folder; None keeps nothing on disk. scenario: used instead of the one that the config describes.
     existing: what to do with a folder that holds an unfinished run of the same config: refuse, resume it, or start
     afresh. A finished run of the same config is returned as it is, unless "fresh".
-    elsewhere: makes the engine, in place of the config's own.
+    engine_factory: makes the engine, in place of the config's own.
 
     Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError`
     if a client fails.
     """
     if out is None:
         with reproducible_settings():
-            return _Run(config, scenario, None, callbacks, elsewhere).go(None)
+            return _Run(config, scenario, None, callbacks, engine_factory).go(None)
     folder = RunFolder(out)
     folder.open()
     try:
         with explain_shortage(out), reproducible_settings():
-            return _in_folder(config, scenario, folder, existing, callbacks, elsewhere)
+            return _in_folder(config, scenario, folder, existing, callbacks, engine_factory)
     finally:
         folder.close()
 
@@ -81,7 +81,7 @@ def _in_folder(
     folder: RunFolder,
     existing: Existing,
     callbacks: Sequence[Callback],
-    elsewhere: EngineFactory | None,
+    engine_factory: EngineFactory | None,
 ) -> Result:
     resolved, fresh = config.resolved(), existing == "fresh"
     stored = None if fresh else folder.read_config()
@@ -100,7 +100,7 @@ def _in_folder(
                 "--fresh"
             )
     folder.check_files()
-    running = _Run(config, scenario, folder, callbacks, elsewhere)
+    running = _Run(config, scenario, folder, callbacks, engine_factory)
     start = None
     if fresh:
         folder.clear()  # once nothing speaks against the new run
@@ -123,18 +123,18 @@ class _Run:
         user_scenario: Scenario | None,
         folder: RunFolder | None,
         callbacks: Sequence[Callback],
-        elsewhere: EngineFactory | None = None,
+        engine_factory: EngineFactory | None = None,
     ) -> None:
         scenario = user_scenario or config.scenario.build(config.seed)
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
-        self.elsewhere = elsewhere
+        self.engine_factory = engine_factory
         if config.early_stopping is not None:
             self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
         self.memory = Memory(config, user_scenario)
-        self.data = record_of(config, scenario) if folder else None
+        self.data = data_record_of(config, scenario) if folder else None
         data = scenario.train_set
         # the tasks' weights stay where the nets are now
-        setup = Setup.of(config, data.input_shape, scenario.num_classes, scenario.clients)
+        setup = Setup.from_config(config, data.input_shape, scenario.num_classes, scenario.clients)
         self.method, nets, self.streams = setup.method, setup.nets, setup.streams
         self.worker = setup.worker(config, data)
         model_diagnostics = setup.diagnostics(config, data)
@@ -165,13 +165,13 @@ class _Run:
         if start is not None:
             restore(self.federation, start)
             self.saved, self.digest, self.saved_round = start.path, start.sha256, start.round
-        if self.federation.round < self.config.rounds and self.elsewhere is not None:
-            self.federation.engine = self.elsewhere(self.federation, self.worker, self.note)
+        if self.federation.round < self.config.rounds and self.engine_factory is not None:
+            self.federation.engine = self.engine_factory(self.federation, self.worker, self.note)
         elif self.federation.round < self.config.rounds:
             chosen = choose_engine(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.warning = chosen.engine, chosen.warning
         try:
-            with explained_misfits(start):
+            with report_misfits(start):
                 return self._go(start)
         finally:
             self.federation.engine.close()
@@ -181,7 +181,7 @@ class _Run:
     def _go(self, start: Checkpoint | None) -> Result:
         first = self.federation.round + 1
         if self.folder:
-            self.rows = self.folder.log.cut(start.metrics if start else START)
+            self.rows = self.folder.log.truncate(start.metrics if start else START)
         self._improves(self.rows)
         for callback in self.callbacks:
             if first > 1:
@@ -320,7 +320,7 @@ class _Run:
     def _save(self, folder: RunFolder) -> Row:
         """Write a checkpoint; the row that says what it cost, which is not among those that it counts."""
         began, federation = time.perf_counter(), self.federation
-        state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flushed())
+        state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flush())
         saved = checkpoints.save(
             folder.checkpoints,
             state,
@@ -329,7 +329,7 @@ class _Run:
             last=self.saved,
             changed=federation.states.changed,
             spare=None if self.best is None else self.best[0],
-            history=self.elsewhere is not None,
+            history=self.engine_factory is not None,
         )
         federation.states.changed.clear()
         self.saved, self.digest, self.saved_round = saved.path, saved.sha256, federation.round

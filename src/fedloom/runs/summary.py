@@ -11,7 +11,7 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.storage.curves import accuracies, at_selected, curve, total
+from fedloom.storage.curves import accuracies, curve, total_over_rounds, value_at_selected_round
 from fedloom.storage.environment import peak_memory_mb
 from fedloom.storage.run_data import SECONDS
 from fedloom.storage.run_folder import Row
@@ -68,7 +68,9 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
 def _metrics(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
     """The metrics that the config asks for, at the selected round; None where a metric is not defined there."""
     evaluation = config.evaluation
-    values = {name: at_selected(rows, name, evaluation.select, evaluation.last_k) for name in evaluation.metrics}
+    values = {
+        name: value_at_selected_round(rows, name, evaluation.select, evaluation.last_k) for name in evaluation.metrics
+    }
     finite = {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
     return {"metrics": finite} if finite else {}
 
@@ -79,7 +81,7 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
     if scenario.attack is None or not scenario.bad:
         return {}
     figures = {
-        key: at_selected(rows, name, evaluation.select, evaluation.last_k)
+        key: value_at_selected_round(rows, name, evaluation.select, evaluation.last_k)
         for key, name in (("success", "attack_success"), ("honest_accuracy", "accuracy_honest"))
     }
     attack = scenario.attack
@@ -87,20 +89,20 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
 
 
 def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
-    seconds = {name: round(total(rows, f"seconds_{name}"), 3) for name in SECONDS}
+    seconds = {name: round(total_over_rounds(rows, f"seconds_{name}"), 3) for name in SECONDS}
     seconds["total"] = round(seconds["total"] + seconds["checkpoint"], 3)
     return {
-        "bytes_up": int(total(rows, "bytes_up")),
-        "bytes_down": int(total(rows, "bytes_down")),
-        "samples": int(total(rows, "samples")),
+        "bytes_up": int(total_over_rounds(rows, "bytes_up")),
+        "bytes_down": int(total_over_rounds(rows, "bytes_down")),
+        "samples": int(total_over_rounds(rows, "samples")),
         "flops": flops_of(
             federation,
             worker,
             _by_group(rows, "samples_held/"),
             _by_group(rows, "samples_closing/"),
-            total(rows, "samples_adapted"),
+            total_over_rounds(rows, "samples_adapted"),
         ),
-        "samples_per_second": round(total(rows, "samples") / max(seconds["train"], 1e-9), 1),
+        "samples_per_second": round(total_over_rounds(rows, "samples") / max(seconds["train"], 1e-9), 1),
         "seconds": seconds,
         "peak_memory_mb": peak_memory_mb(),
     }
@@ -109,4 +111,4 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
 def _by_group(rows: Sequence[Row], prefix: str) -> dict[int, float]:
     """Training samples of all participants of all rounds, by group of architectures."""
     names = dict.fromkeys(row["name"] for row in rows if row["name"].startswith(prefix))
-    return {int(name.removeprefix(prefix)): total(rows, name) for name in names}
+    return {int(name.removeprefix(prefix)): total_over_rounds(rows, name) for name in names}

@@ -130,7 +130,7 @@ def load_latest(
     for path in reversed(_finished(folder)):
         try:
             checkpoint = _load(path, fingerprint)
-            if log is None or log.holds(checkpoint.metrics):
+            if log is None or log.starts_with(checkpoint.metrics):
                 break
             unusable.append((path.name, f"does not fit {log.path.name}, of which rows were lost or changed"))
         except (OSError, RecordError, LookupError, TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ _ADVICE = "put the file back, or delete the run folder and run again"
 def restore(federation: Federation, start: Checkpoint) -> None:
     """Go on from a checkpoint. Raises `CheckpointError` if its server state, or a client's, has entries of other kinds,
     names or shapes than those with which the method begins."""
-    if why := misfit(start.server, federation.server):
+    if why := find_misfit(start.server, federation.server):
         raise CheckpointError(f"{start.path}: the server's state does not fit this config ({why}); {_ADVICE}")
     begun: dict[int, Record] = {}
     for client, state in start.states.items():
@@ -31,7 +31,7 @@ def restore(federation: Federation, start: Checkpoint) -> None:
         group = federation.task_of(client).group
         if group not in begun:
             begun[group] = federation.method.client_init(federation.client_context(client, start.round))
-        if why := misfit(state, begun[group]):
+        if why := find_misfit(state, begun[group]):
             raise CheckpointError(
                 f"{start.path}: the state of client {client} does not fit this config ({why}); {_ADVICE}"
             )
@@ -41,7 +41,7 @@ def restore(federation: Federation, start: Checkpoint) -> None:
 
 
 @contextlib.contextmanager
-def explained_misfits(start: Checkpoint | None) -> Iterator[None]:
+def report_misfits(start: Checkpoint | None) -> Iterator[None]:
     """Within it, a state that lacks what the method reads is a `CheckpointError`, in the first round after `start`."""
     try:
         yield
@@ -50,25 +50,25 @@ def explained_misfits(start: Checkpoint | None) -> Iterator[None]:
         first = not isinstance(error, ClientError) or (start is not None and error.round == start.round + 1)
         if start is None or not first or not isinstance(cause, RecordError | LookupError):
             raise
-        raise misfitting(start, cause) from error
+        raise misfit_error(start, cause) from error
 
 
-def misfitting(checkpoint: Checkpoint, cause: BaseException) -> CheckpointError:
+def misfit_error(checkpoint: Checkpoint, cause: BaseException) -> CheckpointError:
     """The error for a checkpoint whose states lack what the method or its nets read."""
     why = f"{type(cause).__name__}: {cause}" if not isinstance(cause, RecordError) else cause
     return CheckpointError(f"{checkpoint.path}: does not fit this config ({why}); {_ADVICE}")
 
 
-def misfit(record: Record, begun: Record) -> str | None:
+def find_misfit(record: Record, begun: Record) -> str | None:
     """The first entry of a record that is of another kind, or has other names or shapes, than the one of that name with
     which a method begins; None if all fit. Entries may come and go, and tables and tensors grow in their first axis."""
     for name, value in record.items():
-        if name in begun and _form(value) != _form(begun[name]):
-            return f"'{name}' is {_words(value)}, not {_words(begun[name])}"
+        if name in begun and _layout(value) != _layout(begun[name]):
+            return f"'{name}' is {_description(value)}, not {_description(begun[name])}"
     return None
 
 
-def _form(value: Value) -> object:
+def _layout(value: Value) -> object:
     if isinstance(value, dict):
         return {key: (tuple(tensor.shape), tensor.dtype) for key, tensor in value.items()}
     if isinstance(value, ClassTable):
@@ -76,7 +76,7 @@ def _form(value: Value) -> object:
     return ("tensor", value.dim()) if isinstance(value, Tensor) else "scalar"
 
 
-def _words(value: Value) -> str:
+def _description(value: Value) -> str:
     if isinstance(value, dict):
         entries = sum(tensor.numel() for tensor in value.values())
         return f"a tree of {len(value)} tensors with {entries} entries ({', '.join(value)[:60]})"

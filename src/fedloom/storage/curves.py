@@ -30,7 +30,7 @@ def accuracies(rows: Sequence[Row], last_k: int) -> dict[str, float | None]:
     }
 
 
-def at_selected(rows: Sequence[Row], name: str, select: str, last_k: int) -> float | None:
+def value_at_selected_round(rows: Sequence[Row], name: str, select: str, last_k: int) -> float | None:
     """A measure of the test data at the round that `select` chooses by accuracy; None where it was not measured."""
     rounds, values = curve(rows, name, "test")
     if not values:
@@ -50,6 +50,6 @@ def best_val(rows: Sequence[Row]) -> tuple[int, float] | None:
     return None if best is None else (-best[1], best[0])
 
 
-def total(rows: Sequence[Row], name: str) -> float:
+def total_over_rounds(rows: Sequence[Row], name: str) -> float:
     """Sum of a measure over all rounds."""
     return sum(r["value"] for r in rows if r["name"] == name and r["client"] is None)

@@ -32,7 +32,7 @@ class OtherDataError(RunFolderError):
     """Data that are not those of an earlier run under the same name."""
 
 
-def record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | None:
+def data_record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | None:
     """What scenario.json keeps of the data: the keys of the source and its digest, a hash of the scenario's keys and
     seed, the digest of what was dealt, and the files that keys name. None where nodes keep their samples to themselves.
     """
@@ -55,14 +55,14 @@ def refuse_other_data(folder: RunFolder, record: Mapping[str, Any] | None) -> No
     """Raises `OtherDataError` if the data of a run that is about to train, `record`, are not those that its own folder
     was dealt before, or those of another run in the same comparison or study."""
     earlier = (folder.read_json(_SCENARIO) or {}).get(KEY)
-    neighbours = ((path, record_in(path)) for path in _runs_beside(folder.path))
+    neighbours = ((path, read_record(path)) for path in _runs_beside(folder.path))
     for path, earlier_record in [(folder.path, earlier), *neighbours]:
         refuse_changed(path, earlier_record, record)
 
 
 def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
     """Raises `OtherDataError` if the record `now` is of other data than `before`, that of the folder `run`."""
-    if name := _changed(earlier, record):
+    if name := _changed_data(earlier, record):
         raise OtherDataError(
             f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file "
             "back, or train in another folder (--out)"
@@ -76,19 +76,19 @@ def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
     for run, record in records:
         for kind, key in (_keys(record) or {}).items():
             earlier_run, earlier = first.setdefault(f"{kind} {key}", (run, record))
-            if name := _changed(earlier, record):
+            if name := _changed_data(earlier, record):
                 raise OtherDataError(
                     f"{name}: {earlier_run} and {run} had different data under this name; run one of them again, "
                     "or keep them in folders of their own"
                 )
 
 
-def record_in(run: Path) -> Any:
+def read_record(run: Path) -> Any:
     """The record in a run folder; None without one, and where its file is damaged (said when runs are joined)."""
-    return _read(run / _SCENARIO, _changed_at(run / _SCENARIO))
+    return _read(run / _SCENARIO, _file_stamp(run / _SCENARIO))
 
 
-def _changed(earlier: Any, record: Any) -> str | None:
+def _changed_data(earlier: Any, record: Any) -> str | None:
     """The name of the data that differ between two records that should have the same; None where none do, and where one
     of the runs is of a version that kept no record."""
     keys_before, keys = _keys(earlier), _keys(record)
@@ -96,7 +96,7 @@ def _changed(earlier: Any, record: Any) -> str | None:
         return None
     for kind, digest in (("source", "source_digest"), ("scenario", "dealt_digest")):
         if keys_before[kind] == keys[kind] and earlier[digest] and record[digest] and earlier[digest] != record[digest]:
-            return _name(record)
+            return _data_name(record)
     return None
 
 
@@ -109,7 +109,7 @@ def _keys(record: Any) -> dict[str, str] | None:
     return None
 
 
-def _name(record: Mapping[str, Any]) -> str:
+def _data_name(record: Mapping[str, Any]) -> str:
     """What messages call the data: the files that its keys name, else the source."""
     files = record.get("files")
     named = ", ".join(map(str, files)) if isinstance(files, list) else ""
@@ -126,7 +126,7 @@ def _runs_beside(run: Path) -> Iterator[Path]:
             return
 
 
-def _changed_at(path: Path) -> tuple[int, int]:
+def _file_stamp(path: Path) -> tuple[int, int]:
     try:
         stat = path.stat()
     except OSError:

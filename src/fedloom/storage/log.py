@@ -53,17 +53,17 @@ class MetricsLog:
         self._size += len(text)
         self._sha256.update(text)
 
-    def flushed(self) -> LogPosition:
+    def flush(self) -> LogPosition:
         """How far the log has come, once that is on the disk."""
         with open_to_append(self.path) as stream:
             os.fsync(stream.fileno())
         return LogPosition(self._size, self._sha256.hexdigest())
 
-    def holds(self, position: LogPosition) -> bool:
+    def starts_with(self, position: LogPosition) -> bool:
         """Whether the log begins with what it held then."""
         return self._until(position).hexdigest() == position.sha256
 
-    def cut(self, position: LogPosition) -> list[Row]:
+    def truncate(self, position: LogPosition) -> list[Row]:
         """Forget the rows after a position (they will be run again); the rows that stay."""
         if self.path.exists() and self.path.lstat().st_nlink > 1:  # a copy of hard links shares the file
             write_atomic(self.path, self._bytes())

@@ -14,7 +14,7 @@ from fedloom.core.files import json_text, parse_json, write_atomic
 
 MARKER, LOCK = ".fedloom", ".lock"
 Kind = Literal["run", "comparison", "study"]
-_EARLIER = ("config.yaml", "scenario.json", "env.json")  # of run folders that versions without a marker left
+_FILES_OF_A_RUN = ("config.yaml", "scenario.json", "env.json")  # of run folders that versions without a marker left
 
 
 def claim(path: Path, kind: Kind) -> None:
@@ -77,12 +77,12 @@ def folder_kind(path: Path) -> str | None:
 
 
 def _kind(path: Path) -> str | None:
-    return folder_kind(path) if os.path.lexists(path / MARKER) else _earlier(path)
+    return folder_kind(path) if os.path.lexists(path / MARKER) else _kind_without_marker(path)
 
 
-def _earlier(path: Path) -> Kind | None:
+def _kind_without_marker(path: Path) -> Kind | None:
     """What a folder without a marker is: of a run, or of a comparison, which holds folders of runs."""
-    if all((path / name).is_file() for name in _EARLIER):
+    if all((path / name).is_file() for name in _FILES_OF_A_RUN):
         return "run"
     inside = (entry for entry in path.iterdir() if entry.is_dir())
     return "comparison" if any(_kind(entry) == "run" for entry in inside) else None

@@ -9,7 +9,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.storage.checkpoint import checkpoints_by_round
 from fedloom.storage.run_folder import RunFolder
 
-_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "report.html")
+_FILES_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "report.html")
 
 
 def rewind(path: Path, round_: int) -> list[int]:
@@ -28,7 +28,7 @@ def rewind(path: Path, round_: int) -> list[int]:
         if round_ not in checkpoints:
             rounds = ", ".join(map(str, checkpoints)) or "none"
             raise ConfigError(f"--from-round {round_}: {path} has no checkpoint of that round; it has rounds {rounds}")
-        for name in _OF_A_FINISHED_RUN:
+        for name in _FILES_OF_A_FINISHED_RUN:
             (path / name).unlink(missing_ok=True)
         later = {number: checkpoint for number, checkpoint in checkpoints.items() if number > round_}
         for _, checkpoint in sorted(later.items(), reverse=True):  # whatever interrupts this leaves a run that resumes

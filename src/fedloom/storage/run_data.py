@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedloom.core.errors import RunFolderError
-from fedloom.storage.curves import curve, total
+from fedloom.storage.curves import curve, total_over_rounds
 from fedloom.storage.run_folder import Row, RunFolder
 
 SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
@@ -41,7 +41,7 @@ class RunData:
         if numbers is None or config is None:
             return None
         rows = folder.log.rows()
-        if not _follows(numbers, rows):
+        if not _summary_fits_rows(numbers, rows):
             raise RunFolderError(
                 f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; delete the run folder "
                 "and run again"
@@ -53,8 +53,8 @@ class RunData:
         return curve(self.rows, name, split)
 
 
-def _follows(numbers: Mapping[str, Any], rows: Sequence[Row]) -> bool:
+def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[Row]) -> bool:
     """Whether a summary's accuracies and bytes are those of the rows."""
     _, test = curve(rows, "accuracy", "test")
-    sent = all(abs(total(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
+    sent = all(abs(total_over_rounds(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
     return bool(test) and sent and (numbers["last_accuracy"], numbers["best_test_accuracy"]) == (test[-1], max(test))

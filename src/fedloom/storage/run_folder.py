@@ -23,11 +23,11 @@ from fedloom.core.files import json_text, parse_json, read_file, refuse_unwritab
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.storage import ownership as marker
 from fedloom.storage.log import MetricsLog, Row
-from fedloom.storage.schemas import completed, wrong_in_config, wrong_in_scenario, wrong_in_summary
+from fedloom.storage.schemas import error_in_config, error_in_scenario, error_in_summary, with_later_keys
 
 __all__ = ["Row", "RunFolder"]
 
-_SUMS, _CONTENT = "checksums", "content"
+_CHECKSUMS, _CONTENT = "checksums", "content"
 _KINDS = {_CONTENT, "numbers", "metrics", "config"}
 # What a run writes beside its checkpoints. Earlier versions wrote .metrics.parquet.
 _FILES = (
@@ -36,7 +36,7 @@ _FILES = (
 )
 _LONGEST = 1 << 20  # characters of a resolved config
 # What every summary has, those of earlier versions included.
-_NEEDED = (
+_SUMMARY_KEYS = (
     *("method", "preset", "source", "seed", "rounds", "clients", "protocol", "select", "degenerate"),
     *("accuracy", "last_accuracy", "best_val_accuracy", "best_test_accuracy", "bytes_up", "bytes_down", "seconds"),
 )
@@ -113,10 +113,10 @@ class RunFolder:
             raise self._damaged(name, error) from None
         if content is None:
             return None, {}
-        sums = content.pop(_SUMS, {}) if isinstance(content, dict) else None
+        sums = content.pop(_CHECKSUMS, {}) if isinstance(content, dict) else None
         if not isinstance(sums, dict):
             raise self._damaged(name, "no object")
-        if not sums.keys() <= _KINDS or any(_is_sums(value) for value in content.values()):
+        if not sums.keys() <= _KINDS or any(_is_checksums(value) for value in content.values()):
             raise self._damaged(name, "its checksums are called otherwise")
         if _CONTENT in sums and sums[_CONTENT] != _sha256(content):
             raise self._damaged(name, "it does not match its checksum")
@@ -125,7 +125,7 @@ class RunFolder:
     def read_scenario(self) -> dict[str, Any]:
         """scenario.json, empty where there is none. Raises `RunFolderError` if it is damaged."""
         content = self.read_json("scenario.json") or {}
-        if why := wrong_in_scenario(content):
+        if why := error_in_scenario(content):
             raise self._damaged("scenario.json", why)
         return content
 
@@ -136,7 +136,7 @@ class RunFolder:
         """Write a JSON file of the folder, whole, with a checksum of its content, or with other ones."""
         content = parse_json(json_text(value))  # keys are words then, as they will be read
         sums = sums or {_CONTENT: _sha256(content)}
-        write_atomic(self.path / name, json_text(content | {_SUMS: sums}, indent=1, sort_keys=True) + "\n")
+        write_atomic(self.path / name, json_text(content | {_CHECKSUMS: sums}, indent=1, sort_keys=True) + "\n")
 
     def write_config(self, resolved: dict[str, Any]) -> None:
         """Write config.yaml."""
@@ -153,7 +153,7 @@ class RunFolder:
             return None
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
             raise RunFolderError(f"{self.path / 'config.yaml'}: damaged; delete the run folder and run again")
-        if why := wrong_in_config(values):
+        if why := error_in_config(values):
             raise self._damaged("config.yaml", why)
         return values
 
@@ -175,7 +175,7 @@ class RunFolder:
             "summary.json",
             numbers,
             numbers=_sha256(numbers),
-            metrics=self.log.flushed().sha256,
+            metrics=self.log.flush().sha256,
             config=_sha256(self.read_config() or {}),
         )
 
@@ -186,11 +186,11 @@ class RunFolder:
         if numbers is None:
             return None
         file, config = self.path / "summary.json", self.read_config()
-        missing = [key for key in _NEEDED if key not in numbers]
+        missing = [key for key in _SUMMARY_KEYS if key not in numbers]
         if missing or sums.get("numbers", _sha256(numbers)) != _sha256(numbers):
             why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
             raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
-        if wrong := wrong_in_summary(numbers):
+        if wrong := error_in_summary(numbers):
             raise RunFolderError(f"{file}: damaged ({wrong}); delete this file and run again")
         if sums and sums.get("metrics") != self.log.position().sha256:
             raise RunFolderError(
@@ -199,7 +199,7 @@ class RunFolder:
             )
         if config is not None and sums.get("config", _sha256(config)) != _sha256(config):
             raise self._damaged("config.yaml", "it is not the config of summary.json")
-        return completed(numbers)
+        return with_later_keys(numbers)
 
     def write_parquet(self, rows: list[Row]) -> None:
         """metrics.parquet from all rows: columns round, client, split, protocol, name, value."""
@@ -230,7 +230,7 @@ class RunFolder:
             self.checkpoints.rmdir()
 
 
-def _is_sums(value: Any) -> bool:
+def _is_checksums(value: Any) -> bool:
     """Whether a value of a file is its checksums, under a name that was damaged."""
     return isinstance(value, dict) and bool(value) and value.keys() <= _KINDS
 

@@ -12,8 +12,14 @@ from fedloom.core.errors import short_repr
 
 _LARGEST = 2**63 - 1
 
-_READ = ("model", "engine", "peak_memory_mb", "checkpoint_sha256", "run_dir")  # not in summaries of the first versions
-_LATER = ("notes",)  # not in scenario.json of earlier versions
+_KEYS_OF_LATER_SUMMARIES = (
+    "model",
+    "engine",
+    "peak_memory_mb",
+    "checkpoint_sha256",
+    "run_dir",
+)  # not in summaries of the first versions
+_KEYS_OF_LATER_SCENARIOS = ("notes",)  # not in scenario.json of earlier versions
 
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -120,26 +126,28 @@ class _Config(_Plain):
     batch_size: Count = 1
 
 
-def completed(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def with_later_keys(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """A summary with the keys that tables and reports read, of which the first versions lacked some."""
-    return {key: _Numbers.model_fields[key].default for key in _READ if key not in numbers} | dict(numbers)
+    return {key: _Numbers.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES if key not in numbers} | dict(
+        numbers
+    )
 
 
-def wrong_in_summary(content: Mapping[str, Any]) -> str | None:
+def error_in_summary(content: Mapping[str, Any]) -> str | None:
     """The first value of a summary that cannot be one; None where all can."""
-    return _wrong(_Numbers, content)
+    return _first_error(_Numbers, content)
 
 
-def wrong_in_config(content: Mapping[str, Any]) -> str | None:
+def error_in_config(content: Mapping[str, Any]) -> str | None:
     """The first value of a resolved config that cannot be one, among those that tables and reports read."""
-    return _wrong(_Config, content)
+    return _first_error(_Config, content)
 
 
-def wrong_in_scenario(content: Mapping[str, Any]) -> str | None:
+def error_in_scenario(content: Mapping[str, Any]) -> str | None:
     """The first value of scenario.json that cannot be one, or a table of another shape than its names say."""
-    if why := _wrong(_Scenario, content):
+    if why := _first_error(_Scenario, content):
         return why
-    missing = [key for key in _Scenario.model_fields if key not in content and key not in _LATER]
+    missing = [key for key in _Scenario.model_fields if key not in content and key not in _KEYS_OF_LATER_SCENARIOS]
     if content.get("class_counts") and missing:
         return f"it lacks {', '.join(missing)}"
     tables = (("class_counts", "classes"), ("domain_counts", "domains"))
@@ -155,7 +163,7 @@ def wrong_in_scenario(content: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _wrong(model: type[BaseModel], content: Mapping[str, Any]) -> str | None:
+def _first_error(model: type[BaseModel], content: Mapping[str, Any]) -> str | None:
     try:
         model.model_validate(dict(content))
     except ValidationError as error:

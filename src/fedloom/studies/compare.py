@@ -67,7 +67,7 @@ def compare(
         name, _ = Counter(names).most_common(1)[0]
         raise ConfigError(f"run {name} is there twice: compare each once")
     workers = min(jobs or os.cpu_count() or 1, len(configs))
-    objects = scenario is not None or any(model.maker for config in configs for model in config.models())
+    objects = scenario is not None or any(model.factory for config in configs for model in config.models())
     if workers > 1 and (out is None or objects):
         raise ConfigError(
             f"jobs = {jobs}: several processes need out, and no scenario or model that is an object; use jobs=1"

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
-from fedloom.config.bounds import MOST_TRIES, refuse_many
+from fedloom.config.bounds import MAX_TRIES, refuse_many
 from fedloom.config.execution_keys import changes_numbers
-from fedloom.config.explain import explained
-from fedloom.config.grid import GridPoint, points
+from fedloom.config.explain import explain_validation_error
+from fedloom.config.grid import GridPoint, grid_points
 from fedloom.config.ready import find_config
 from fedloom.config.run_config import RunConfig, load
 from fedloom.config.sections import Section
@@ -46,7 +46,7 @@ class StudyKeys(Section):
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     seeds: int | tuple[int, ...] | None = None
     tune: Space = Field(default_factory=dict)
-    tries: int | None = Field(None, ge=1, le=MOST_TRIES)
+    tries: int | None = Field(None, ge=1, le=MAX_TRIES)
     trials: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("settings", mode="before")
@@ -194,7 +194,7 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
     try:
         keys = StudyKeys(**{key: value for key, value in values.items() if key in OF_STUDIES})
     except ValidationError as error:
-        raise explained(error, "", StudyKeys) from None
+        raise explain_validation_error(error, "", StudyKeys) from None
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
     settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
     cells: list[Cell] = []
@@ -273,7 +273,7 @@ def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
         values = laid(plain, method_keys)
         method = method_keys.get("method", label) if label else values.get("method", "fedavg")
         methods = None if isinstance(method, list) else [method]
-        for point in points({**values, "method": method}, methods, seeds):
+        for point in grid_points({**values, "method": method}, methods, seeds):
             cells.append(Cell(name, label or point.config.method, _told(point), point.values, point.config))
     return cells
 

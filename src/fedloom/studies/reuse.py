@@ -10,7 +10,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
 from fedloom.results.versions import version_of
-from fedloom.storage.data_record import record_in, refuse_mixed_data
+from fedloom.storage.data_record import read_record, refuse_mixed_data
 from fedloom.studies.plan import Cell
 from fedloom.studies.study_folder import COPIES, STUDY, StudyFolder
 
@@ -25,7 +25,7 @@ def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[C
         raise ConfigError(f"{source}: no study in this folder; give the folder of a table, or of a study")
     chosen = [cell for cell in cells if not folder.cell(cell.folder).exists() and _is(cell, source / cell.folder)]
     existing = [path.parent for path in sorted(folder.path.glob("*/scenario.json"))]
-    refuse_mixed_data((str(run), record_in(run)) for run in [*existing, *(source / cell.folder for cell in chosen)])
+    refuse_mixed_data((str(run), read_record(run)) for run in [*existing, *(source / cell.folder for cell in chosen)])
     return chosen
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pydantic import ValidationError, model_validator
 
-from fedloom.config.bounds import MOST_TRIES, refuse_many
-from fedloom.config.explain import explained
+from fedloom.config.bounds import MAX_TRIES, refuse_many
+from fedloom.config.explain import explain_validation_error
 from fedloom.config.sections import Section
 from fedloom.core.errors import ConfigError, short_repr
 
@@ -71,7 +71,7 @@ def _one(key: str, value: Any) -> tuple[Any, ...] | Range:
         try:
             return Range.model_validate(value)
         except ValidationError as error:
-            raise explained(error, key, Range) from None
+            raise explain_validation_error(error, key, Range) from None
     if not isinstance(value, list | tuple) or not value:
         raise ConfigError(f"{key} = {short_repr(value)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
     return tuple(once(key, value))
@@ -104,7 +104,7 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     if not space:
         return []
     if tries is None:
-        refuse_many("tune", [len(_listed(dimension)) for dimension in space.values()], MOST_TRIES)
+        refuse_many("tune", [len(_listed(dimension)) for dimension in space.values()], MAX_TRIES)
         return [
             dict(zip(space, values, strict=True))
             for values in product(*(_listed(dimension) for dimension in space.values()))
