@@ -1,1 +1,1 @@
-"""Floor 6: trained models out of a run, and files that other programs load."""
+"""Floor 6: trained models of a run, and files of them for other programs."""

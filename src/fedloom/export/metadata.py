@@ -1,4 +1,4 @@
-"""What stands beside exported weights: the JSON that says which net they fit, what it takes and what comes out."""
+"""The JSON beside exported weights: the net that they fit, its input and its classes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ SUFFIX = ".safetensors"
 
 
 class _Part(BaseModel):
-    """What this version does not know is left alone: a later one may have written it."""
+    """A base of metadata that ignores unknown keys, because a later version may have written them."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Architecture(_Part):
-    """A registered model with its options, or the class of one that came as a Python object (`given`).
+    """A registered model with its options, or the class of one that the user passed as a Python object (`given`).
 
-    forward: "model" where the weights are the model's own; "method" where the method predicts with several nets, or
-    with more than the net.
+    forward: "model" if the weights are the model's own; "method" if the method predicts with several nets or more.
     """
 
     model: str
@@ -39,8 +38,7 @@ class Architecture(_Part):
 
 
 class Input(_Part):
-    """How samples must look: see `fedloom.data.describe_input`. reading: the source's keys for new files
-    (`Source.reading_keys`)."""
+    """The format of samples, as `fedloom.data.describe_input` gives it. reading: the source's keys for new files."""
 
     shape: tuple[int, ...]
     dtype: Literal["uint8", "float32", "int64"]
@@ -54,7 +52,7 @@ class Input(_Part):
 
 
 class Training(_Part):
-    """Where the weights come from: method, round, and whose they are (`client` None: the server's)."""
+    """The origin of the weights: method, round and client (None for the server's model)."""
 
     method: str
     preset: str
@@ -68,7 +66,7 @@ class Training(_Part):
 
 
 class ExportMetadata(_Part):
-    """All that it takes to use the weights. `weights` and `sha256` are the file's beside it."""
+    """All that is needed to use the weights. `weights` and `sha256`: name and hash of the weights' file."""
 
     fedloom: str = __version__
     architecture: Architecture
@@ -80,7 +78,8 @@ class ExportMetadata(_Part):
 
 
 def write(metadata: ExportMetadata, tree: Tree, path: Path) -> Path:
-    """Write `tree` to `path` and the metadata beside it; the metadata's path. Raises what `check_place` raises."""
+    """Write `tree` to `path` and the metadata beside it, and return the path of the metadata. Raises as
+    `check_place`."""
     check_place(path)
     beside = path.with_suffix(".json")
     raw = save({name: value.detach().cpu().clone().contiguous() for name, value in tree.items()}, {"format": "pt"})
@@ -94,8 +93,8 @@ def write(metadata: ExportMetadata, tree: Tree, path: Path) -> Path:
 
 
 def check_place(path: Path) -> None:
-    """Raises `ConfigError` for a path of another suffix and for files there that fedloom did not export,
-    `RunFolderError` for a place that cannot be written."""
+    """Raise `ConfigError` for a path of another suffix or with files that fedloom did not export, `RunFolderError` if
+    it cannot be written."""
     if path.suffix != SUFFIX:
         raise ConfigError(
             f"{path}: weights are written as {SUFFIX}; take a name such as {path.stem or 'model'}{SUFFIX}"
@@ -111,7 +110,7 @@ def check_place(path: Path) -> None:
 
 
 def read(path: Path) -> tuple[ExportMetadata, Tree]:
-    """The metadata and the weights that `write` wrote to `path`.
+    """Read the metadata and the weights that `write` wrote to `path`.
 
     Raises `RunFolderError` for files that are missing, damaged, or do not belong together.
     """
@@ -136,7 +135,7 @@ def read(path: Path) -> tuple[ExportMetadata, Tree]:
 
 
 def _exported(beside: Path, name: str) -> bool:
-    """Whether the metadata of the weights `name` are there."""
+    """Whether `beside` is the metadata of the weights `name`."""
     try:
         content = parse_json(beside.read_text(encoding="utf-8"))
     except (OSError, ValueError):

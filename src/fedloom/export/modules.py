@@ -1,4 +1,4 @@
-"""Modules with trained weights: out of a method's predictor, and out of what an exported file says."""
+"""Make modules with trained weights, from a method's predictor or from an exported file."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ OwnModel: TypeAlias = ModelSource | Sequence[ModelSource]
 
 
 def config_of(resolved: Mapping[str, Any], user_model: OwnModel | None) -> RunConfig:
-    """The config that `resolved` describes, with `own` in the places of models that came as Python objects.
+    """Return the config that `resolved` describes, with `user_model` as each model that was passed as a Python object.
 
-    Raises `ConfigError` without as many as there were.
+    Raises `ConfigError` if a model is missing.
     """
     named = resolved.get("model")
     words: list[Any] = list(named) if isinstance(named, list) else [named]
@@ -51,7 +51,7 @@ def config_of(resolved: Mapping[str, Any], user_model: OwnModel | None) -> RunCo
 
 @contextlib.contextmanager
 def packages_named(model: str) -> Iterator[None]:
-    """Raises `ConfigError` where a model is made of a package that is not there."""
+    """Raise `ConfigError` if the model needs a package that is not installed."""
     try:
         yield
     except ImportError as error:
@@ -61,8 +61,8 @@ def packages_named(model: str) -> Iterator[None]:
 def module_of(
     net: Net, predictor: Predictor, blueprint: Blueprint, method: Method
 ) -> tuple[nn.Module, Literal["model", "method"]]:
-    """The predictor as a module in evaluation mode: the author's own where the net alone predicts ("model"), else one
-    that computes what the method does ("method"). `net` is what `blueprint` made, and is used up."""
+    """Return the predictor as a module in evaluation mode, and whether it is the plain model or computes the method's
+    prediction. `net` was made by `blueprint`; the module takes it over."""
     load_tree(net, predictor.tree)
     unfreeze_buffers(net)
     if not blueprint.head_bias:
@@ -76,10 +76,10 @@ def module_of(
 
 
 def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnModel | None) -> nn.Module:
-    """The module that `metadata` describes, with the weights `tree`, in evaluation mode.
+    """Return the module that `metadata` describes, with the weights `tree`, in evaluation mode.
 
-    own: the user's module or what makes it, where the run was given one. Raises `ConfigError` without it, and for a
-    model that is not registered here, `RunFolderError` for weights that do not fit.
+    user_model: the user's module or its factory, if the run was given one. Raises `ConfigError` if it is missing and
+    for models that are not registered, `RunFolderError` for weights that do not fit.
     """
     if user_model is not None and (isinstance(user_model, Sequence) or not metadata.architecture.given):
         raise ConfigError(
@@ -120,7 +120,7 @@ def _plain(metadata: ExportMetadata, user_model: ModelSource | None) -> nn.Modul
 
 
 def _of_method(metadata: ExportMetadata, user_model: ModelSource | None) -> nn.Module:
-    """What computes a method's way to predict, from the state that weights alone make."""
+    """Return a module that predicts as the method does, with a state made of the weights alone."""
     training = metadata.training
     method = METHODS.get(training.method).configured(training.preset, training.options)
     spec = method.spec

@@ -1,4 +1,4 @@
-"""A run opened at one of its checkpoints, to take a model out."""
+"""Open a run at one of its checkpoints, to take its models."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from fedloom.storage.data_record import KEY, data_record_of, refuse_changed
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the process that ran knows: the config, the scenario if it was given in Python, and, of a run without a
-    folder, the weights of the rounds that `Result.model` may be asked for."""
+    """Parts of a run that its folder may lack: the config, a scenario passed in Python and, without a folder, the
+    weights of rounds for `Result.model`."""
 
     config: RunConfig
     scenario: Scenario | None = None
@@ -43,7 +43,7 @@ class Memory:
 
 
 class RunAtCheckpoint:
-    """A run at one of its checkpoints. `described` is what scenario.json holds."""
+    """A run at one of its checkpoints. `described`: the contents of scenario.json."""
 
     def __init__(self, memory: Memory, checkpoint: Checkpoint, described: Mapping[str, Any]) -> None:
         self.memory, self.config, self.checkpoint = memory, memory.config, checkpoint
@@ -62,7 +62,7 @@ class RunAtCheckpoint:
         self.method = self.setup.method
 
     def _refuse_other_frozen_weights(self) -> None:
-        """Frozen weights that were not stored come with the module: it must be the one that the run was given."""
+        """Raise `ConfigError` if the run's frozen weights were not stored and the user's module has others."""
         for model in self.config.models() if self.config.share == "trainable" else ():
             if (
                 isinstance(model, UserModelConfig)
@@ -75,14 +75,14 @@ class RunAtCheckpoint:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The data, for what cannot be known without. Raises `RunFolderError` if they are not those of the run."""
+        """The data, for facts that the checkpoint lacks. Raises `RunFolderError` if they are not those of the run."""
         scenario = self.memory.scenario or self.config.scenario.build(self.config.seed)
         if self._data is not None and self.checkpoint.path is not None:
             refuse_changed(self.checkpoint.path.parents[1], self._data, data_record_of(self.config, scenario))
         return scenario
 
     def model(self, client: int | None, at: RoundSelection) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
-        """The server's model, or a client's, and its metadata. Raises `ConfigError` for one that does not exist."""
+        """Return the server's or a client's model with its metadata. Raises `ConfigError` if it does not exist."""
         if client is not None and not 0 <= client < self.clients:
             raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")
         group = 0 if client is None else group_of(client, self.setup.tasks)
@@ -115,7 +115,7 @@ class RunAtCheckpoint:
         return module, metadata, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None
 
     def _predictor(self, client: int | None) -> Predictor:
-        """How the model predicts, with the weights with which it was tested. Raises `ConfigError` if there is none."""
+        """Return the predictor with the weights that were tested. Raises `ConfigError` if there is none."""
         name, server, round_ = self.config.method, self.checkpoint.server, self.checkpoint.round
         if client is None:
             task, public = self.setup.tasks[0], self.scenario.public if self._public else None
@@ -139,7 +139,7 @@ class RunAtCheckpoint:
         return bool(self.config.scenario.public) if scenario is None else scenario.public is not None
 
     def _context(self, client: int) -> ClientContext:
-        """The facts of a client, from the data if scenario.json has them not."""
+        """Return a client's context, from scenario.json or else from the data."""
         if client < len(self.counts):
             counts = torch.tensor(self.counts[client], dtype=torch.int64)
         else:
@@ -149,7 +149,7 @@ class RunAtCheckpoint:
         return ClientContext(task, self.checkpoint.round, client, int(counts.sum()), counts)
 
     def _adapted(self, predictor: Predictor, facts: ClientContext) -> Predictor:
-        """A personal model after what the method does with it on the client's training data before a test."""
+        """Return a personal model after the method has adapted it to the client's training data, as before a test."""
         if not self.method.adapt(Start(predictor.tree, predictor.consts), facts):
             return predictor
         config, data = self.config, self.scenario

@@ -1,4 +1,4 @@
-"""New samples for a trained model: pictures, texts, tables and arrays, as the run's source would store them."""
+"""Read new samples for a trained model: pictures, texts, tables and arrays, in the format of the run's source."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TABLES = (".csv", ".parquet")
 def read_samples(
     paths: Sequence[Path], expected: Input, note: Callable[[str], None] = lambda _: None
 ) -> tuple[list[str], Tensor]:
-    """Names [n], and samples [n, *expected.shape] as stored, of files of any number.
+    """Return names [n] and samples [n, *expected.shape] of all files, as the source would store them.
 
-    An .npz holds samples as the run's data were: `x`, `x_test`, or its only array. Each row of a .csv or .parquet is a
-    sample, counted from 1. Other files are one sample each: a picture, read and resized as training pictures are, or a
-    UTF-8 text. `note` gets a sentence for each thing that is unusual: about pictures, or words that the run did not
-    know. Raises `DataError` for what cannot be read, or is of another kind or shape.
+    An .npz holds samples in the format of the run's data: `x`, `x_test`, or its only array. Each row of a .csv or
+    .parquet is a sample, counted from 1. Other files are one sample each: a picture, resized as training pictures are,
+    or a UTF-8 text. note: called with a sentence on unusual pictures or unknown words. Raises `DataError` for files
+    that cannot be read or have another kind or shape.
     """
     names: list[str] = []
     pictures = PictureNotes()

@@ -1,4 +1,4 @@
-"""The trained model of a run: a plain module with the weights that were tested, and all it takes to use it."""
+"""The trained model of a run: a plain module with the tested weights, and the metadata to use it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Trained:
     user_model: ModelSource | None = None
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """Samples as stored [n, *metadata.input.shape] -> softmax of the class scores [n, C] float32."""
+        """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""
         moments = self.metadata.input.mean, self.metadata.input.std
         mean, std = (None if values is None else torch.tensor(values) for values in moments)
         data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), self.metadata.classes, mean, std)
@@ -55,10 +55,10 @@ class Trained:
             return torch.cat([self.module(data.gather(part)).softmax(1) for part in parts])
 
     def save(self, path: Path | str) -> Path:
-        """Write the weights to `path` (.safetensors) and the metadata beside it (.json); the metadata's path.
+        """Write the weights to `path` (.safetensors) and the metadata beside it (.json), and return the metadata's
+        path.
 
-        Raises what `fedloom.export.metadata.write` raises, and `ConfigError` where a file could not say how the method
-        predicts.
+        Raises as `fedloom.export.metadata.write`, and `ConfigError` if a file cannot hold the method's prediction.
         """
         tree = self.module.state_dict()
         if self.metadata.architecture.forward == "method":
@@ -66,7 +66,7 @@ class Trained:
         return metadata_file.write(self.metadata, tree, expand_home(path))
 
     def _refuse_what_a_file_lacks(self, tree: Tree) -> None:
-        """A method may predict with the server's state, prototypes say; a file holds only what nets hold."""
+        """Raise `ConfigError` if the method predicts with more than nets, e.g. prototypes: a file holds only nets."""
         shape = (2, *self.metadata.input.shape)
         probe = torch.zeros(shape, dtype=torch.int64) if self.metadata.input.ids else torch.rand(shape)
         try:
@@ -105,17 +105,20 @@ def load(
     model: OwnModel | None = None,
     scenario: Scenario | None = None,
 ) -> nn.Module:
-    """The trained model in a run folder or an exported file, as a plain module in evaluation mode.
+    """Return the trained model of a run folder or an exported file, as a plain module in evaluation mode.
 
-    It takes x [B, ...] normalised (token ids: int64) and gives class scores [B, C]; its weights are those that were
-    tested. client: whose personal model; None takes the server's. at: after the last round, or "best_val": after the
-    one that was best on validation data, kept where `evaluation.select` is best_val. A file holds one model: client and
-    at are for folders. model: your module, or what makes it, where the run was given one. scenario: yours, where the
-    run was given one and a method adapts personal models to their clients' data. An unfinished run gives the model of
-    its last checkpoint, and warns.
+    The module maps x [B, ...], normalised (token ids: int64), to class scores [B, C] with the weights that were tested.
+    An unfinished run gives the model of its last checkpoint, with a warning.
 
-    Raises `ConfigError` for a client or a round that the run does not have, `RunFolderError` for what is no run or no
-    export, `CheckpointError` for damaged weights.
+    Args:
+        path: a run folder or an exported file; a file holds one model, so that client and at are for folders.
+        client: number of the client whose personal model is loaded; None for the server's.
+        at: after the last round, or "best_val" for the best one on validation data if `evaluation.select` is best_val.
+        model: your module or its factory, if the run was given one.
+        scenario: your scenario, if the run was given one and its method adapts personal models to data.
+
+    Raises `ConfigError` for a client or a round that the run does not have, `RunFolderError` for a path without a run
+    or an export, `CheckpointError` for damaged weights.
     """
     return read(path, client, at, model=model, scenario=scenario).module
 
@@ -133,7 +136,8 @@ def read(
     scenario: Scenario | None = None,
     note: Note = _warn,
 ) -> Trained:
-    """As `load`, with the metadata beside the module. note: called if a run is unfinished or a checkpoint damaged."""
+    """Load as `load`, with the metadata. note: called with a sentence if a run is unfinished or a checkpoint
+    damaged."""
     path = expand_home(path)
     if path.suffix == metadata_file.SUFFIX and not path.is_dir():
         if client is not None or at != "last":
@@ -152,7 +156,7 @@ def read(
 
 
 def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection = "last") -> Trained:
-    """As `read`, for a run that this process has a result of."""
+    """Return a model as `read` does, from a result of this process."""
     memory = result.memory or Memory(config_of(result.config, None))
     if result.folder is not None:
         checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)
@@ -170,7 +174,7 @@ def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection
 
 # -- which round -------------------------------------------------------------------------------------------------------
 def _round(rows: Sequence[Row], at: RoundSelection) -> int:
-    """The round that `at` names among those that were run."""
+    """Return the round that `at` names."""
     if at not in get_args(RoundSelection):
         raise ConfigError(f"at = '{at}': need last or best_val")
     if not rows:
@@ -182,7 +186,7 @@ def _round(rows: Sequence[Row], at: RoundSelection) -> int:
 
 
 def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: Note) -> Checkpoint:
-    """The checkpoint of the round that is asked for; of an unfinished run the last one."""
+    """Return the checkpoint of the round that `at` names; of an unfinished run the last one."""
     fingerprint = config.fingerprint()
     if at == "last" and folder.read_json("summary.json") is None:
         latest = checkpoints.load_latest(folder.checkpoints, fingerprint, note)

@@ -1,4 +1,4 @@
-"""How single clients fare: their accuracies at the end, and those that fare worst. Nothing here needs torch."""
+"""Accuracies of single clients, and the mean of the worst ones. Needs no torch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WORST = 0.1  # share of the clients
 
 
 def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, float]:
-    """Test accuracy of each client at the last round in which clients were tested; empty where none were.
+    """Return each client's test accuracy at the last round that tested clients; empty if no round did.
 
-    name: the measure, where it is of another predictor, e.g. "accuracy/online".
+    name: the measure, also of another predictor, e.g. "accuracy/online".
     """
     client_rows = [r for r in rows if r["client"] is not None and (r["split"], r["name"]) == ("test", name)]
     last = max((r["round"] for r in client_rows), default=0)
@@ -23,13 +23,13 @@ def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, 
 
 
 def worst(accuracies: Sequence[float]) -> float | None:
-    """Mean accuracy of the worst 10 % of the clients, at least one; None without clients."""
+    """Return the mean accuracy of the worst 10 % of the clients, at least one; None without clients."""
     lowest = sorted(accuracies)[: ceil(_WORST * len(accuracies))]
     return fmean(lowest) if lowest else None
 
 
 def worst_of_group(results: Sequence[RunData]) -> float | None:
-    """`worst` of each run, averaged over seeds; None if a run tested no client on its own."""
+    """Return the mean of `worst` over the runs; None if a run tested no single clients."""
     worst_accuracies = [worst(list(client_accuracies(result.rows).values())) for result in results]
     measured = [value for value in worst_accuracies if value is not None]
     return fmean(measured) if measured and len(measured) == len(worst_accuracies) else None

@@ -24,7 +24,7 @@ _COLUMNS = ("accuracy", "best_val_accuracy", "rounds", "bytes_up", "bytes_down",
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Tabular):
-    """Runs of several methods, seeds and settings: `results` in the order in which they were asked for."""
+    """Finished runs of several methods, seeds and settings: `results`, in the order of the configs."""
 
     results: list[Result]
 
@@ -41,44 +41,46 @@ class Comparison(Tabular):
         return self.results
 
     def rows(self) -> list[ResultRow]:
-        """One row of numbers for the runs that differ in the seed only."""
+        """Return one row of numbers for each group of runs that differ in the seed only."""
         return result_table(self.results)
 
     def verdict(self) -> str:
-        """Who is ahead, by how much, and whether seeds could explain it."""
+        """Return which method leads, by how much, and whether seeds could explain the difference."""
         return verdict(self.rows())
 
     def tuned(self) -> list[str]:
-        """What was tuned on validation data before these runs, one sentence a study; nothing where nothing was."""
+        """Return a sentence for each study that tuned values on validation data before these runs."""
         return tuned_notes(self.results)
 
     def paired(self, against: str = BASELINE) -> list[Paired]:
-        """Every row against the row of one method, seed by seed, in the order of `rows()`; empty without that method.
+        """Compare every row with that of one method, seed by seed, in the order of `rows()`; empty without that method.
 
-        Rows of another setting, protocol or way of selecting a round, or without a seed in common, are not compared.
+        Rows with another setting, protocol or selection of rounds, or without a common seed, are left out.
         """
         return all_paired(self.rows(), against)
 
     def target_table(self, target: float | Sequence[float], format: str = "markdown") -> str:
-        """What it took to reach each `target`, an accuracy in [0, 1]: the first tested round, bytes and FLOPs, as text.
+        """Return the cost of reaching each `target`, an accuracy in [0, 1], as text: first tested round, bytes and
+        FLOPs.
 
-        Means over the seeds that reached it. Raises `ConfigError` for another format or target.
+        Means are over the seeds that reached it. Raises `ConfigError` for an unknown format or a wrong target.
         """
         targets = [target] if isinstance(target, float | int) else target
         return formatted_targets(self.results, targets, format)
 
     def cost_table(self, format: str = "markdown") -> str:
-        """Milliseconds of a client's local epoch, alone and as a multiple of FedAvg's, FLOPs and bytes of a run.
+        """Return a client's time for a local epoch, in ms and as a multiple of FedAvg's, and FLOPs and bytes of a run,
+        as text.
 
-        Means over seeds, as text. Times compare only where all runs had one machine and one engine. Raises
-        `ConfigError` for another format.
+        Means are over seeds. Times compare only if all runs used one machine and one engine. Raises `ConfigError` for
+        an unknown format.
         """
         return formatted_costs(self.results, format)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a run: label, method, preset, seed, the settings in which runs differ, and what came out.
+        """Return one row a run: label, method, preset, seed, the settings in which runs differ, and results.
 
-        Raises `ConfigError` where pandas is not installed.
+        Raises `ConfigError` if pandas is not installed.
         """
         return frame([self._row(group.row, result) for group in grouped(self.results) for result in group.results])
 

@@ -1,4 +1,4 @@
-"""What training costs: milliseconds of a local epoch, beside FedAvg's. Nothing here needs torch."""
+"""Costs of training: milliseconds of a local epoch, also relative to FedAvg, FLOPs and bytes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedloom.storage.run_data import RunData
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of the runs of one group: means over seeds.
+    """Costs of the runs of one group: means over seeds.
 
-    epoch_ms: of a client's local epoch, with its sample deviation; relative: as a multiple of FedAvg's in the same
-    setting, None without such runs. flops, bytes: of a run; bytes up and down.
+    epoch_ms: milliseconds of a client's local epoch, and their sample deviation. relative: multiple of FedAvg's time in
+    the same setting; None without such runs. flops, bytes: of a whole run; bytes of downloads and uploads.
     """
 
     epoch_ms: float | None
@@ -30,16 +30,16 @@ class Costs:
 
 
 def epoch_ms(result: RunData) -> float | None:
-    """Milliseconds of a client's local epoch: seconds of training over participants and epochs of all rounds.
+    """Return milliseconds of a client's local epoch: seconds of training over participants and epochs of all rounds.
 
-    None where nobody trained. Times of different machines or engines do not compare.
+    None if no client trained. Times of different machines or engines do not compare.
     """
     epochs = total_over_rounds(result.rows, "participants") * result.config.get("local_epochs", 0)
     return 1000 * total_over_rounds(result.rows, "seconds_train") / epochs if epochs else None
 
 
 def costs(groups: Sequence[Group]) -> list[Costs]:
-    """The costs of every group, in their order."""
+    """Return the costs of every group, in their order."""
     return [_of(group, _baseline(group, groups)) for group in groups]
 
 
@@ -56,7 +56,7 @@ def _times(group: Group) -> list[float]:
 
 
 def _baseline(group: Group, groups: Sequence[Group]) -> Group | None:
-    """FedAvg's runs in the setting of a group."""
+    """Return the group of FedAvg's runs in the setting of `group`; None if there is none."""
     baselines = (
         candidate
         for candidate in groups

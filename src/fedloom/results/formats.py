@@ -1,4 +1,4 @@
-"""The table of results as text: for papers and pages in percent and units, for programs in plain numbers."""
+"""The table of results as text: percent and units for people, plain numbers for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedloom.storage.run_data import RunData
 
 Format = Literal["markdown", "latex", "csv"]
 
-# Columns that people read: name, whether it is a number, and a row's text.
+# Columns for people: name, whether it is a number, and a row's text.
 COLUMNS: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
     ("method", False, lambda row: row["label"]),
     ("preset", False, lambda row: row["preset"]),
@@ -32,12 +32,12 @@ COLUMNS: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
     ("down", True, lambda row: bytes_text(row["bytes_down"])),
     ("time", True, lambda row: seconds_text(row["seconds"])),
 )
-# What a program reads beside the settings in which rows differ.
+# Columns for programs, apart from the settings in which rows differ.
 _BEFORE = ("label", "method", "preset", "protocol", "select")
 _AFTER = ("n", "accuracy", "std", "best_val", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
 
 
-# That of runs that diverged, and those of attacks, where some row has them.
+# Columns for diverged runs and attacks, shown if some row has them.
 _DIVERGED: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
     ("diverged", False, lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"),
 )
@@ -53,19 +53,20 @@ ATTACK_NOTE = (
 
 
 def columns_for(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callable[[ResultRow], str]], ...]:
-    """The columns that these rows need."""
+    """Return the columns that these rows need."""
     return (*COLUMNS, *(_figure(name) for name in figure_names(rows)), *optional_columns(rows))
 
 
 def optional_columns(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callable[[ResultRow], str]], ...]:
-    """The columns that only some tables have: further metrics, which runs diverged, and how clients misbehaved."""
+    """Return the columns on further metrics, diverged runs and attacks that these rows need."""
     diverged = _DIVERGED if any(row["diverged"] for row in rows) else ()
     metrics = (_metric(name) for name in metric_names(rows))
     return (*metrics, *diverged, *(_ATTACKED if any(row["attack"] for row in rows) else ()))
 
 
 def formatted(results: Sequence[RunData], format: str) -> str:
-    """The table of `results` in one of `Format`, or in "html", which notebooks show. Raises `ConfigError`."""
+    """Return the table of `results` in a `Format` or in "html" for notebooks. Raises `ConfigError` for another
+    format."""
     rows = result_table(results)
     if format == "csv":
         return rows_csv(rows)
@@ -74,7 +75,7 @@ def formatted(results: Sequence[RunData], format: str) -> str:
 
 
 def formatted_targets(results: Sequence[RunData], targets: Sequence[float], format: str) -> str:
-    """What it took to reach accuracies in [0, 1], as `formatted`: means over the seeds that reached them."""
+    """Return the cost of reaching accuracies in [0, 1], as `formatted`: means over the seeds that reached them."""
     groups = grouped(results)
     reached_targets = [
         (group.row["label"], target, reached_mean(group.results, target)) for group in groups for target in targets
@@ -99,7 +100,8 @@ def formatted_targets(results: Sequence[RunData], targets: Sequence[float], form
 
 
 def formatted_costs(results: Sequence[RunData], format: str) -> str:
-    """Time of a local epoch, alone and beside FedAvg's, FLOPs and bytes of a run, as `formatted`: means over seeds."""
+    """Return time of a local epoch, also relative to FedAvg, FLOPs and bytes of a run, as `formatted`: means over
+    seeds."""
     groups = grouped(results)
     labelled_costs = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
     if format == "csv":
@@ -127,7 +129,7 @@ def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def text_table(cells: list[list[str]], names: Sequence[str], numeric: Sequence[bool], format: str) -> str:
-    """Cells as a table of one of the formats for people: markdown, latex or html. Raises `ConfigError` for another."""
+    """Format cells as a markdown, latex or html table. Raises `ConfigError` for another format."""
     align = ["right" if number else "left" for number in numeric]
     how: dict[str, Any] = {"headers": names, "disable_numparse": True, "colalign": align if cells else None}
     match format:
@@ -148,22 +150,22 @@ def text_table(cells: list[list[str]], names: Sequence[str], numeric: Sequence[b
 
 
 def _figure(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
-    """The column of a figure of the methods' own."""
+    """Return the column of a figure that methods report themselves."""
     return name, True, lambda row: figure_text(row, name)
 
 
 def _metric(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
-    """The column of a further metric."""
+    """Return the column of a further metric."""
     return name, True, lambda row: metric_text(row, name)
 
 
 def rows_csv(rows: Sequence[ResultRow]) -> str:
-    """The plain numbers of the rows as CSV."""
+    """Return the plain numbers of the rows as CSV."""
     return as_csv([_plain(row) for row in rows])
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as CSV with a header: all keys in the order in which they come up; None is an empty cell."""
+    """Return rows as CSV with a header of all keys in the order of their first appearance; None is an empty cell."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     stream = io.StringIO()
     writer = csv.DictWriter(stream, keys, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Parts of a page about runs, in plain words: who knows more than the runs writes them, `fedloom.report` shows them."""
+"""Sections of a report. Studies and reproductions create them; `fedloom.report` renders them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Cell: TypeAlias = str | tuple[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class SectionTable:
-    """A table. `name`: its id within the part; `heads`: how many cells, from the first on, name a row.
+    """A table. `name`: its id within the section; `heads`: number of leading cells that name a row.
 
-    A cell of a column of numbers is its text with the number to sort by, or None.
+    A cell of a numeric column is a pair of its text and the number to sort by, or None.
     """
 
     name: str
@@ -23,19 +23,19 @@ class SectionTable:
 
     @property
     def numeric(self) -> list[bool]:
-        """Of each column, whether it is one of numbers."""
+        """Return for each column whether it is numeric."""
         return [all(isinstance(row[k], tuple) for row in self.rows) for k in range(len(self.columns))]
 
     @property
     def texts(self) -> list[list[str]]:
-        """The rows as a person reads them."""
+        """Return the texts of all cells, row by row."""
         return [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A section. `name`: its id, of which a page has one. `blocks`, in order: a paragraph, a table, or a list.
-    `limits`: what a reader of the runs' numbers must not miss."""
+    """A section. `name`: its id, unique in a page. `blocks`: paragraphs, tables and lists, in order. `limits`: cautions
+    about the runs' numbers."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Two groups of runs compared seed by seed: what the seeds have in common cancels. Nothing here needs torch."""
+"""Compare two groups of runs seed by seed, so that the seeds' common effect cancels. Needs no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Paired:
     """The accuracy of one row of a table minus that of another, over the seeds that both ran.
 
     label, reference: the labels of the two rows. difference: mean, as a share in [0, 1]. low, high: its 95 % t
-    interval; None for fewer than two seeds in common. left_out: seeds that only one row has.
+    interval; None for fewer than two common seeds. left_out: seeds that only one row has.
     """
 
     label: str
@@ -32,11 +32,11 @@ class Paired:
 
     @property
     def seen(self) -> bool:
-        """Whether the interval excludes no difference."""
+        """Whether the interval excludes a difference of zero."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def words(self) -> str:
-        """The comparison in one sentence."""
+        """Return the comparison in one sentence."""
         points = f"{100 * self.difference:+.1f} points"
         skipped = f"; seeds {', '.join(map(str, self.left_out))} were run by one of them alone" if self.left_out else ""
         if self.low is None or self.high is None:
@@ -48,7 +48,7 @@ class Paired:
 
 
 def paired(row: ResultRow, reference: ResultRow) -> Paired:
-    """Compare two rows seed by seed. Raises `ConfigError` if they have no seed in common, or another protocol."""
+    """Compare two rows seed by seed. Raises `ConfigError` if they have no common seed, or different protocols."""
     for key in ("protocol", "select"):
         if row[key] != reference[key]:
             raise ConfigError(
@@ -65,11 +65,10 @@ def paired(row: ResultRow, reference: ResultRow) -> Paired:
 
 
 def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
-    """Every row against that of the method `against` under the same settings; others are left out.
+    """Compare every row with that of the method `against` in the same setting.
 
-    Settings of the optimiser may differ, and what was tuned for both: each method has the rates that suit it. Rows of
-    which a run diverged are left out. Raises
-    nothing for rows that cannot be compared.
+    Settings of the optimiser and tuned keys may differ, because each method has the rates that suit it. Rows that
+    cannot be compared, and rows with a diverged run, are left out.
     """
     pairs = []
     for row in rows:
@@ -81,7 +80,7 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
 
 
 def _alike(row: ResultRow, reference: ResultRow) -> bool:
-    """Whether two rows answer the same question, one protocol, one selection, one setting, and none diverged."""
+    """Whether two rows have one protocol, selection and setting, and no run that diverged."""
     if row["diverged"] or reference["diverged"]:
         return False
     return same_setting(row, reference) and (row["protocol"], row["select"]) == (
@@ -91,8 +90,8 @@ def _alike(row: ResultRow, reference: ResultRow) -> bool:
 
 
 def same_setting(row: ResultRow, reference: ResultRow) -> bool:
-    """Whether all keys have equal values, one that only one row has being unequal: an attack, a width of a net. The
-    optimiser's, each method's own options, and keys that were tuned for both, do not count."""
+    """Whether all keys have equal values, apart from the optimiser's, the methods' own options and keys tuned for both.
+    A key that only one row has, such as an attack, is a difference."""
     apart = ("optimizer.", f"{row['method']}.", f"{reference['method']}.")
     tuned = set(row["tuned"]) & set(reference["tuned"])
     mine, theirs = row["setting"], reference["setting"]
@@ -101,11 +100,11 @@ def same_setting(row: ResultRow, reference: ResultRow) -> bool:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % t interval of the mean of `values`; None for fewer than two."""
+    """Return the 95 % t interval of the mean of `values`; None for fewer than two values."""
     mean, std = mean_std(values)
     if std is None:
         return None
-    from scipy.stats import t  # brings numpy
+    from scipy.stats import t  # imports numpy
 
     half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * std / sqrt(len(values))
     return mean - half, mean + half

@@ -1,4 +1,4 @@
-"""The result of a run, with its tables, its plot and its trained model. Nothing here needs torch until it is used."""
+"""The result of a run, with its tables, its plot and its trained model. Importing it needs no torch."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(RunData, Tabular):
-    """The result of a finished run: its plain data, and what can be made of them.
+    """The result of a finished run: its data, and the tables, plots and models that it gives.
 
-    memory: what `model` needs beside the run folder; of a run without a folder also the weights.
+    memory: the config, scenario and models for `model`, as far as the run folder lacks them.
     """
 
     memory: Memory | None = field(default=None, repr=False, compare=False)
 
     def summary(self) -> list[dict[str, Any]]:
-        """One row for `pandas.DataFrame`: what was run and what came out, with the method's own figures (epsilon)."""
+        """Return one row for `pandas.DataFrame`: config, results, and the method's own figures such as epsilon."""
         keys = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
         return [{key: self.numbers[key] for key in keys} | self.numbers.get("figures", {})]
 
     def model(self, client: int | None = None, at: RoundSelection = "last") -> nn.Module:
-        """The trained model as a plain module, in evaluation mode: x [B, ...] normalised -> class scores [B, C].
+        """Return the trained model as a plain module in evaluation mode: x [B, ...] normalised -> class scores [B, C].
 
-        client: whose personal model; None takes the server's. at: after the last round, or after the one that was best
-        on validation data. As `fedloom.load`, which also says what is raised.
+        client: number of the client whose personal model is returned; None for the server's. at: after the last round,
+        or after the best one on validation data. Raises as `fedloom.load` does.
         """
         from fedloom.export.trained import of_result
 
@@ -52,14 +52,14 @@ class Result(RunData, Tabular):
         return [self]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All measures, one a row: round, client, split, protocol, name, value.
+        """Return all measures, one a row: round, client, split, protocol, name, value.
 
-        Raises `ConfigError` where pandas is not installed.
+        Raises `ConfigError` if pandas is not installed.
         """
         return frame(self.rows)
 
     def plot(self, name: str = "accuracy", split: str = "test") -> Axes:
-        """The learning curve, as matplotlib Axes."""
+        """Plot the learning curve of a measure, and return the matplotlib Axes."""
         import matplotlib.pyplot as plt
 
         axes: Axes = plt.figure().add_subplot()

@@ -7,5 +7,5 @@ from statistics import fmean, stdev
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation (n - 1); None for a single value."""
+    """Return mean and sample standard deviation (n - 1); the latter is None for a single value."""
     return fmean(values), (stdev(values) if len(values) > 1 else None)

@@ -1,6 +1,6 @@
-"""Runs put into groups that differ in the seed only, and one row of numbers per group.
+"""Group runs that differ in the seed only, and make one row of numbers per group.
 
-Needs neither torch nor matplotlib: the command line prints the same rows.
+Imports neither torch nor matplotlib, because the command line prints the same rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _Key = tuple[tuple[str, str], ...]
 class ResultRow(TypedDict):
     """One group of runs. Accuracies are shares in [0, 1]; bytes and seconds are means per run."""
 
-    label: str  # what its study calls it; else the method, with as much more as tells it from the other rows
-    cell: tuple[str, str] | None  # its setting and row in its study; None where it is of none, or of several
+    label: str  # the row's name in its study; else the method, with the settings that distinguish it from other rows
+    cell: tuple[str, str] | None  # its setting and row in its study; None for runs of no study, or of several
     method: str
     preset: str
     protocol: str
@@ -39,21 +39,23 @@ class ResultRow(TypedDict):
     by_seed: list[float]  # accuracy, in the order of `seeds`
     accuracy: float
     std: float | None  # sample standard deviation over seeds; None for one seed
-    best_val: float | None  # mean test accuracy at the round of best validation accuracy; None without such data
+    best_val: float | None  # mean test accuracy at the round of best validation accuracy; None without validation data
     bytes_up: float
     bytes_down: float
     seconds: float
     phases: dict[str, float]  # seconds of train, evaluate, aggregate, move, checkpoint
     peak_memory_mb: float  # MiB, the largest of the group
-    figures: dict[str, float]  # the method's own, e.g. epsilon, the largest of the group
-    degenerate: list[str]  # without the method's name, which the row has
-    diverged: list[int]  # seeds of runs whose loss was not finite: their accuracy is that of no trained model
+    figures: dict[str, float]  # the method's own figures, e.g. epsilon, the largest of the group
+    degenerate: list[str]  # diagnostics, without the method's name
+    diverged: list[int]  # seeds of runs whose loss was not finite, so that their accuracy means nothing
     stopped: list[str]  # runs that a callback ended early: seed, round, reason
-    repeats: int  # runs left out because their seed was already there
-    attack: str | None  # how clients misbehaved: "label-flip 0.2"; None where nobody did
-    metrics: dict[str, float]  # further metrics of the run, mean over seeds; a metric that a seed lacks is left out
+    repeats: int  # runs left out because another run had the same seed
+    attack: str | None  # attack and its share of clients, "label-flip 0.2"; None without an attack
+    metrics: dict[str, float]  # further metrics, means over seeds; without those that some seed lacks
     metrics_std: dict[str, float | None]  # their sample standard deviations
-    attack_success: float | None  # mean share of samples taken for what the attack wants; None where it has no aim
+    attack_success: (
+        float | None
+    )  # mean share of samples classified as the attacker wants; None for attacks without a target
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +67,20 @@ class Group:
 
 
 def result_table(results: Sequence[RunData]) -> list[ResultRow]:
-    """One row per group of runs that differ in the seed only, in the order in which they first appear."""
+    """Return one row per group of runs that differ in the seed only, in the order in which they first appear."""
     return [group.row for group in grouped(results)]
 
 
 def grouped(results: Sequence[RunData]) -> list[Group]:
-    """The groups. A second run of the same seed would shrink the std without adding evidence: it is left out."""
+    """Group runs that differ in the seed only. A repeated seed would shrink the std without new evidence: it is left
+    out."""
     runs_by_key: dict[_Key, list[RunData]] = {}
     for equal, result in zip(_keys(results), results, strict=True):
         runs_by_key.setdefault(equal, []).append(result)
     keys = [dict(key) for key in runs_by_key]
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
     cells = [_cell(runs) for runs in runs_by_key.values()]
-    several = len({cell and cell[0] for cell in cells}) > 1  # settings
+    several = len({cell and cell[0] for cell in cells}) > 1  # whether there are several settings
     groups = []
     for key, cell, runs in zip(keys, cells, runs_by_key.values(), strict=True):
         cell = cell if cells.count(cell) == 1 else None
@@ -90,14 +93,14 @@ def grouped(results: Sequence[RunData]) -> list[Group]:
 
 
 def _cell(runs: Sequence[RunData]) -> tuple[str, str] | None:
-    """The cell of a study, but for the seed, that all runs are of."""
+    """Return the study cell, apart from the seed, that all runs belong to; None if there is no single one."""
     first = runs[0].cell
     return first if all(run.cell == first for run in runs) else None
 
 
 def _keys(results: Sequence[RunData]) -> list[_Key]:
-    """What must be equal within a group, of each run: its settings. The seed of the scenario counts, unless every run
-    that is alike in all else has none, or its own one spelled out."""
+    """Return for each run the settings that a group shares. The scenario's seed is one of them, unless all runs that
+    are otherwise alike take it from the run's seed."""
     settings = [_settings(result) for result in results]
     dealt = [setting.pop(_DEALT, "None") for setting in settings]
     alike = [tuple(sorted(setting.items())) for setting in settings]
@@ -108,7 +111,7 @@ def _keys(results: Sequence[RunData]) -> list[_Key]:
 
 
 def _settings(result: RunData) -> dict[str, str]:
-    """All that a run says but the seed, as flat key -> text."""
+    """Return all of a run's config except the seed, as flat key -> text."""
     config = {key: value for key, value in result.config.items() if key not in _NOT_COMPARED}
     numbers = result.numbers
     return dict(flat(config)) | {
@@ -122,7 +125,7 @@ def _settings(result: RunData) -> dict[str, str]:
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """The values of nested mappings as text, each with the path to it: scenario.alpha."""
+    """Yield the values of nested mappings as text, each with its path, e.g. "scenario.alpha"."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
@@ -131,7 +134,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
 
 
 def _told(name: str, key: dict[str, str], siblings: Sequence[dict[str, str]]) -> bool:
-    """Whether a differing key says something: a method's own options do only between rows of one preset."""
+    """Whether a differing key belongs in a label: a method's options do only between rows of one preset."""
     if not name.startswith(f"{key['method']}."):
         return True
     return any(sibling.get(name) != key[name] for sibling in siblings if sibling["preset"] == key["preset"])
@@ -198,7 +201,7 @@ def has_diverged(numbers: Mapping[str, Any]) -> bool:
 
 
 def attack_words(numbers: dict[str, Any]) -> str | None:
-    """How clients misbehaved: "label-flip 0.2"; None where nobody did."""
+    """Return attack and share of clients, e.g. "label-flip 0.2"; None without an attack."""
     attack = numbers.get("attack")
     return f"{attack['name']} {attack['share']:g}" if attack else None
 
@@ -209,7 +212,7 @@ def _stopped(run: RunData) -> str:
 
 
 def _largest(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """Of each figure that one of the runs has; one that was not finite is None in its file."""
+    """Return the largest value of each figure. A value that was not finite is None in its file, and does not count."""
     finite = [
         {name: value for name, value in finite_figures.items() if value is not None} for finite_figures in figures
     ]
@@ -218,17 +221,17 @@ def _largest(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
 
 
 def figure_names(rows: Sequence[ResultRow]) -> list[str]:
-    """The figures that any of the rows has, by name."""
+    """Return the names of all figures that some row has, sorted."""
     return sorted({name for row in rows for name in row["figures"]})
 
 
 def metric_names(rows: Sequence[ResultRow]) -> list[str]:
-    """The further metrics that any of the rows has, in the order in which they come up."""
+    """Return the names of all further metrics that some row has, in the order of their first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row["metrics"]))
 
 
 def metric_text(row: ResultRow, name: str) -> str:
-    """A metric with four decimals and its spread over seeds; nothing where the row lacks it."""
+    """Return a metric with four decimals and its spread over seeds; empty if the row has none."""
     if name not in row["metrics"]:
         return ""
     mean, std = row["metrics"][name], row["metrics_std"][name]
@@ -236,12 +239,12 @@ def metric_text(row: ResultRow, name: str) -> str:
 
 
 def figure_text(row: ResultRow, name: str) -> str:
-    """A figure with three digits; nothing where the row has none."""
+    """Return a figure with three digits; empty if the row has none."""
     return f"{row['figures'][name]:.3g}" if name in row["figures"] else ""
 
 
 def _distinct(notes: Iterable[str]) -> list[str]:
-    """Notes without those that repeat an earlier one with other figures (each seed measures its own)."""
+    """Drop notes that differ from an earlier one in numbers only, because each seed measures its own."""
     first: dict[str, str] = {}
     for note in notes:
         first.setdefault(re.sub(r"\d[\d.,e+-]*", "#", note), note)

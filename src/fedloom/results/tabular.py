@@ -1,4 +1,4 @@
-"""What results have in common as tables: markdown, LaTeX, CSV, HTML, pandas."""
+"""Tables of results: markdown, LaTeX, CSV, HTML, pandas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Tabular:
-    """Adds tables to a class that has finished runs."""
+    """Add tables to a class with finished runs."""
 
     __slots__ = ()
 
@@ -23,10 +23,10 @@ class Tabular:
         raise NotImplementedError
 
     def table(self, format: str = "markdown") -> str:
-        """Runs that differ in the seed only as one row each, as text in "markdown", "latex" or "csv".
+        """Return one row for each group of runs that differ in the seed only, as text in "markdown", "latex" or "csv".
 
         markdown and latex: accuracy in percent, mean ± sample standard deviation over n seeds; bytes and time per run.
-        csv: the plain numbers, accuracies as shares in [0, 1], bytes, seconds. Raises `ConfigError` for another format.
+        csv: plain numbers, accuracies as shares in [0, 1], bytes, seconds. Raises `ConfigError` for another format.
         """
         from fedloom.results.formats import formatted
 
@@ -37,7 +37,7 @@ class Tabular:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Rows as a pandas DataFrame. Raises `ConfigError` where pandas is not installed."""
+    """Return rows as a pandas DataFrame. Raises `ConfigError` if pandas is not installed."""
     try:
         dataframe: pandas.DataFrame = importlib.import_module("pandas").DataFrame(rows)
     except ImportError:

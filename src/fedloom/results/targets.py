@@ -1,4 +1,4 @@
-"""What it took to reach an accuracy: rounds, bytes, FLOPs. Nothing here needs torch."""
+"""Costs of reaching an accuracy: rounds, bytes, FLOPs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedloom.storage.run_data import RunData
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The first tested round whose test accuracy is at least the target, and what all rounds up to it cost.
+    """The first tested round whose test accuracy is at least the target, and the cost of all rounds up to it.
 
-    bytes: up and down, of all clients. flops: the run's, in proportion to the samples trained until then.
+    bytes: downloads and uploads of all clients. flops: the run's, in proportion to the samples trained until then.
     """
 
     round: int
@@ -25,10 +25,10 @@ class Reached:
 
 
 def reached(result: RunData, target: float) -> Reached | None:
-    """When `result` first reaches `target`, an accuracy in [0, 1]; None if it never does.
+    """Return when `result` first reaches `target`, an accuracy in [0, 1]; None if it never does.
 
-    The first crossing counts, as in the papers, also where later rounds fall below it. Where tests are rare
-    (`evaluation.every`) the round is that of the first test that shows it. Raises `ConfigError` for another target.
+    As in the papers, the first crossing counts even if later rounds fall below it. If tests are rare
+    (`evaluation.every`), the round is that of the first test that shows it. Raises `ConfigError` for a wrong target.
     """
     if not (isfinite(target) and 0 < target <= 1):
         raise ConfigError(f"target = {target}: need an accuracy above 0 and up to 1, e.g. 0.8")
@@ -43,7 +43,7 @@ def reached(result: RunData, target: float) -> Reached | None:
 
 @dataclass(frozen=True, slots=True)
 class ReachedMean:
-    """`Reached` of several seeds: means over those that got there, how many did, and of how many."""
+    """Means of `Reached` over the seeds that reached the target, how many did, and of how many."""
 
     n: int
     of: int
@@ -53,7 +53,7 @@ class ReachedMean:
 
 
 def reached_mean(results: Sequence[RunData], target: float) -> ReachedMean:
-    """The means over the runs of one group. Runs that never reach the target count in `of` alone."""
+    """Return the means over the runs of one group. Runs that never reach the target count in `of` alone."""
     reached_runs = [run for run in (reached(result, target) for result in results) if run is not None]
     if not reached_runs:
         return ReachedMean(0, len(results), None, None, None)

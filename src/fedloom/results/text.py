@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: percent, bytes, seconds. Nothing here needs torch or matplotlib."""
+"""Numbers for people: percent, bytes, seconds. Needs neither torch nor matplotlib."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ _SECONDS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 def percent(share: float) -> str:
-    """A share in [0, 1] as percent with one decimal, without the sign: 0.9824 -> "98.2"."""
+    """Return a share in [0, 1] as percent with one decimal, without the sign: 0.9824 -> "98.2"."""
     return f"{100 * share:.1f}"
 
 
 def plus_minus(mean: float, std: float | None) -> str:
-    """Mean and sample std of shares in [0, 1], in percent: "98.2 ± 0.2"; the mean alone where std is None."""
+    """Return mean and sample std, shares in [0, 1], in percent: "98.2 ± 0.2"; the mean alone if std is None."""
     return percent(mean) if std is None else f"{percent(mean)} ± {percent(std)}"
 
 
 def bytes_text(value: float, like: float | None = None) -> str:
-    """Bytes with a decimal unit: 8385200 -> "8.39 MB". `like`: another value whose unit and decimals to use."""
+    """Return bytes with a decimal unit: 8385200 -> "8.39 MB". like: another value whose unit and decimals to use."""
     return _with_unit(value, like, _BYTES)
 
 
 def seconds_text(value: float, like: float | None = None) -> str:
-    """Seconds, minutes or hours: 1.798 -> "1.80 s", 754 -> "12.6 min". `like` as in `bytes_text`."""
+    """Return seconds, minutes or hours: 1.798 -> "1.80 s", 754 -> "12.6 min". like: as in `bytes_text`."""
     return _with_unit(value, like, _SECONDS)
 
 
 def _with_unit(value: float, like: float | None, units: Sequence[tuple[str, float]]) -> str:
     if value == 0:
         return f"0 {units[-1][0]}"
-    # A value far below the largest of its column would read 0.0 in that one's unit, so it keeps its own.
+    # In the unit of a much larger value it would read 0.0, so it keeps its own.
     scale = value if like is None or value < like / 100 else like
     unit, size = next((u for u in units if scale >= u[1]), units[-1])
     shown = scale / size
@@ -40,16 +40,16 @@ def _with_unit(value: float, like: float | None, units: Sequence[tuple[str, floa
 
 
 def listed(words: Iterable[object]) -> str:
-    """Words as a list in a sentence: "a", "a and b", "a, b and c"."""
+    """Join words to a list in a sentence: "a", "a and b", "a, b and c"."""
     texts = [str(word) for word in words]
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
 def counted(n: int, noun: str) -> str:
-    """A number with its noun: "1 seed", "3 seeds"."""
+    """Return a number with its noun: "1 seed", "3 seeds"."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """Seeds by name: "seed 0", "seeds 0, 1 and 2"."""
+    """Return seeds with their noun: "seed 0", "seeds 0, 1 and 2"."""
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)}"

@@ -1,4 +1,4 @@
-"""What was tuned before the cells of a study, read from its folder. Nothing here needs torch."""
+"""Read from a study's folder which values tuning chose. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRIALS = "trials"
 
 
 def tuned_notes(results: Sequence[RunData]) -> list[str]:
-    """What was tuned for these runs, one sentence a study; nothing where nothing was."""
+    """Return one sentence on tuning for each study of these runs; empty if nothing was tuned."""
     notes = []
     for folder in dict.fromkeys(result.folder.parent for result in results if result.folder is not None):
         records = [read(path) for path in sorted((folder / TRIALS).glob("choice-*.json"))]
@@ -30,19 +30,19 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
 
 
 def tuned_keys(results: Sequence[RunData]) -> set[str]:
-    """The keys that were tuned for runs of one study folder: all its choices are of the same ones."""
+    """Return the keys that were tuned for runs of one study folder; all its groups tune the same keys."""
     folders = {result.folder.parent for result in results if result.folder is not None}
     paths = [path for folder in folders for path in sorted((folder / TRIALS).glob("choice-*.json"))[:1]]
     return {key for path in paths for key in read(path)["chosen"]}
 
 
 def told(values: Mapping[str, Any]) -> str:
-    """Values as words: "optimizer.lr=0.1"."""
+    """Format values as words: "optimizer.lr=0.1"."""
     return ",".join(f"{key}={value}" for key, value in values.items())
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What a group of cells tried, and what was chosen. Raises `RunFolderError` if the file is damaged."""
+    """Read the tried and chosen values of a group of cells. Raises `RunFolderError` if the file is damaged."""
     try:
         record = parse_json(path.read_text(encoding="utf-8"))
         if _is_whole(record):

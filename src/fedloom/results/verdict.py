@@ -1,4 +1,4 @@
-"""What the table says, in honest sentences."""
+"""Summarise a table of results in sentences."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from fedloom.results.table import ResultRow
 from fedloom.results.text import counted, listed, plus_minus
 
 BASELINE = "fedavg"
-_TIE = 0.0005  # a share; below it a difference reads 0.0 points
+_TIE = 0.0005  # as a share; a smaller difference is displayed as 0.0 points
 
 
 def verdict(rows: Sequence[ResultRow]) -> str:
-    """The `verdicts`, one after the other."""
+    """Return the `verdicts` as one paragraph."""
     return " ".join(verdicts(rows))
 
 
 def verdicts(rows: Sequence[ResultRow]) -> list[str]:
-    """Who is ahead of FedAvg (or, without it, of the next method), by how much, and whether seeds could explain it.
+    """Return sentences on which method leads FedAvg (or else the next method), by how much, and whether seeds explain
+    it.
 
-    A difference lies within the seeds' spread when the two mean ± sample std intervals touch. Rows of different
-    protocols, ways of selecting a round, scenarios, or other settings that one method has several values of, are never
-    ranked together: each of these gets its sentence. Rows of which a run diverged are named and not ranked.
+    A difference is within the seeds' spread if the two mean ± sample std intervals touch. Rows that differ in protocol,
+    selection, scenario, or a setting with several values for one method are not ranked together: each such group gets
+    its own sentence. Rows with a diverged run are named and not ranked.
     """
     contexts: dict[tuple[str, ...], list[ResultRow]] = {}
     axes = _axes(rows)
@@ -39,13 +40,13 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def _ranked(rows: Sequence[ResultRow]) -> str:
-    """The sentence about the rows that did not diverge; empty where all did."""
+    """Return the sentence about the rows that did not diverge; empty if all did."""
     trained = [row for row in rows if not row["diverged"]]
     return _sentence(trained) if trained else ""
 
 
 def _diverged(rows: Sequence[ResultRow]) -> str:
-    """Which rows diverged, with how many of their seeds; empty where none did."""
+    """Return the sentence that names diverged rows and how many of their seeds diverged; empty if none did."""
     names = []
     for row in rows:
         if row["diverged"]:
@@ -55,14 +56,14 @@ def _diverged(rows: Sequence[ResultRow]) -> str:
 
 
 def _setting(rows: Sequence[ResultRow]) -> str:
-    """What their study calls the setting of these rows; empty where it has no name, or several."""
+    """Return the study's name for the setting of these rows; empty if there is none, or several."""
     names = {row["cell"][0] if row["cell"] else "" for row in rows}
     return names.pop() if len(names) == 1 else ""
 
 
 def _axes(rows: Sequence[ResultRow]) -> set[str]:
-    """The keys that were varied: those of which one method has several values. The optimiser's, a method's own options,
-    and what was tuned for it go with the method."""
+    """Return the keys that were varied: those with several values for one method, apart from the optimiser's, the
+    method's own options and tuned keys."""
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for key in row["setting"].keys() - row["tuned"]:
@@ -72,19 +73,19 @@ def _axes(rows: Sequence[ResultRow]) -> set[str]:
 
 
 def _context(row: ResultRow, axes: Collection[str]) -> tuple[str, ...]:
-    """What must be equal for two accuracies to be about the same question."""
+    """Return the facts that two rows must share for their accuracies to be comparable."""
     varied = ", ".join(f"{key}={value}" for key, value in row["setting"].items() if key in axes)
     return f"protocol {row['protocol']}", f"select {row['select']}", varied, scenario_words(row)
 
 
 def scenario_words(row: ResultRow) -> str:
-    """The scenario keys in which this row differs from others: "alpha=0.1, clients=10"; empty where none does."""
+    """Return the scenario keys in which this row differs from others, "alpha=0.1, clients=10"; empty if none differ."""
     settings = row["setting"].items()
     return ", ".join(f"{key.partition('.')[2]}={value}" for key, value in settings if key.startswith("scenario."))
 
 
 def _name(row: ResultRow, rows: Sequence[ResultRow]) -> str:
-    """What their study calls it, else the method, where that is enough within these rows."""
+    """Return the row's name: the method if that is unique among these rows, else the row's label."""
 
     def short(candidate: ResultRow) -> str:
         return candidate["cell"][1] if candidate["cell"] else candidate["method"]
@@ -125,7 +126,7 @@ def _figures(leader: ResultRow, rival: ResultRow) -> str:
 
 
 def _unlike(leader: ResultRow, rival: ResultRow) -> str:
-    """Settings besides the method that could explain the difference as well."""
+    """Return a note on other settings that could explain the difference as well."""
     ours, theirs = leader["setting"], rival["setting"]
     keys = [key for key in ours if key in theirs and ours[key] != theirs[key]]
     differences = listed(f"{key} ({ours[key]} against {theirs[key]})" for key in keys)

@@ -1,4 +1,4 @@
-"""Which version of fedloom made a run: runs of several versions are not joined unawares. Nothing here needs torch."""
+"""The version of fedloom that made a run; runs of several versions are not mixed by accident. Needs no torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedloom.storage.run_folder import RunFolder
 
 
 def version_of(run: Path) -> str | None:
-    """The version that made the run of a folder, or last went on with it; None where env.json does not say.
+    """Return the version that made a run or last resumed it; None if env.json does not say.
 
-    Raises `RunFolderError` if that is damaged.
+    Raises `RunFolderError` if env.json is damaged.
     """
     versions = (RunFolder(run).read_json("env.json") or {}).get("versions", {})
     if not isinstance(versions, dict):
@@ -29,18 +29,17 @@ def version_of(run: Path) -> str | None:
 
 
 def refuse_mixed_results(results: Iterable[RunData]) -> None:
-    """As `refuse_mixed`, for the folders of finished runs. Raises `RunFolderError` if runs of one source had different
-    data."""
+    """Apply `refuse_mixed` to finished runs. Raises `RunFolderError` if runs of one source had different data."""
     in_folders = {result.folder: result for result in results if result.folder is not None}
     refuse_mixed({str(folder): version_of(folder) for folder in in_folders})
     refuse_mixed_data((str(folder), result.scenario.get(KEY)) for folder, result in in_folders.items())
 
 
 def refuse_mixed(versions: Mapping[str, str | None], more: bool = False) -> None:
-    """Raises `ConfigError` for runs of different versions.
+    """Raise `ConfigError` for runs of different versions.
 
-    made: the version of each run, by what messages call the run; None where it is not known. more: this version is
-    going to make others.
+    versions: the version of each run, by the name for messages; None if unknown. more: whether this version is about to
+    add runs.
     """
     recorded = {run: version for run, version in versions.items() if version is not None}
     counts = Counter(recorded.values())

@@ -1,4 +1,4 @@
-"""Finished runs out of folders: of runs, of comparisons, of anything that has such folders somewhere below."""
+"""Collect finished runs from folders: of runs, of comparisons, and of anything above them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _OTHER = "no run in it"
 
 @dataclass(slots=True)
 class CollectedRuns:
-    """Finished runs, and folders that are left out, each with the reason."""
+    """Finished runs, and the folders that are left out, each with the reason."""
 
     results: list[Result] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
 
 
 def collect(folders: Sequence[Path], allow_mixed: bool = False) -> CollectedRuns:
-    """All finished runs in and below `folders`, each once, in the order of their paths.
+    """Return all finished runs in and below `folders`, each once, in the order of their paths.
 
-    Left out are runs that have not finished or cannot be read, folders without any run, trials of a study's tuning,
-    and, unless `allow_mixed`, runs in a study's folder whose config is none of the study's; links to folders are not
-    followed. Raises `ConfigError` for what is no folder, if no run is left, and, unless `allow_mixed`, for runs of
-    different versions of fedloom.
+    Left out are runs that have not finished or cannot be read, folders without runs, trials of tuning and, unless
+    `allow_mixed`, runs in a study's folder that are not among its cells. Links to folders are not followed. Raises
+    `ConfigError` for paths that are no folders, if no run remains, and, unless `allow_mixed`, for runs of different
+    versions of fedloom.
     """
     collected, visited = CollectedRuns(), set[Path]()
     for folder in folders:
@@ -51,13 +51,13 @@ def collect(folders: Sequence[Path], allow_mixed: bool = False) -> CollectedRuns
 
 
 def studies_of(results: Sequence[Result]) -> list[Path]:
-    """The folders of the studies that runs lie in, each once."""
+    """Return the folders of the studies that runs belong to, each once."""
     folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
     return [folder for folder in folders if (folder / _OF_A_STUDY).exists()]
 
 
 def _search(folder: Path, collected: CollectedRuns, visited: set[Path]) -> bool:
-    """Look at a folder and below it, once; whether there is a run, of whatever kind."""
+    """Search a folder and those below it, once; return whether there is any run, finished or not."""
     if folder.resolve() in visited:
         return True
     visited.add(folder.resolve())
@@ -83,12 +83,11 @@ def _is_searched(path: Path, left_out: Sequence[str]) -> bool:
 
 
 def _as_cells(collected: CollectedRuns) -> None:
-    """Give the runs of a study's folder its names and its order; leave out those that are none of its cells, as the
-    present code understands it."""
+    """Order the runs in a study's folder as its cells, with its names; leave out those that are no cells of it."""
     studies = studies_of(collected.results)
     if not studies:
         return
-    from fedloom.studies.workers import rows_of  # brings torch
+    from fedloom.studies.workers import rows_of  # imports torch
 
     rows_by_study = {folder: rows_of(folder) or {} for folder in studies}
     results_by_study: dict[Path | None, list[Result]] = {}
@@ -107,11 +106,11 @@ def _as_cells(collected: CollectedRuns) -> None:
 
 
 def _read(folder: Path, collected: CollectedRuns) -> None:
-    """Take a run folder in, or say why not."""
+    """Add a run folder to the runs, or to those left out with the reason."""
     try:
         result = Result.read(folder)
         if result is not None:
-            version_of(folder)  # by which results are joined
+            version_of(folder)  # raises for a damaged env.json, which is needed to join results
             collected.results.append(result)
         else:
             collected.left_out.append((folder, _unfinished(RunFolder(folder))))

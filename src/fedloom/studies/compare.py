@@ -1,4 +1,4 @@
-"""Several methods and seeds on equal terms: the same scenario, the same initial weights, the same batches."""
+"""Compare methods and seeds on equal terms: the same scenario, initial weights and batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedloom.studies.spawned import how_ended, spawned
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """News of one of the runs: its position in the list, the round it has finished, its accuracy if tested, a note."""
+    """News of one run: its position in the list, the round that it finished, its accuracy if tested, a note."""
 
     position: int
     round: int
@@ -40,7 +40,7 @@ Listener = Callable[[Event], None]
 
 
 def folder_name(config: RunConfig) -> str:
-    """A run folder's name: what differs most often in words, everything else in the fingerprint."""
+    """Return a run folder's name: the config keys that differ most often, and the fingerprint."""
     return f"{config.method}-{config.preset}-seed{config.seed}-{config.fingerprint()[:8]}"
 
 
@@ -54,13 +54,17 @@ def compare(
     scenario: Scenario | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> list[Result]:
-    """Run all configs into folders below `out` (None keeps nothing on disk); results in the order of the configs.
+    """Run all configs in folders below `out`, and return their results in the order of the configs.
 
-    jobs: processes at a time (None: one per core, never more than runs). Numbers do not depend on it. scenario: used
-    by all runs instead of the configs'. callbacks: every run gets copies of its own. Raises the first error of any run;
-    runs that were under way keep their checkpoints, the others are not started. Raises `ConfigError` for runs that are
-    the same, and for several processes without `out`, or with a scenario or model that came as an object;
-    `RunFolderError` if `out` cannot be used, or if a process was ended from outside.
+    Args:
+        out: a folder; None keeps nothing on disk.
+        jobs: processes at a time; None for one per core, at most one per run. Numbers do not depend on it.
+        scenario: used by all runs instead of the configs'.
+        callbacks: every run gets copies of its own.
+
+    Raises the first error of any run; runs in progress keep their checkpoints, and no other run starts. Raises
+    `ConfigError` for equal runs, and for several processes without `out` or with a scenario or model passed as an
+    object; `RunFolderError` if `out` cannot be used or a process was ended from outside.
     """
     names = [folder_name(config) for config in configs]
     if len(set(names)) < len(names):
@@ -105,7 +109,7 @@ def _one_by_one(
     for position, (config, folder) in enumerate(zip(configs, folders, strict=True)):
         watching = [Forward(position, listener), *copy.deepcopy(callbacks)]
         results.append(run(config, scenario=scenario, out=folder, existing=existing, callbacks=watching))
-        listener(Event(position, config.rounds))  # also where it had been finished before
+        listener(Event(position, config.rounds))  # also for a run that had finished before
     return results
 
 
@@ -133,15 +137,15 @@ def _hand_out(
     setting: str,
     out: Path,
 ) -> Exception | None:
-    """Give each process one run after another, and pass their news on, until all runs have ended or one has failed:
-    then the others stop after the round that they are in. Returns the first error."""
+    """Give each process one run after another, and pass on their news, until all runs have ended. After a failure the
+    other processes stop at the end of their round. Returns the first error."""
     error: Exception | None = None
     busy: set[Connection] = set()
 
     def give(pipe: Connection) -> None:
         busy.discard(pipe)
         if jobs and error is None:
-            with contextlib.suppress(OSError):  # of a process that has died, which the next `recv` finds
+            with contextlib.suppress(OSError):  # a process that died; the next `recv` notices it
                 pipe.send(jobs.popleft())
             busy.add(pipe)
 
@@ -168,7 +172,8 @@ def _hand_out(
 
 
 def _lost(process: BaseProcess, setting: str, out: Path) -> RunFolderError:
-    """The error for a process that ended before its runs did. Raises `ConfigError` if the script has no guard."""
+    """Return the error for a process that ended before its runs did. Raises `ConfigError` if the script has no
+    guard."""
     ending = how_ended(process, setting) or "ended early"
     if process.exitcode == -signal.SIGKILL:
         ending = "was ended from outside (out of memory?)"
@@ -179,7 +184,7 @@ def _lost(process: BaseProcess, setting: str, out: Path) -> RunFolderError:
 
 
 def _received(pipe: Connection) -> Event | Exception | None:
-    """The next news of a process: an event, None at the end of a run, its error; an `EOFError` if the process ended."""
+    """Receive the next news of a process: an event, None at the end of a run, its error; an `EOFError` if it ended."""
     try:
         news: Event | Exception | None = pipe.recv()
     except (EOFError, OSError):
@@ -188,11 +193,11 @@ def _received(pipe: Connection) -> Event | Exception | None:
 
 
 def _work(pipe: Connection, existing: Existing, callbacks: Sequence[Callback]) -> None:
-    """In a process of its own: one run after another, until the parent closes the pipe."""
-    lock = threading.Lock()  # notes may come from another thread
+    """Run one config after another, in a child process, until the parent closes the pipe."""
+    lock = threading.Lock()  # a run may send notes from another thread
 
     def report(event: Event) -> None:
-        """Send news; end here, between two rounds, if another run has failed."""
+        """Send news, and end here, between two rounds, if another run has failed."""
         if event.note is None and pipe.poll():
             raise RunFolderError("stopped because another run of the comparison failed; compare again to go on")
         with lock:
@@ -203,13 +208,13 @@ def _work(pipe: Connection, existing: Existing, callbacks: Sequence[Callback]) -
             job = pipe.recv()
         except (EOFError, OSError):
             return
-        if job is None:  # another run failed just as this one had ended
+        if job is None:  # another run failed just as this one ended
             continue
         position, (config, folder) = job
         watching = [Forward(position, report), *copy.deepcopy(callbacks)]
         try:
             run(on_one_core(config), out=folder, existing=existing, callbacks=watching)
-            report(Event(position, config.rounds))  # also where it had been finished before
+            report(Event(position, config.rounds))  # also for a run that had finished before
             answer = None
         except Exception as error:
             answer = picklable_error(error)
@@ -218,14 +223,15 @@ def _work(pipe: Connection, existing: Existing, callbacks: Sequence[Callback]) -
 
 
 def on_one_core(config: RunConfig) -> RunConfig:
-    """The config for a process beside others: engine `auto` is serial, for the cores are taken by the other runs."""
+    """Return the config for one of several processes: engine `auto` becomes serial, because other runs use the
+    cores."""
     if config.engine.name != "auto":
         return config
     return config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
 
 
 class Forward(Callback):
-    """Turns a run's callbacks into events."""
+    """Turn a run's callbacks into events."""
 
     def __init__(self, position: int, send: Listener) -> None:
         self._position, self._send = position, send

@@ -1,4 +1,4 @@
-"""Cells of a study as tasks of Ray: it says where and when, the folder, which all nodes share, says what is done."""
+"""Run the cells of a study as tasks of Ray. Ray chooses node and time; the shared folder records what has finished."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def on_ray(cluster: Cluster, worker: StudyWorker, listener: Listener) -> None:
-    """Every job of a shift as a task; cells wait for their trials. The news of a job come when it has ended.
+    """Run every job of a worker's study as a task; cells wait for their trials. A job's news arrive when it has ended.
 
     Raises `RunFolderError` if a node does not see the folder.
     """
@@ -43,7 +43,7 @@ def on_ray(cluster: Cluster, worker: StudyWorker, listener: Listener) -> None:
 
 
 def _work(worker: StudyWorker, folder: Path, position: int, *trials: Any) -> list[Event]:
-    """In a worker of Ray: one job, in the folder `here`; the news of it."""
+    """Run one job in a Ray worker, with `folder` as the study's folder, and return its news."""
     if not (folder / worker.study_folder.path / STUDY).exists():
         raise RunFolderError(
             f"node {socket.gethostname()} does not see {folder / worker.study_folder.path}; all nodes must share the "

@@ -1,4 +1,4 @@
-"""What a study runs: one YAML with settings, methods, seeds and lists, and the cells that it makes."""
+"""Parse a study, one YAML with settings, methods, seeds and lists, and make its cells."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ from fedloom.results.table import flat
 from fedloom.studies.compare import folder_name
 from fedloom.studies.search_space import Space, check_tries, once, plain_space, read_space, tried_in
 
-OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # others are of a config
-_MOST_SEEDS = 10_000  # a higher count is a seed, by a slip of the pen
+OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # all other keys belong to a config
+_MOST_SEEDS = 10_000  # a larger count is probably meant as a seed
 _OF_CELLS = ("seed", "method", "preset")
 
 
 class StudyKeys(Section):
-    """What a study file has beside the keys of a config, which all cells share.
+    """Keys of a study file apart from those of a config, which all cells share.
 
     `config`: a YAML config, or the name of a ready one, under the file's own keys. `settings`: named blocks of keys,
-    each with a `config` of its own if it likes, and with `without`, labels of methods that it leaves out; a list takes
-    names of ready configs. `methods`: names, or labels with
-    keys (`method`, `preset`, options) on top. `seeds`: seeds, or how many from `seed` on. `tune`: keys with the values
-    that every method tries, or with a range, of which every method tries `tries` points; `trials`: keys for these
-    trials alone.
+    each with an optional `config` of its own and labels of methods to leave out in `without`; a list gives names of
+    ready configs. `methods`: names, or labels with keys (`method`, `preset`, options) on top. `seeds`: seeds, or their
+    number, counted from `seed`. `tune`: keys with values that every method tries, or with a range, of which every
+    method tries `tries` points; `trials`: keys for these trials alone.
     """
 
     config: str | None = None
@@ -99,39 +98,39 @@ class StudyKeys(Section):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run of a study, and what it is called in it. `values`: its plain config, before any tuning."""
+    """One run of a study, with its names there. `values`: its plain config, before tuning."""
 
     setting: str
     method: str  # the label of its row
-    point: str  # listed values that it takes, "alpha=0.1"
+    point: str  # the listed values that it has, "alpha=0.1"
     values: dict[str, Any] = field(repr=False)
     config: RunConfig = field(repr=False)
 
     @property
     def group(self) -> str:
-        """Its name without the seed."""
+        """The cell's name without the seed."""
         return "/".join(filter(None, (self.setting, self.method, self.point)))
 
     @property
     def row(self) -> tuple[str, str]:
-        """Its setting, and its row there: method and listed values."""
+        """The cell's setting, and its row there: method and listed values."""
         return self.setting, "/".join(filter(None, (self.method, self.point)))
 
     @property
     def name(self) -> str:
-        """What it is called: setting/method/listed values/seed."""
+        """The cell's name: setting/method/listed values/seed."""
         return f"{self.group}/seed{self.config.seed}"
 
     @property
     def folder(self) -> str:
-        """Name of its run folder. Cells of the same config share it."""
+        """The name of the run folder. Cells with equal configs share it."""
         return folder_name(self.config)
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A parsed study. `values`: all that it says, the configs that it names included. `tried`: the sets of values that
-    every method tries before its cells; none if nothing is tuned. `trials`: keys for these trials alone."""
+    """A parsed study. `values`: the whole file, with the configs that it names. `tried`: the sets of values that every
+    method tries before its cells; empty without tuning. `trials`: keys for these trials alone."""
 
     values: dict[str, Any]
     cells: list[Cell]
@@ -146,20 +145,20 @@ class Study:
     def holds(self, other: Study) -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
         same = (self.tried, self.trials) == (other.tried, other.trials)
-        if self.tried and "seed" not in self.trials:  # trials have the first seed, which must stay the first
+        if self.tried and "seed" not in self.trials:  # trials use the first seed, so that it must stay the first
             mine = self._first
             same = same and all(mine.get(group) == folder for group, folder in other._first.items())
         return same and {cell.folder for cell in other.cells} <= {cell.folder for cell in self.cells}
 
     @property
     def _first(self) -> dict[str, str]:
-        """The folder of the first cell of each group."""
+        """Map each group to the folder of its first cell."""
         return {cell.group: cell.folder for cell in reversed(self.cells)}
 
     def chosen(self, patterns: Sequence[str] = ()) -> list[Cell]:
-        """The cells whose names fit one of `patterns` (`*` and `?` as in a shell); all if there are none.
+        """Return the cells whose names match one of `patterns` (`*` and `?` as in a shell); all cells without patterns.
 
-        Raises `ConfigError` for a pattern that no cell fits.
+        Raises `ConfigError` for a pattern that matches no cell.
         """
         for pattern in patterns:
             if not any(_fits(cell, pattern) for cell in self.cells):
@@ -175,21 +174,23 @@ class Study:
 
 
 def read_study(path: Path, overrides: Sequence[str] = ()) -> Study:
-    """The study of a YAML file, with `key=value` words on top. Raises `ConfigError` for what cannot be read or run."""
+    """Read a study from a YAML file, with `key=value` words on top. Raises `ConfigError` for a file that is not
+    valid."""
     if not path.is_file() and (ready_config := find_config(path)) != path:
         path = ready_config
     elif not isinstance(read_yaml(path), dict):
         raise ConfigError(f"{path}: a study is a mapping of keys to values")
     values = load(path, overrides)
-    if not values.get("methods", True):  # in the folder of a study without the key it is empty
+    if not values.get("methods", True):  # the study.yaml of a study without the key has an empty list
         raise ConfigError(f"methods = {values['methods']!r}: need one; leave methods out for the config's own")
     return parse_study(values, path.parent)
 
 
 def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
-    """A study from plain values; configs that it names are looked for beside `beside`, then among the ready ones.
+    """Make a study from plain values. Configs that it names are searched in the folder `beside`, then among the ready
+    ones.
 
-    Raises `ConfigError` for the first thing that is wrong, in any cell.
+    Raises `ConfigError` for the first mistake in any cell.
     """
     try:
         keys = StudyKeys(**{key: value for key, value in values.items() if key in OF_STUDIES})
@@ -216,7 +217,7 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
 
 
 def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a study says, without the keys that change no number."""
+    """Return a study's values without the keys that cannot change a number."""
     blocks = {
         kind: {
             name: {key: value for key, value in block.items() if changes_numbers(key)}
@@ -228,7 +229,7 @@ def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def laid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `values`, sections joined key by key. A section that is a word is its `name`."""
+    """Put `over` on top of `values`, joining sections key by key. A section that is a word is its `name`."""
     joined = dict(values)
     for key, value in over.items():
         section = joined.get(key)
@@ -239,14 +240,14 @@ def laid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def at(key: str, value: Any) -> dict[str, Any]:
-    """A value at a key with dots, as nested sections."""
+    """Return a value at a dotted key as nested sections."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return dict(value)
 
 
 def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any], beside: Path) -> dict[str, Any]:
-    """All keys of a setting: of the config that it names, those that all cells share, its own."""
+    """Return all keys of a setting: those of its config, those that all cells share, and its own."""
     setting_keys = {key: value for key, value in block.items() if key != "config"}
     named = block.get("config", keys.config)
     if named is None:
@@ -279,7 +280,7 @@ def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
 
 
 def _refuse_namesakes(cells: Sequence[Cell]) -> None:
-    """Raises `ConfigError` where cells of different configs have one name: by it they are tuned, shown and joined."""
+    """Raise `ConfigError` if cells of different configs have one name, which tuning, display and tables rely on."""
     cells_by_name: dict[str, Cell] = {}
     for cell in cells:
         namesake = cells_by_name.setdefault(cell.name, cell)
@@ -295,7 +296,7 @@ def _told(point: GridPoint) -> str:
 
 
 def _fits(cell: Cell, pattern: str) -> bool:
-    """Whether the whole name fits, or a part of it from its beginning or to its end."""
+    """Whether a pattern matches the name of a cell, or consecutive parts of it."""
     plain = pattern.replace("[", "[[]")  # a bracket is part of a name: FedDW [authors]
     return any(fnmatchcase(cell.name, shape) for shape in (plain, f"{plain}/*", f"*/{plain}", f"*/{plain}/*"))
 

@@ -1,4 +1,4 @@
-"""How far a study is, as a part of its page."""
+"""The progress of a study, as a section of its page."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def progress(study: Study, ended: Outcome) -> PageSection:
-    """The seeds of each row that are done, failed, with the reason, or not run yet; rows of which nothing has ended are
-    named below. ended: of all cells of `study`."""
+    """Return the seeds of each row that are done, failed (with the reason), or not run yet; rows without any ended run
+    are named below. ended: outcome of all cells of `study`."""
     done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
     summary = (
         f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(remaining)} not run yet"
@@ -45,7 +45,7 @@ def _seeds(cells: Sequence[Planned], names: Collection[str]) -> Cell:
 
 
 def _why(cells: Sequence[Planned], ended: Outcome) -> str:
-    """The reasons, each once; with its seeds where there are several."""
+    """Return the reasons of failure, each once, with its seeds if there are several."""
     by_reason: dict[str, list[int]] = {}
     for cell in cells:
         if cell.name in ended.failed:

@@ -1,4 +1,4 @@
-"""Finished cells of another study, copied into this one: a table and a figure of a paper often share their runs."""
+"""Copy finished cells of another study into this one: a table and a figure of a paper often share runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedloom.studies.study_folder import COPIES, STUDY, StudyFolder
 
 
 def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[Cell]:
-    """Those of `cells` that are finished in the study's folder `other` and not begun here, where they would go on.
+    """Return those of `cells` that are finished in the study folder `source` and not begun in `folder`.
 
-    A cell is there if its config is the same in all keys and this version of fedloom made it. Raises `ConfigError` for
-    a folder without a study, `RunFolderError` for a damaged run, and for cells on other data than the runs here.
+    A cell matches if its config is equal in all keys and this version of fedloom made it. Raises `ConfigError` for a
+    folder without a study, `RunFolderError` for a damaged run, and for cells with other data than the runs here.
     """
     if not (source / STUDY).exists():
         raise ConfigError(f"{source}: no study in this folder; give the folder of a table, or of a study")
@@ -30,8 +30,10 @@ def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[C
 
 
 def reuse(folder: StudyFolder, cells: Sequence[Cell], source_study: Path) -> list[str]:
-    """Copy the `reusable` cells of the folder `other`; their names. Raises as that does, and `RunFolderError` for a
-    copy that cannot be written."""
+    """Copy the `reusable` cells of the folder `source_study`, and return their names.
+
+    Raises as `reusable` does, and `RunFolderError` for a copy that cannot be written.
+    """
     return [
         cell.name for cell in reusable(folder, cells, source_study) if _take(folder, cell, source_study / cell.folder)
     ]

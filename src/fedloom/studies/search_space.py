@@ -1,4 +1,4 @@
-"""What tuning tries: every combination of listed values, or points spread over ranges. The same for every method."""
+"""The values that tuning tries, the same for every method: combinations of listed values, or points in ranges."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedloom.core.errors import ConfigError, short_repr
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-_DIGITS = 4  # significant, of a number from a range
+_DIGITS = 4  # significant digits of a number from a range
 
 
 class Range(Section):
-    """From `low` to `high`, both included: whole numbers where both ends are. `log`: even on a logarithmic scale."""
+    """From `low` to `high`, both included: whole numbers if both ends are. `log`: even on a logarithmic scale."""
 
     low: int | float
     high: int | float
@@ -41,8 +41,8 @@ Space = dict[str, tuple[Any, ...] | Range]
 
 
 def read_space(values: Mapping[str, Any]) -> Space:
-    """The keys of `tune` with dots, each a list of values or a range. Raises `ConfigError`, also for a key that stands
-    there twice, with dots and in sections."""
+    """Read the keys of `tune`, each a list of values or a range, as dotted keys. Raises `ConfigError` for a key that is
+    not valid, or is there both with dots and in sections."""
     space: Space = {}
     for key, tried in _with_dots(values):
         if key in space:
@@ -60,7 +60,7 @@ def _with_dots(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 def _is_section(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it has keys to tune, and not plain values of a range: keys of a config may be called low, too."""
+    """Whether a value is a section of keys rather than a range: a config may have keys called low, too."""
     if not isinstance(value, Mapping) or not value:
         return False
     return all(isinstance(value[key], list | tuple | Mapping) for key in value.keys() & Range.model_fields.keys())
@@ -78,7 +78,7 @@ def _one(key: str, value: Any) -> tuple[Any, ...] | Range:
 
 
 def once(key: str, values: Sequence[Any]) -> Sequence[Any]:
-    """The list of a key, as it is. Raises `ConfigError` where a value stands twice in it."""
+    """Return the values of a key. Raises `ConfigError` if one of them occurs twice."""
     twice = next((value for position, value in enumerate(values) if value in values[:position]), None)
     if twice is not None:
         raise ConfigError(f"{key} = {twice!r} stands twice in its list; name each once")
@@ -86,7 +86,7 @@ def once(key: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def check_tries(space: Space, tries: int | None) -> None:
-    """Raises `ConfigError` where ranges are without a number of tries, or the other way round."""
+    """Raise `ConfigError` for ranges without a number of tries, and for a number without ranges."""
     ranges = [key for key, tried in space.items() if isinstance(tried, Range)]
     if ranges and tries is None:
         raise ConfigError(f"tune.{ranges[0]} is a range: say with tries how many points every method tries")
@@ -95,11 +95,11 @@ def check_tries(space: Space, tries: int | None) -> None:
 
 
 def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
-    """Sets of values, keys as in `space`: all combinations of lists, or `tries` points where a key has a range.
+    """Return the sets of values to try, keys as in `space`: all combinations of lists, or `tries` points if there is a
+    range.
 
-    Points are a scrambled Sobol sequence with a fixed seed (Optuna's), so they are known before the first trial: every
-    method tries the same ones, in any order, on any number of machines. Raises `ConfigError` if ranges are there and
-    Optuna is not.
+    Points are a scrambled Sobol sequence with a fixed seed (Optuna's), known before the first trial, so that every
+    method tries the same ones in any order on any machine. Raises `ConfigError` for ranges if Optuna is not installed.
     """
     if not space:
         return []
@@ -122,16 +122,16 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
         study, points = optuna.create_study(sampler=sampler), []
         for _ in range(tries + 1):
             trial = study.ask({key: _distribution(dimension) for key, dimension in space.items()})
-            study.tell(trial, 0.0)  # no score: where the next point lies must not depend on one
+            study.tell(trial, 0.0)  # no score, because the next point must not depend on one
             points.append({key: _value(space[key], value) for key, value in trial.params.items()})
-        del points[0]  # drawn at random: Optuna learns from it which keys the sequence is over
+        del points[0]  # a random point, from which Optuna learns the keys of the sequence
     finally:
         optuna.logging.set_verbosity(before)
     return points
 
 
 def plain_space(space: Space) -> dict[str, Any]:
-    """As it is written in a file."""
+    """Return the space as a file has it."""
     return {
         key: dimension.model_dump() if isinstance(dimension, Range) else list(dimension)
         for key, dimension in space.items()
@@ -149,7 +149,7 @@ def _distribution(dimension: tuple[Any, ...] | Range) -> BaseDistribution:
     if isinstance(dimension, tuple):
         return IntDistribution(
             0, len(dimension) - 1
-        )  # a place in the list: Optuna takes no lists or mappings as choices
+        )  # an index into the list, because Optuna takes no lists or mappings as choices
     if isinstance(dimension.low, int) and isinstance(dimension.high, int):
         return IntDistribution(dimension.low, dimension.high, log=dimension.log)
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log)

@@ -1,4 +1,4 @@
-"""Processes of their own for whole runs. They have a pipe each: no lock and no name outlives them, however they end."""
+"""Child processes for whole runs. They share only a pipe each with the parent, so that none leaves a lock behind."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WITHOUT_GUARD = 79  # exit code of a process in which the imported script start
 
 @contextlib.contextmanager
 def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[Mapping[Connection, BaseProcess]]:
-    """`count` processes that do `work(pipe, *arguments)`, by the parent's ends of their pipes.
+    """Start `count` processes that run `work(pipe, *arguments)`, and give them by the parent's ends of their pipes.
 
-    setting: the setting that asks for them, as messages show it ("jobs = 2"). All of them end with the block, and with
-    this process, however that ends. Raises `ConfigError` where processes cannot be started from here.
+    setting: the setting that asks for them, for messages ("jobs = 2"). The processes end with the block, or with this
+    process, however it ends. Raises `ConfigError` if this process may not start others.
     """
     _check_may_spawn(setting)
     context = multiprocessing.get_context("spawn")
@@ -44,7 +44,7 @@ def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[M
                     far_end.close()
         yield processes
     finally:
-        held_open.close()  # ends those that still work, as when this process is killed
+        held_open.close()  # ends the processes that still work, as when this process is killed
         watched.close()
         for pipe, process in processes.items():
             process.join()
@@ -52,7 +52,7 @@ def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[M
 
 
 def how_ended(process: BaseProcess, setting: str) -> str | None:
-    """How a process that has closed its pipe ended, in words that follow "a process"; None if it has done its work.
+    """Return how a process that closed its pipe ended, in words that follow "a process"; None if it has done its work.
 
     Raises `ConfigError` if it could not work because the script has no guard.
     """
@@ -71,9 +71,9 @@ def how_ended(process: BaseProcess, setting: str) -> str | None:
 
 
 def _check_may_spawn(setting: str) -> None:
-    """Raise `ConfigError` where processes cannot be started; end a process whose script has no guard."""
+    """Raise `ConfigError` if processes cannot be started; end a process whose script has no guard."""
     current = multiprocessing.current_process()
-    if getattr(current, "_inheriting", False):  # as multiprocessing asks itself before it raises
+    if getattr(current, "_inheriting", False):  # the check of multiprocessing before it raises
         raise SystemExit(_WITHOUT_GUARD)
     if current.daemon:
         raise ConfigError(
@@ -88,13 +88,13 @@ def _check_may_spawn(setting: str) -> None:
 
 
 def _begin(work: Work, pipe: Connection, watched: Connection, arguments: tuple[Any, ...]) -> None:
-    """In a process of its own: end with the parent, however that ends."""
+    """Run `work` in a child process, which ends with its parent, however that ends."""
     threading.Thread(target=_follow, args=(watched,), daemon=True).start()
     work(pipe, *arguments)
 
 
 def _follow(watched: Connection) -> None:
-    """End at once when the parent closes its end, or is gone. Checkpoints are whole at any instant."""
+    """End at once when the parent ends or closes its end of the pipe. Checkpoints are complete at any instant."""
     with contextlib.suppress(EOFError, OSError):
         watched.recv()
     os._exit(1)

@@ -1,7 +1,7 @@
 """A study on disk, shared by processes and machines.
 
-.fedloom (the mark) · study.yaml (all that the study says) · a run folder for each cell ·
-NAME.error.txt beside a cell that failed · trials/ (run folders of the tuning, and what it chose) · .locks/.
+.fedloom (the mark) · study.yaml (the whole study) · a run folder for each cell · NAME.error.txt beside a cell that
+failed · trials/ (run folders of the tuning, and its choices) · .locks/.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fedloom.studies.plan import Study, parse_study, relevant
 
 STUDY = "study.yaml"
 LOCKS = ".locks"
-COPIES = ".copies"  # what a killed process left there is none of the study's, and is cleared by the next copy
+COPIES = ".copies"  # unfinished copies of killed processes; the next copy clears them
 State = Literal["done", "failed", "under way", "begun", "left"]
 _ERROR = ".error.txt"
 _LONGEST = 1 << 20  # characters of a study with all its configs
-_WAIT = 30.0  # seconds for another process to mark the folder
+_WAIT = 30.0  # seconds until another process has marked the folder
 
 
 class StudyFolder:
@@ -41,8 +41,8 @@ class StudyFolder:
         self.path = path
 
     def check(self, study: Study) -> None:
-        """Raises `RunFolderError` if the folder is of something else, or of another study: neither has all cells of the
-        other."""
+        """Raise `RunFolderError` if the folder is of something else, or of a study such that neither has all cells of
+        the other."""
         marker.check(self.path, "study")
         existing = read(self.path)
         if existing is not None and not (existing.holds(study) or study.holds(existing)):
@@ -50,8 +50,10 @@ class StudyFolder:
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
 
     def claim(self, study: Study) -> None:
-        """Make the folder, and mark it as this study's; one that has all cells of the study there takes it over. Raises
-        `RunFolderError` as `check` does."""
+        """Create and mark the folder for this study, or take it over if this study has all cells of the one there.
+
+        Raises `RunFolderError` as `check` does.
+        """
         marker.check(self.path, "study")
         marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
         try:
@@ -60,15 +62,16 @@ class StudyFolder:
                 self.check(study)
                 marker.claim(self.path, "study")
                 existing = read(self.path)
-                if existing is None or (existing.values != study.values and study.holds(existing)):  # grown, or renamed
+                if existing is None or (
+                    existing.values != study.values and study.holds(existing)
+                ):  # with more cells, or renamed
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot be used as the folder of a study ({error.strerror})") from None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder's own lock, for files that all processes write. Raises `RunFolderError` if another one does
-        not let go of it."""
+        """Hold the folder's own lock, for files that all processes write. Raises `RunFolderError` after a timeout."""
         lock = FileLock(self.path / marker.LOCK, timeout=_WAIT)
         try:
             lock.acquire()
@@ -80,7 +83,7 @@ class StudyFolder:
             lock.release()
 
     def cell(self, folder: str) -> Path:
-        """The run folder of this name, which may be below `trials/`."""
+        """Return the path of a run folder by its name, which may be below `trials/`."""
         return self.path / folder
 
     def finished(self, folder: str) -> bool:
@@ -88,11 +91,11 @@ class StudyFolder:
         return (self.cell(folder) / "summary.json").exists()
 
     def result(self, folder: str, config: RunConfig) -> Result:
-        """What a run that has finished left. Raises `RunFolderError` if a file of it is damaged or missing, or if it is
-        of another config: a folder's name has a part of the fingerprint alone, and may be a copy."""
+        """Return the result of a finished run. Raises `RunFolderError` if a file is damaged or missing, or if the run
+        is of another config: the folder's name has only a part of the fingerprint, and may be a copy."""
         try:
             result = Result.read(self.cell(folder))
-            version_of(self.cell(folder))  # by which results are joined
+            version_of(self.cell(folder))  # raises for a damaged env.json, which is needed to join results
         except RunFolderError as damage:
             raise RunFolderError(f"{damage}; the run folder is {self.cell(folder)}") from None
         if result is None:
@@ -108,7 +111,7 @@ class StudyFolder:
         return result
 
     def state(self, folder: str, config: RunConfig) -> State:
-        """How far a cell is; a finished one that gives no `result` has failed. Nothing is written."""
+        """Return the state of a cell, without writing; a finished cell that gives no `result` has failed."""
         if self.finished(folder):
             try:
                 self.result(folder, config)
@@ -130,7 +133,7 @@ class StudyFolder:
 
     @contextlib.contextmanager
     def taken(self, folder: str) -> Iterator[bool]:
-        """Hold a cell's lock, or learn (False) that another process does. The system frees it with its process."""
+        """Hold a cell's lock; gives False if another process holds it. The system frees the lock with its process."""
         self._lock(folder).parent.mkdir(exist_ok=True)
         lock = FileLock(self._lock(folder), timeout=0)
         try:
@@ -144,25 +147,27 @@ class StudyFolder:
             lock.release()
 
     def errors(self) -> dict[str, str]:
-        """What the last attempts of all cells and trials failed with, by folder."""
+        """Return the errors of the last attempts of all cells and trials, by folder."""
         error_files = [*self.path.glob(f"*{_ERROR}"), *self.path.glob(f"{TRIALS}/*{_ERROR}")]
         names = [str(path.relative_to(self.path)).removesuffix(_ERROR) for path in error_files]
         errors = {name: self.error(name) for name in names}
-        return {name: text for name, text in errors.items() if text is not None}  # another process may clear one
+        return {
+            name: text for name, text in errors.items() if text is not None
+        }  # another process may clear an error meanwhile
 
     def error(self, folder: str) -> str | None:
-        """What the last attempt of a cell failed with; None if it did not."""
+        """Return the error of a cell's last attempt; None if it did not fail."""
         try:
             return self._error(folder).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
     def write_error(self, folder: str, text: str) -> None:
-        """Keep what a cell failed with, its message in the first line."""
+        """Write the error of a cell, with its message in the first line."""
         write_atomic(self._error(folder), text)
 
     def clear_error(self, folder: str) -> None:
-        """Forget an error: the cell has finished."""
+        """Delete the error of a cell that has finished."""
         self._error(folder).unlink(missing_ok=True)
 
     def _lock(self, folder: str) -> Path:
@@ -174,9 +179,9 @@ class StudyFolder:
 
 
 def read(path: Path) -> Study | None:
-    """The study of a folder, as the present code understands it; None where there is none.
+    """Return the study of a folder, as the present code understands it; None if there is none.
 
-    Raises `RunFolderError` if its file is damaged or says what this version does not know.
+    Raises `RunFolderError` if its file is damaged or has content that this version does not know.
     """
     try:
         values: Any = parse_yaml((path / STUDY).read_text(encoding="utf-8"), _LONGEST)

@@ -1,6 +1,6 @@
-"""Tuning before the cells: every method tries the same values, and validation data alone choose.
+"""Tuning before the cells: every method tries the same values, and only validation data choose.
 
-Tests play no part: a trial's score is its validation accuracy, read by the rule by which the study selects a round.
+A trial's score is its validation accuracy, by the rule by which the study selects a round. Test data are not used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedloom.studies.study_folder import StudyFolder
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One set of values that a group of cells (all but the seed) tries."""
+    """One set of values that a group of cells (all seeds of a row) tries."""
 
     group: str
     tried: dict[str, Any]
@@ -32,19 +32,19 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What it is called beside the cells."""
+        """The trial's name in messages and listings."""
         return f"{self.group}/trial/{told(self.tried)}"
 
     @property
     def folder(self) -> str:
-        """Its run folder, below that of the study."""
+        """The trial's run folder, below that of the study."""
         return f"{TRIALS}/{folder_name(self.config)}"
 
 
 def trials_of(study: Study, cell: Cell) -> list[Trial]:
-    """The trials of the group that `cell` belongs to: the same for its other seeds; none if nothing is tuned.
+    """Return the trials of the group that `cell` belongs to, the same for all its seeds; empty without tuning.
 
-    Raises `ConfigError` where there is no validation data to choose on, or a value that the config refuses.
+    Raises `ConfigError` if there is no validation data to choose by, or for a value that the config refuses.
     """
     if not study.tried:
         return []
@@ -58,7 +58,7 @@ def trials_of(study: Study, cell: Cell) -> list[Trial]:
 
 
 def validation_accuracy(result: Result) -> float:
-    """Validation accuracy in [0, 1] of a run, by its rule of selecting a round: the last, the best, the mean of the
+    """Return the validation accuracy in [0, 1] of a run by its selection: the last round, the best, or the mean of the
     last ones. Raises `ConfigError` if the run has none."""
     evaluation: Mapping[str, Any] = result.config.get("evaluation", {})
     _, accuracies = result.curve("accuracy", "val")
@@ -74,10 +74,10 @@ def validation_accuracy(result: Result) -> float:
 
 
 class Choices:
-    """What the trials of a study chose, as far as they have ended. A choice that was recorded stays.
+    """The choices of a study's finished trials. A recorded choice stays.
 
-    earlier: errors, by folder, that do not count, for their trials are to be tried again. records: new choices are
-    recorded; else nothing is written.
+    earlier: errors, by folder, that are ignored, because their trials will be run again. records: whether to write new
+    choices to the folder.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class Choices:
         self._known: dict[str, dict[str, Any]] = {}
 
     def of(self, cell: Cell) -> tuple[Cell | None, str | None]:
-        """The cell with the chosen values, or None while trials are missing; and why it can never be, if one failed."""
+        """Return the cell with the chosen values, or None while trials are missing; and the reason if a trial
+        failed."""
         if not self._study.tried:
             return cell, None
         if cell.group not in self._known:
@@ -114,8 +115,10 @@ class Choices:
         return replace(cell, values=values, config=parse(values)), None
 
     def _failure(self, trial: Trial) -> str | None:
-        """Why a trial can never be; None if it has not been run, or is being tried again."""
-        if self._place.held(trial.folder):  # before the error is read: who holds the lock may have cleared it
+        """Return the error of a failed trial; None if it has not failed, or is being run again."""
+        if self._place.held(
+            trial.folder
+        ):  # before the error is read, because the holder of the lock may have cleared it
             return None
         error = self._place.error(trial.folder)
         if error is None or error == self._earlier.get(trial.folder):

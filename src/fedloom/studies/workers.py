@@ -1,7 +1,7 @@
-"""Running the cells of a study: any number of processes, on any number of machines, take what nobody else has taken.
+"""Run the cells of a study on any number of processes and machines, each of which takes jobs that no other has taken.
 
-Each process goes through all jobs, holds one cell's lock at a time, and waits at the end for what others hold: the
-lock of a process that was killed is free, and its cell is gone on with from its checkpoint.
+Each process goes through all jobs, holds one cell's lock at a time, and at the end waits for the cells of others. The
+lock of a killed process is free, and its cell resumes at its checkpoint.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from fedloom.studies.spawned import how_ended, spawned
 from fedloom.studies.study_folder import StudyFolder, read
 from fedloom.studies.tuning import Choices, Trial, trials_of
 
-_PAUSE = 0.25  # seconds between two looks at cells that others hold
+_PAUSE = 0.25  # seconds between two looks at cells that other processes run
 Job = Cell | Trial
-Waits = Callable[[int], None]  # hears how many jobs are left, all with other processes
+Waits = Callable[[int], None]  # called with the number of remaining jobs, all with other processes
 On = Literal["here", "ray"]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How the cells ended, by their names: run folders, the first line of each error, what has not ended. A finished
-    cell whose files are damaged, or of another config, has failed. `results`: of what is done, by run folder."""
+    """The outcome of cells, by name: run folders of finished ones, the first line of each error, cells that have not
+    ended. A finished cell with damaged files or another config has failed. `results`: of finished cells, by run
+    folder."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Outcome:
 
 
 def jobs_of(study: Study, cells: Sequence[Cell]) -> list[Job]:
-    """Every run once, in the order of `cells`, each after the trials that it needs: a row is whole early."""
+    """Return every run once, in the order of `cells`, each after its trials, so that rows are completed early."""
     jobs: dict[str, Job] = {}
     for cell in cells:
         jobs |= {trial.folder: trial for trial in trials_of(study, cell)}
@@ -74,14 +75,18 @@ def run_study(
     one_core: bool = False,
     allow_mixed: bool = False,
 ) -> Outcome:
-    """Run those of `cells` that are left, after the trials that they need. workers: processes of this call. on: "ray"
-    takes a Ray cluster instead.
+    """Run the unfinished ones of `cells`, after the trials that they need, and return their outcome.
 
-    listener: hears of the runs by their place in `jobs_of`. callbacks: every run gets copies of its own. one_core:
-    engine `auto` is serial with one worker, too, as it is with several, so that the seconds of a run are those of one
-    core. allow_mixed: the folder may have cells of other versions of fedloom. Raises `ConfigError` before
-    any cell runs, and then leaves the folder as it was; `RunFolderError` for a folder that cannot be used, and for a
-    full disk. What else fails in a cell is kept beside its folder, and the rest goes on.
+    Args:
+        workers: processes of this call.
+        on: "ray" runs the cells on a Ray cluster instead.
+        listener: called with news of runs, by their position in `jobs_of`.
+        callbacks: every run gets copies of its own.
+        one_core: engine `auto` is serial also for one worker, so that seconds of a run are always those of one core.
+        allow_mixed: the folder may have cells of other versions of fedloom.
+
+    Raises `ConfigError` before any cell runs, with the folder unchanged; `RunFolderError` for a folder that cannot be
+    used, and for a full disk. Other errors of a cell are written beside its folder, and the other cells run.
     """
     jobs = jobs_of(study, cells)
     study_folder.check(study)
@@ -89,7 +94,7 @@ def run_study(
         refuse_other_versions(study, study_folder, cells)
     alone = min(workers, len(jobs)) < 2 and on == "here"
     with connected("--on ray") if on == "ray" else contextlib.nullcontext() as cluster:
-        study_folder.claim(study)  # once nothing speaks against it
+        study_folder.claim(study)  # only after all checks
         worker = StudyWorker(study, study_folder, jobs, study_folder.errors(), tuple(callbacks), alone and not one_core)
         if cluster is not None:
             on_ray(cluster, worker, listener)
@@ -101,27 +106,27 @@ def run_study(
 
 
 def refuse_other_versions(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:
-    """Raises `ConfigError` if what the folder has finished, and `cells`, begun or left, would not all be of one version
-    of fedloom. Trials count."""
+    """Raise `ConfigError` if finished runs of the folder, those of trials included, and `cells` would have different
+    versions of fedloom."""
     existing, folders = read(study_folder.path), set(_folders(study, study_folder, cells))
     whole = study if existing is None or study.holds(existing) else existing
     versions: dict[str, str | None] = {}
     for folder in _folders(whole, study_folder, whole.cells):
         if folder in folders or study_folder.finished(folder):
-            with contextlib.suppress(RunFolderError):  # what is damaged is not joined
+            with contextlib.suppress(RunFolderError):  # damaged runs are not joined with others
                 versions[str(study_folder.cell(folder))] = version_of(study_folder.cell(folder))
     refuse_mixed(versions, more=not all(map(study_folder.finished, folders)))
 
 
 def _folders(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> list[str]:
-    """The run folders of cells, of tuned ones as far as they have been, and of their trials."""
+    """Return the run folders of cells, of tuned ones as far as they are chosen, and of their trials."""
     choices = Choices(study, study_folder)
     tuned = (choices.of(job)[0] if isinstance(job, Cell) else job for job in jobs_of(study, cells))
     return [job.folder for job in tuned if job is not None]
 
 
 def outcome(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
-    """How far the cells are, from their folders."""
+    """Return the outcome of cells so far, as their folders show it."""
     outcome_so_far, choices = Outcome(), Choices(study, study_folder)
     for cell in cells:
         tuned, error = choices.of(cell)
@@ -137,7 +142,7 @@ def outcome(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> O
 
 
 def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, Result]) -> str | None:
-    """Put the result of a run that has finished with the others, once; what is wrong with the run, if anything is."""
+    """Add the result of a finished run to `results`, once; return the error if its files are damaged."""
     if cell.folder in results:
         return None
     if not study_folder.finished(cell.folder):
@@ -150,9 +155,9 @@ def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, Result]) -
 
 
 def done_of(study: Study, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[Result]]:
-    """The results of the cells that are done, by setting and row; other listed values are not told apart.
+    """Return the results of finished cells by setting and row; other listed values share an entry.
 
-    ended: how those of `study` ended. Raises `ConfigError` for those of different versions of fedloom, unless
+    ended: outcome of the cells of `study`. Raises `ConfigError` for results of different versions of fedloom, unless
     `allow_mixed`.
     """
     if not allow_mixed:
@@ -165,7 +170,7 @@ def done_of(study: Study, ended: Outcome, allow_mixed: bool = False) -> dict[tup
 
 
 def failed_of(study: Study, ended: Outcome) -> dict[tuple[str, str], dict[int, str]]:
-    """Why cells failed, by setting and row as `done_of`, then by seed."""
+    """Return the errors of failed cells, by setting and row as `done_of`, then by seed."""
     errors_by_row: dict[tuple[str, str], dict[int, str]] = {}
     for cell in study.cells:
         if cell.name in ended.failed:
@@ -174,8 +179,8 @@ def failed_of(study: Study, ended: Outcome) -> dict[tuple[str, str], dict[int, s
 
 
 def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
-    """Setting and row of all cells of the study in this folder whose values are known by now, in their order, by the
-    fingerprint of their config; None if there is no study."""
+    """Return setting and row of the cells of the study in a folder, in their order, by the fingerprint of their config.
+    None if there is no study; cells whose tuning has not chosen are left out."""
     study = read(folder)
     if study is None:
         return None
@@ -190,8 +195,8 @@ def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
 
 @dataclass(frozen=True, slots=True)
 class StudyWorker:
-    """What every process of one call works through. earlier: errors, by folder, from before this call. all_cores: a run
-    may take them all."""
+    """The work that all processes of one call share. earlier: errors, by folder, from before this call. all_cores:
+    whether a run may use all cores."""
 
     study: Study
     study_folder: StudyFolder
@@ -203,10 +208,10 @@ class StudyWorker:
     def work(
         self, send: Listener, positions: Collection[int] | None = None, waits: Waits = lambda remaining: None
     ) -> None:
-        """One process's share: every job that is free, or of those at `positions`, until all have ended somewhere.
+        """Run every free job, or those at `positions`, until all have ended in some process.
 
-        waits: hears of every pause. Raises `RunFolderError` if the disk is full or the data have changed: no other job
-        would fare better.
+        waits: called at every pause. Raises `RunFolderError` if the disk is full or the data have changed, because
+        other jobs would fail as well.
         """
         with stopped_by_full_disk(self.study_folder.path):
             self._work(send, range(len(self.jobs)) if positions is None else positions, waits)
@@ -222,7 +227,7 @@ class StudyWorker:
             pending = remaining
 
     def _ended(self, position: int, job: Job, choices: Choices, send: Listener) -> bool:
-        """Run a job unless it has ended, here or elsewhere; False if it is somebody else's, or waits for trials."""
+        """Run a job unless it has ended already; return False if another process runs it or its trials are missing."""
         if isinstance(job, Cell) and self.study.tried:
             tuned, why = choices.of(job)
             if tuned is None:
@@ -234,7 +239,9 @@ class StudyWorker:
             error = self.study_folder.error(job.folder)
             if self.study_folder.finished(job.folder):
                 send(Event(position, job.config.rounds))
-            elif error is None or error == self.earlier.get(job.folder):  # else it failed elsewhere, a moment ago
+            elif error is None or error == self.earlier.get(
+                job.folder
+            ):  # otherwise it failed in another process meanwhile
                 self._run(position, job.folder, job.config, send)
         return True
 
@@ -258,7 +265,7 @@ class StudyWorker:
 
 
 def _reported_once(listener: Listener) -> Waits:
-    """Tells of the first wait: who waits longer knows by then."""
+    """Return a function that reports only the first wait."""
     reported = False
 
     def report(remaining: int) -> None:
@@ -277,8 +284,8 @@ def _side_by_side(worker: StudyWorker, workers: int, listener: Listener) -> None
 
 
 def _work(pipe: Connection, worker: StudyWorker) -> None:
-    """In a process of its own: a share of the worker, and the news of it."""
-    lock = threading.Lock()  # notes may come from another thread
+    """Run a share of the worker's jobs in a child process, and send the news."""
+    lock = threading.Lock()  # a run may send notes from another thread
 
     def send(event: Event | int) -> None:
         with lock:
@@ -291,7 +298,7 @@ def _work(pipe: Connection, worker: StudyWorker) -> None:
 
 
 def _listen(news: Mapping[Connection, BaseProcess], listener: Listener, setting: str = "workers") -> None:
-    """Pass events on until no process works any more. Of one that was killed this is told, and others take its cell.
+    """Pass on events until all processes have ended. A killed process is reported, and others take its cell.
 
     Where all of them wait, they wait for processes of other calls. setting: as in `how_ended`, which may raise. Raises
     the `RunFolderError` that stopped a process.
