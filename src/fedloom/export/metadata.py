@@ -78,8 +78,7 @@ class ExportMetadata(_Part):
 
 
 def write(metadata: ExportMetadata, tree: Tree, path: Path) -> Path:
-    """Write `tree` to `path` and the metadata beside it, and return the path of the metadata. Raises as
-    `check_place`."""
+    """Write `tree` to `path` and metadata beside it, and return the latter's path. Raises as `check_place`."""
     check_place(path)
     beside = path.with_suffix(".json")
     raw = save({name: value.detach().cpu().clone().contiguous() for name, value in tree.items()}, {"format": "pt"})
@@ -93,8 +92,7 @@ def write(metadata: ExportMetadata, tree: Tree, path: Path) -> Path:
 
 
 def check_place(path: Path) -> None:
-    """Raise `ConfigError` for a path of another suffix or with files that fedloom did not export, `RunFolderError` if
-    it cannot be written."""
+    """Raise `ConfigError` for a wrong suffix or foreign files at `path`, `RunFolderError` if it is not writable."""
     if path.suffix != SUFFIX:
         raise ConfigError(
             f"{path}: weights are written as {SUFFIX}; take a name such as {path.stem or 'model'}{SUFFIX}"

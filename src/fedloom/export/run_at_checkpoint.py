@@ -34,8 +34,7 @@ from fedloom.storage.data_record import KEY, data_record_of, refuse_changed
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Parts of a run that its folder may lack: the config, a scenario passed in Python and, without a folder, the
-    weights of rounds for `Result.model`."""
+    """Parts that a run folder may lack: the config, a scenario passed in Python, and weights of a run in memory."""
 
     config: RunConfig
     scenario: Scenario | None = None

@@ -136,8 +136,7 @@ def read(
     scenario: Scenario | None = None,
     note: Note = _warn,
 ) -> Trained:
-    """Load as `load`, with the metadata. note: called with a sentence if a run is unfinished or a checkpoint
-    damaged."""
+    """Load as `load`, with the metadata. note: called with a sentence on unfinished runs and damaged checkpoints."""
     path = expand_home(path)
     if path.suffix == metadata_file.SUFFIX and not path.is_dir():
         if client is not None or at != "last":

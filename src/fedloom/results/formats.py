@@ -65,8 +65,7 @@ def optional_columns(rows: Sequence[ResultRow]) -> tuple[tuple[str, bool, Callab
 
 
 def formatted(results: Sequence[RunData], format: str) -> str:
-    """Return the table of `results` in a `Format` or in "html" for notebooks. Raises `ConfigError` for another
-    format."""
+    """Return the table of `results` in a `Format`, or "html" for notebooks. Raises `ConfigError` for another format."""
     rows = result_table(results)
     if format == "csv":
         return rows_csv(rows)
@@ -100,8 +99,7 @@ def formatted_targets(results: Sequence[RunData], targets: Sequence[float], form
 
 
 def formatted_costs(results: Sequence[RunData], format: str) -> str:
-    """Return time of a local epoch, also relative to FedAvg, FLOPs and bytes of a run, as `formatted`: means over
-    seeds."""
+    """Return epoch times, also relative to FedAvg, FLOPs and bytes of a run, as `formatted`: means over seeds."""
     groups = grouped(results)
     labelled_costs = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
     if format == "csv":

@@ -34,8 +34,7 @@ class SectionTable:
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A section. `name`: its id, unique in a page. `blocks`: paragraphs, tables and lists, in order. `limits`: cautions
-    about the runs' numbers."""
+    """A section of paragraphs, tables and lists. `name`: its id, unique in a page. `limits`: cautions about numbers."""
 
     name: str
     title: str

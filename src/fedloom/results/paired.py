@@ -90,8 +90,7 @@ def _alike(row: ResultRow, reference: ResultRow) -> bool:
 
 
 def same_setting(row: ResultRow, reference: ResultRow) -> bool:
-    """Whether all keys have equal values, apart from the optimiser's, the methods' own options and keys tuned for both.
-    A key that only one row has, such as an attack, is a difference."""
+    """Whether all keys are equal, also absent ones, but those of optimiser and methods, and keys tuned for both."""
     apart = ("optimizer.", f"{row['method']}.", f"{reference['method']}.")
     tuned = set(row["tuned"]) & set(reference["tuned"])
     mine, theirs = row["setting"], reference["setting"]

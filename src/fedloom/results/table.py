@@ -53,9 +53,7 @@ class ResultRow(TypedDict):
     attack: str | None  # attack and its share of clients, "label-flip 0.2"; None without an attack
     metrics: dict[str, float]  # further metrics, means over seeds; without those that some seed lacks
     metrics_std: dict[str, float | None]  # their sample standard deviations
-    attack_success: (
-        float | None
-    )  # mean share of samples classified as the attacker wants; None for attacks without a target
+    attack_success: float | None  # mean share of samples classified as the attacker wants; None without target
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,7 @@ def result_table(results: Sequence[RunData]) -> list[ResultRow]:
 
 
 def grouped(results: Sequence[RunData]) -> list[Group]:
-    """Group runs that differ in the seed only. A repeated seed would shrink the std without new evidence: it is left
-    out."""
+    """Group runs that differ in the seed only. Repeated seeds are left out: they shrink the std without evidence."""
     runs_by_key: dict[_Key, list[RunData]] = {}
     for equal, result in zip(_keys(results), results, strict=True):
         runs_by_key.setdefault(equal, []).append(result)

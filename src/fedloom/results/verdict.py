@@ -62,8 +62,7 @@ def _setting(rows: Sequence[ResultRow]) -> str:
 
 
 def _axes(rows: Sequence[ResultRow]) -> set[str]:
-    """Return the keys that were varied: those with several values for one method, apart from the optimiser's, the
-    method's own options and tuned keys."""
+    """Return the keys with several values for one method, but those of optimiser and method, and tuned ones."""
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for key in row["setting"].keys() - row["tuned"]:

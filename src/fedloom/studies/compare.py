@@ -172,8 +172,7 @@ def _hand_out(
 
 
 def _lost(process: BaseProcess, setting: str, out: Path) -> RunFolderError:
-    """Return the error for a process that ended before its runs did. Raises `ConfigError` if the script has no
-    guard."""
+    """Return the error for a process that ended too early. Raises `ConfigError` if the script has no guard."""
     ending = how_ended(process, setting) or "ended early"
     if process.exitcode == -signal.SIGKILL:
         ending = "was ended from outside (out of memory?)"
@@ -223,8 +222,7 @@ def _work(pipe: Connection, existing: Existing, callbacks: Sequence[Callback]) -
 
 
 def on_one_core(config: RunConfig) -> RunConfig:
-    """Return the config for one of several processes: engine `auto` becomes serial, because other runs use the
-    cores."""
+    """Return the config for one of several processes: engine `auto` becomes serial, as other runs use the cores."""
     if config.engine.name != "auto":
         return config
     return config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})

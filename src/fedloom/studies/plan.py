@@ -174,8 +174,7 @@ class Study:
 
 
 def read_study(path: Path, overrides: Sequence[str] = ()) -> Study:
-    """Read a study from a YAML file, with `key=value` words on top. Raises `ConfigError` for a file that is not
-    valid."""
+    """Read a study from a YAML file, with `key=value` words on top. Raises `ConfigError` for an invalid file."""
     if not path.is_file() and (ready_config := find_config(path)) != path:
         path = ready_config
     elif not isinstance(read_yaml(path), dict):

@@ -41,8 +41,7 @@ Space = dict[str, tuple[Any, ...] | Range]
 
 
 def read_space(values: Mapping[str, Any]) -> Space:
-    """Read the keys of `tune`, each a list of values or a range, as dotted keys. Raises `ConfigError` for a key that is
-    not valid, or is there both with dots and in sections."""
+    """Read the dotted keys of `tune`, each a list or a range. Raises `ConfigError` for invalid and repeated keys."""
     space: Space = {}
     for key, tried in _with_dots(values):
         if key in space:

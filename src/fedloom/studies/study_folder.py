@@ -41,8 +41,7 @@ class StudyFolder:
         self.path = path
 
     def check(self, study: Study) -> None:
-        """Raise `RunFolderError` if the folder is of something else, or of a study such that neither has all cells of
-        the other."""
+        """Raise `RunFolderError` unless the folder is empty, or its study's cells include this one's or vice versa."""
         marker.check(self.path, "study")
         existing = read(self.path)
         if existing is not None and not (existing.holds(study) or study.holds(existing)):
@@ -62,9 +61,7 @@ class StudyFolder:
                 self.check(study)
                 marker.claim(self.path, "study")
                 existing = read(self.path)
-                if existing is None or (
-                    existing.values != study.values and study.holds(existing)
-                ):  # with more cells, or renamed
+                if existing is None or (existing.values != study.values and study.holds(existing)):  # grown, or renamed
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot be used as the folder of a study ({error.strerror})") from None

@@ -58,8 +58,7 @@ def trials_of(study: Study, cell: Cell) -> list[Trial]:
 
 
 def validation_accuracy(result: Result) -> float:
-    """Return the validation accuracy in [0, 1] of a run by its selection: the last round, the best, or the mean of the
-    last ones. Raises `ConfigError` if the run has none."""
+    """Return a run's validation accuracy in [0, 1] by its selection of rounds. Raises `ConfigError` without one."""
     evaluation: Mapping[str, Any] = result.config.get("evaluation", {})
     _, accuracies = result.curve("accuracy", "val")
     if not accuracies:
@@ -93,8 +92,7 @@ class Choices:
         self._known: dict[str, dict[str, Any]] = {}
 
     def of(self, cell: Cell) -> tuple[Cell | None, str | None]:
-        """Return the cell with the chosen values, or None while trials are missing; and the reason if a trial
-        failed."""
+        """Return the cell with the chosen values, or None while trials are missing; and the reason of a failure."""
         if not self._study.tried:
             return cell, None
         if cell.group not in self._known:
@@ -116,9 +114,7 @@ class Choices:
 
     def _failure(self, trial: Trial) -> str | None:
         """Return the error of a failed trial; None if it has not failed, or is being run again."""
-        if self._place.held(
-            trial.folder
-        ):  # before the error is read, because the holder of the lock may have cleared it
+        if self._place.held(trial.folder):  # asked first, as the holder of the lock may clear the error
             return None
         error = self._place.error(trial.folder)
         if error is None or error == self._earlier.get(trial.folder):

@@ -106,8 +106,7 @@ def run_study(
 
 
 def refuse_other_versions(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:
-    """Raise `ConfigError` if finished runs of the folder, those of trials included, and `cells` would have different
-    versions of fedloom."""
+    """Raise `ConfigError` if `cells` and the folder's runs, with trials, would have several versions of fedloom."""
     existing, folders = read(study_folder.path), set(_folders(study, study_folder, cells))
     whole = study if existing is None or study.holds(existing) else existing
     versions: dict[str, str | None] = {}
@@ -239,9 +238,7 @@ class StudyWorker:
             error = self.study_folder.error(job.folder)
             if self.study_folder.finished(job.folder):
                 send(Event(position, job.config.rounds))
-            elif error is None or error == self.earlier.get(
-                job.folder
-            ):  # otherwise it failed in another process meanwhile
+            elif error is None or error == self.earlier.get(job.folder):  # else another process ran it meanwhile
                 self._run(position, job.folder, job.config, send)
         return True
 

@@ -48,8 +48,7 @@ class _PieceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class _EpochKey:
-    """The facts that pieces of one epoch share. kind: key of all that a step does, apart from the sizes of its
-    inputs."""
+    """Facts that pieces of one epoch share. kind: key of all that a step does, apart from the sizes of its inputs."""
 
     steps: EpochSteps
     kind: Hashable
@@ -66,8 +65,7 @@ class _EpochKey:
         return _EpochKey(steps, kind, tensors)
 
     def inputs(self, piece: Block) -> list[Tensor]:
-        """Return all tensors that steps read or write: the net's entries, the optimiser's rates and state, constants,
-        data."""
+        """Return all tensors that steps read or write: net entries, optimiser rates and state, constants, data."""
         steps = self.steps
         steps.loaded_net.restore_buffers()  # programs read and write the tensors of its tree
         data = [piece.x, piece.y] if piece.second_view is None else [piece.x, piece.y, piece.second_view]

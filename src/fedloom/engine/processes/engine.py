@@ -101,8 +101,7 @@ class Processes:
             raise
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield one `JobResult` per job, in the order in which they finish. Raises `ClientError` at the first
-        failure."""
+        """Yield the `JobResult` of each job, as they finish. Raises `ClientError` at the first failure."""
         self._chunk = 0
         if self._stack > 1:  # divide the jobs into stacks of equal size
             turns = -(-len(jobs) // (len(self._workers) * self._stack))
@@ -194,13 +193,11 @@ class Processes:
             worker.in_flight.append(jobs)
 
     def _reserved(self, worker: WorkerHandle) -> bool:
-        """Whether messages are small. Large ones go only to an idle worker: two full pipes would block both sides for
-        ever."""
+        """Whether messages are small. Large ones need an idle worker: two full pipes would block both sides."""
         return self._orders.reserved and worker.results.reserved
 
     def _received(self, worker: WorkerHandle) -> list[Any] | None:
-        """Return the results that a worker has sent, or None. Raises `EOFError` if it died, `ClientError` if a client
-        failed."""
+        """Return a worker's results, or None if there are none. Raises `EOFError` if it died, or its `ClientError`."""
         if not worker.pipe.poll():
             if not worker.process.is_alive() and not worker.pipe.poll():
                 raise EOFError

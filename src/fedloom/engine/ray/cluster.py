@@ -40,8 +40,7 @@ class Cluster:
         return self._ray.put(value)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Ref:
-        """Start `function(*arguments)` on some node and return the reference to its result. References are passed as
-        values."""
+        """Start `function(*arguments)` on some node and return its result's reference. References arrive as values."""
         return self._called.remote(__version__, function, *arguments)
 
     def cores(self) -> int:

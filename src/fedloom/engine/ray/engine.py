@@ -1,5 +1,4 @@
-"""The driver's side of the Ray engine: runs clients as tasks. The driver holds all states, as the serial engine
-does."""
+"""The driver's side of the Ray engine: runs clients as tasks, and holds all states, as the serial engine does."""
 
 from __future__ import annotations
 
@@ -55,13 +54,11 @@ class OnRay:
         self._workers, self._note = workers, note
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield one `JobResult` per job, in the order in which they finish. Raises `ClientError` at the first
-        failure."""
+        """Yield the `JobResult` of each job, as they finish. Raises `ClientError` at the first failure."""
         return self._executed(jobs)
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yield one `EvalResult` per test, in the order in which they finish. Raises `ClientError` if adapting
-        fails."""
+        """Yield the `EvalResult` of each test, as they finish. Raises `ClientError` if adapting fails."""
         return self._executed(tests)
 
     def _executed(self, requests: Iterable[Request]) -> Iterator[Any]:

@@ -15,8 +15,7 @@ from fedloom.methods.contract.phases import Consts
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """Constants of K clients: `shared` leaves (None where clients differ), `stacked` leaves [K, ...], and their
-    structure."""
+    """Constants of K clients: `shared` leaves (None where clients differ), `stacked` ones [K, ...], and structure."""
 
     shape: Hashable
     shared: list[Leaf | None]

@@ -38,8 +38,7 @@ class Batched:
         return map(self.stacks.worker.test, tests)
 
     def keep(self, record: Record) -> Record:
-        """Return `record` with copies of tensors that are views of a stack, so that one client does not keep all in
-        memory."""
+        """Return `record` with copies of tensors that are views of a stack, which would keep all clients in memory."""
         return map_tensors(record, _own)
 
     def notes(self) -> list[Diagnostic]:

@@ -79,8 +79,7 @@ def collect_statistics(
     *,
     keep: bool = False,
 ) -> None:
-    """Run a statistics pass for all clients, and store the results in their constants; with `keep` also as
-    collected."""
+    """Run a statistics pass for all clients and add results to their constants; with `keep`, also to `collected`."""
     classes = clients[0].job.ctx.task.num_classes
     consts = Stacked.of([client.consts for client in clients]).on(worker.device)
     parts = [list(torch.split(client.job.indices, PASS_BATCH)) for client in clients]
@@ -113,8 +112,7 @@ def collect_statistics(
 
 
 def stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:
-    """Stack trees to one of [K, ...]. Entries that all clients have in common are expanded without a copy
-    (`is_common`)."""
+    """Stack trees to one of [K, ...]. Entries equal for all clients are expanded without a copy (`is_common`)."""
     first, count = trees[0], len(trees)
     stacked = {}
     for name, value in first.items():

@@ -31,8 +31,7 @@ _MEANINGS = {
 
 
 def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
-    """Return the reason why the net of `live` cannot be stacked; None if none is known, and for nets of this
-    library."""
+    """Return why the net of `live` cannot be stacked; None if no reason is known, and for nets of this library."""
     if not is_foreign(live.net):
         return None
     net, batch = StackedNet(live.net), _batch(worker)
