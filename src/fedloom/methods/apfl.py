@@ -23,11 +23,15 @@ from fedloom.nets.roles import Role
 
 
 class Options(method.Options):
-    """alpha: first share of the own model in the mixture. alpha_lr: rate at which a client learns its share; 0 keeps
-    it; None takes the run's learning rate (our choice: the paper's rule has one rate for all)."""
+    """Options of APFL."""
 
-    alpha: float = Field(0.5, ge=0, le=1)
-    alpha_lr: float | None = Field(None, ge=0)
+    alpha: float = Field(0.5, ge=0, le=1, description="First share of the own model in the mixture.")
+    alpha_lr: float | None = Field(
+        None,
+        ge=0,
+        description="Rate at which a client learns its share; 0 keeps the share. Null takes the run's learning rate "
+        "(our choice: the paper's rule has one rate for all).",
+    )
 
 
 @register

@@ -25,13 +25,18 @@ from fedloom.nets.roles import Role
 
 
 class Options(method.Options):
-    """features: virtual features of each class. server_epochs, server_lr, server_batch_size: passes over them that
-    train the head, their rate (None: the run's) and their batches. All are our choice: no source states them all."""
+    """Options of CCVR."""
 
-    features: int = Field(200, ge=1)
-    server_epochs: int = Field(10, ge=0)
-    server_lr: float | None = Field(None, gt=0)
-    server_batch_size: int = Field(64, ge=1)
+    features: int = Field(
+        200, ge=1, description="Virtual features drawn for each class (our choice: no source states a number)."
+    )
+    server_epochs: int = Field(
+        10, ge=0, description="Passes over the virtual features that train the head (our choice)."
+    )
+    server_lr: float | None = Field(
+        None, gt=0, description="Learning rate of these passes. Null takes the run's (our choice)."
+    )
+    server_batch_size: int = Field(64, ge=1, description="Virtual features in a batch of these passes (our choice).")
 
 
 @register

@@ -26,9 +26,14 @@ _HEAD = "head."  # of a client in the server's set, before its number
 
 
 class Options(method.Options):
-    """weight: of the sum over the other clients' heads, >= 0. 1 is Fed-CO2's; the paper's is not known."""
+    """Options of COPA."""
 
-    weight: float = Field(1.0, ge=0)
+    weight: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the summed losses of the other clients' heads. 1 is Fed-CO2's; the paper's is not "
+        "known.",
+    )
 
 
 @register

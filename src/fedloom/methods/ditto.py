@@ -21,11 +21,12 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """weight: lambda, the pull of a client's own model towards the one received. personal_epochs: passes that train it;
-    1, as in released code."""
+    """Options of Ditto."""
 
-    weight: float = Field(0.1, ge=0)
-    personal_epochs: int = Field(1, ge=0)
+    weight: float = Field(
+        0.1, ge=0, description="lambda, the strength of the pull of a client's own model towards the received one."
+    )
+    personal_epochs: int = Field(1, ge=0, description="Passes that train the own model; 1, as in released code.")
 
 
 @register

@@ -23,12 +23,18 @@ from fedloom.nets.roles import ALL_ROLES
 
 
 class Options(method.Options):
-    """gamma: weight of the distillation term; 0 is local training (no source states a value: 1 is our choice).
-    outputs_from: class means of outputs from a pass after training, or from the training's own forward passes, before
-    each step: those of all epochs, or of the last one."""
+    """Options of FD."""
 
-    gamma: float = Field(1.0, ge=0)
-    outputs_from: Literal["after_training", "training", "last_epoch"] = "after_training"
+    gamma: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the distillation term; 0 is local training (no source states a value: 1 is our choice).",
+    )
+    outputs_from: Literal["after_training", "training", "last_epoch"] = Field(
+        "after_training",
+        description="Where class means of outputs come from: a pass after training, or the training's own forward "
+        "passes before each step, of all epochs (training) or of the last one (last_epoch).",
+    )
 
 
 @register

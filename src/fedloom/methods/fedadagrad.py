@@ -10,11 +10,10 @@ from fedloom.methods.parts import adaptive
 
 
 class Options(adaptive.Options):
-    """server_lr: eta > 0, the server's step. beta1: share of the last direction in m, in [0, 1); 0 in the paper. tau:
-    degree of adaptivity, > 0, added to sqrt(v). v0: first v, >= 0; None is tau^2."""
+    """Options of FedAdagrad."""
 
-    server_lr: float = Field(0.1, gt=0)
-    beta1: float = Field(0.0, ge=0, lt=1)
+    server_lr: float = Field(0.1, gt=0, description="eta, the server's step.")
+    beta1: float = Field(0.0, ge=0, lt=1, description="Share of the last direction in m; 0 in the paper.")
 
 
 @register

@@ -12,12 +12,12 @@ from fedloom.methods.parts import adaptive
 
 
 class Options(adaptive.Options):
-    """server_lr: eta > 0, the server's step. beta1, beta2: shares of the last m and v, in [0, 1). tau: degree of
-    adaptivity, > 0, added to sqrt(v). v0: first v, >= 0; None is tau^2. bias_correction: multiply eta by
-    sqrt(1 - beta2^t) / (1 - beta1^t) in round t, as Keras does."""
+    """Options of FedAdam."""
 
-    beta2: float = Field(0.99, ge=0, lt=1)
-    bias_correction: bool = False
+    beta2: float = Field(0.99, ge=0, lt=1, description="Share of the last v in the next one.")
+    bias_correction: bool = Field(
+        False, description="Multiply eta by sqrt(1 - beta2^t) / (1 - beta1^t) in round t, as Keras does."
+    )
 
 
 @register

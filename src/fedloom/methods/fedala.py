@@ -29,12 +29,16 @@ _HELD = OptimizerSpec(lr=0.0)  # for what only the projection moves
 
 
 class Options(method.Options):
-    """eta: rate at which a client learns how to mix. share: part of its data that a pass takes, drawn at random. first:
-    most passes of a client's first mixing, which ends when its losses settle; later ones are single."""
+    """Options of FedALA."""
 
-    eta: float = Field(1.0, gt=0)
-    share: float = Field(0.8, gt=0, le=1)
-    first: int = Field(20, ge=1)
+    eta: float = Field(1.0, gt=0, description="Rate at which a client learns how to mix.")
+    share: float = Field(0.8, gt=0, le=1, description="Share of its data, drawn at random, that a mixing pass uses.")
+    first: int = Field(
+        20,
+        ge=1,
+        description="Largest number of passes of a client's first mixing, which ends when its losses settle (our "
+        "choice: released code has no bound). Later mixings take one pass.",
+    )
 
 
 @register

@@ -22,12 +22,13 @@ _WORD = "servermomentum"
 
 
 class Options(method.Options):
-    """beta: share of the last direction that is kept, in [0, 1). server_lr: the server's step, > 0; with beta 0 and a
-    step of 1 it is FedAvg. nesterov: step from where the momentum alone would lead."""
+    """Options of FedAvgM."""
 
-    beta: float = Field(0.9, ge=0, lt=1)
-    server_lr: float = Field(1.0, gt=0)
-    nesterov: bool = False
+    beta: float = Field(0.9, ge=0, lt=1, description="Share of the last direction that the velocity keeps.")
+    server_lr: float = Field(
+        1.0, gt=0, description="The server's step. With beta 0 and a step of 1 the method is FedAvg."
+    )
+    nesterov: bool = Field(False, description="Step from where the momentum alone would lead.")
 
 
 class ServerMomentum(Method):

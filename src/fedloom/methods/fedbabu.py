@@ -17,11 +17,16 @@ from fedloom.nets.roles import Role
 
 
 class Options(method.Options):
-    """tuned: what a client tunes before it is tested with a model of its own. tuning_epochs: passes over its training
-    data for that; 5 is our choice, the paper tries 1 to 20."""
+    """Options of FedBABU."""
 
-    tuned: Literal["all", "head", "body"] = "all"
-    tuning_epochs: int = Field(5, ge=0)
+    tuned: Literal["all", "head", "body"] = Field(
+        "all", description="Entries that a client tunes before its personal model is tested."
+    )
+    tuning_epochs: int = Field(
+        5,
+        ge=0,
+        description="Passes over the client's training data that tune them; 5 is our choice, the paper tries 1 to 20.",
+    )
 
 
 @register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
@@ -17,11 +17,16 @@ from fedloom.nets.roles import BN_ROLES, Role
 
 
 class Options(method.Options):
-    """weights: clients weigh alike, or by samples. bn_stats: running means and variances stay with the client, or are
-    averaged and only scale and shift stay (the label-skew code of Fed-CO2)."""
+    """Options of FedBN."""
 
-    weights: Literal["uniform", "samples"] = "uniform"
-    bn_stats: Literal["personal", "shared"] = "personal"
+    weights: Literal["uniform", "samples"] = Field(
+        "uniform", description="Weights of clients in the mean: all alike, or by samples."
+    )
+    bn_stats: Literal["personal", "shared"] = Field(
+        "personal",
+        description="Personal: running means and variances stay with the client. Shared: they are averaged and only "
+        "scale and shift stay (the label-skew code of Fed-CO2).",
+    )
 
 
 @register

@@ -23,14 +23,14 @@ COMBINATIONS = 4096  # tried for one batch of clients at most
 
 
 class Options(method.Options):
-    """kept: K >= 1, models that the server keeps of each client. batches: B >= 1, groups of participants that choose
-    one after another. warmup: first rounds, >= 0, that are FedAvg. smoothness: L >= 0, weight of the distance between
-    the models against their losses."""
+    """Options of FedCDA."""
 
-    kept: int = Field(3, ge=1)
-    batches: int = Field(3, ge=1)
-    warmup: int = Field(50, ge=0)
-    smoothness: float = Field(1.0, ge=0)
+    kept: int = Field(3, ge=1, description="K, models that the server keeps of each client.")
+    batches: int = Field(3, ge=1, description="B, groups of participants that choose one after another.")
+    warmup: int = Field(50, ge=0, description="Number of first rounds that are FedAvg.")
+    smoothness: float = Field(
+        1.0, ge=0, description="L, weight of the distance between the models against their losses."
+    )
 
 
 @register

@@ -27,14 +27,18 @@ _LEFT_OUT = -1e9  # the score of a row that does not count: finite, so that grad
 
 
 class Options(method.Options):
-    """tau: temperature of the contrast. base_tau: the contrast is multiplied by tau / base_tau, as in released code;
-    None: by 1. rho: strength of the pull of the head to the one received (0.1 is our choice). pretraining: epochs of
-    cross-entropy alone when a client takes part for the first time."""
+    """Options of FedClassAvg."""
 
-    tau: float = Field(0.07, gt=0)
-    base_tau: float | None = Field(None, gt=0)
-    rho: float = Field(0.1, ge=0)
-    pretraining: int = Field(1, ge=0)
+    tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
+    base_tau: float | None = Field(
+        None, gt=0, description="The contrast is multiplied by tau / base_tau, as in released code. Null: by 1."
+    )
+    rho: float = Field(
+        0.1, ge=0, description="Strength of the pull of the head to the received one (0.1 is our choice)."
+    )
+    pretraining: int = Field(
+        1, ge=0, description="Epochs of cross-entropy alone when a client takes part for the first time."
+    )
 
 
 @register

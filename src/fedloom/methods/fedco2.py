@@ -27,33 +27,52 @@ _FIRST = "first_"  # of a head in the bank before anybody has sent one
 
 
 class Options(method.Options):
-    """Fed-CO2's switches; defaults are preset `paper`.
+    """Options of FedCO2."""
 
-    algorithm: with feature skew (Algorithm 1: mutual phase, foreign heads) or label skew alone (Algorithm 2: neither).
-    mu: weight of the foreign heads' losses. inter_reduce: their sum as printed, or their mean, which does not grow with
-    the number of clients. intra_to_online, intra_to_offline, inter_online, inter_offline: each direction of transfer.
-    replace_intra: a net whose mutual phase is off trains on cross-entropy meanwhile, so that steps are equal.
-    mutual_epochs: length of the mutual phase. personal: what of the online net stays with the client. bn_stats: whether
-    running statistics do, too. weights: clients weigh alike, or by samples. offline_init: the offline net starts as the
-    online one, or from weights of the client's own. bank: heads of all clients seen so far, or of the last round's.
-    initial_heads: until the first uploads the bank holds every client's first head (if offline_init is same).
-    """
-
-    algorithm: Literal["feature_skew", "label_skew"] = "feature_skew"
-    mu: float = Field(1.0, ge=0)
-    inter_reduce: Literal["sum", "mean"] = "sum"
-    intra_to_online: bool = True
-    intra_to_offline: bool = True
-    inter_online: bool = True
-    inter_offline: bool = True
-    replace_intra: bool = False
-    mutual_epochs: int = Field(1, ge=0)
-    personal: Literal["bn", "head", "bn+head"] = "bn"
-    bn_stats: Literal["personal", "shared"] = "personal"
-    weights: Literal["uniform", "samples"] = "uniform"
-    offline_init: Literal["same", "independent"] = "same"
-    bank: Literal["cache", "last_round"] = "cache"
-    initial_heads: bool = True
+    algorithm: Literal["feature_skew", "label_skew"] = Field(
+        "feature_skew",
+        description="Algorithm 1, for feature skew, with a mutual phase and foreign heads, or Algorithm 2, for label "
+        "skew alone, with neither.",
+    )
+    mu: float = Field(1.0, ge=0, description="Weight of the foreign heads' losses.")
+    inter_reduce: Literal["sum", "mean"] = Field(
+        "sum",
+        description="Sum of the foreign heads' losses, as printed, or their mean, which does not grow with the number "
+        "of clients.",
+    )
+    intra_to_online: bool = Field(
+        True, description="Whether the online net learns from the offline net in the mutual phase."
+    )
+    intra_to_offline: bool = Field(
+        True, description="Whether the offline net learns from the online net in the mutual phase."
+    )
+    inter_online: bool = Field(True, description="Whether the online net's features pass through foreign heads.")
+    inter_offline: bool = Field(True, description="Whether the offline net's features pass through foreign heads.")
+    replace_intra: bool = Field(
+        False,
+        description="A net whose mutual phase is off trains on cross-entropy meanwhile, so that both nets make as "
+        "many steps.",
+    )
+    mutual_epochs: int = Field(1, ge=0, description="Passes of the mutual phase.")
+    personal: Literal["bn", "head", "bn+head"] = Field(
+        "bn", description="Entries of the online net that stay with the client."
+    )
+    bn_stats: Literal["personal", "shared"] = Field(
+        "personal", description="Whether running statistics stay with the client, too, or are averaged."
+    )
+    weights: Literal["uniform", "samples"] = Field(
+        "uniform", description="Weights of clients in the mean: all alike, or by samples."
+    )
+    offline_init: Literal["same", "independent"] = Field(
+        "same", description="First weights of the offline net: those of the online net, or drawn by each client."
+    )
+    bank: Literal["cache", "last_round"] = Field(
+        "cache",
+        description="Foreign heads that the server keeps: the latest of every client, or those of the last round.",
+    )
+    initial_heads: bool = Field(
+        True, description="Until the first uploads the bank holds every client's first head (if offline_init is same)."
+    )
 
 
 @register

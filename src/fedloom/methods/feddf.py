@@ -29,15 +29,15 @@ _AT_ONCE = 256  # public samples in one forward pass of a teacher
 
 
 class Options(method.Options):
-    """steps: of the server in a round. server_lr, server_optimizer, cosine: their rate, > 0, their kind, from fresh
-    moments, and whether the rate falls to 0 along half a cosine. server_batch_size: public samples in each step, None
-    for all."""
+    """Options of FedDF."""
 
-    steps: int = Field(100, ge=0)
-    server_lr: float = Field(1e-3, gt=0)
-    server_optimizer: Literal["adam", "sgd"] = "adam"
-    cosine: bool = True
-    server_batch_size: int | None = Field(128, ge=1)
+    steps: int = Field(100, ge=0, description="Distillation steps of the server in a round.")
+    server_lr: float = Field(1e-3, gt=0, description="Learning rate of these steps.")
+    server_optimizer: Literal["adam", "sgd"] = Field(
+        "adam", description="Optimiser of these steps; its moments start afresh in each round."
+    )
+    cosine: bool = Field(True, description="Whether the rate falls to 0 along half a cosine during a round.")
+    server_batch_size: int | None = Field(128, ge=1, description="Public samples in each step. Null takes all.")
 
 
 @register

@@ -18,14 +18,18 @@ from fedloom.methods.parts.prototypes import shares
 
 
 class Options(method.Options):
-    """a: what a client loses for its discrepancy, >= 0. b: what every client gains, >= 0. distance: of the client's
-    label shares to 1 / C, l2 or kl. normalised: divide it by its sum over the participants, so that a means the same
-    whatever the distance."""
+    """Options of FedDisco."""
 
-    a: float = Field(0.5, ge=0)
-    b: float = Field(0.1, ge=0)
-    distance: Literal["l2", "kl"] = "l2"
-    normalised: bool = False
+    a: float = Field(
+        0.5, ge=0, description="Factor of a client's discrepancy, which is subtracted from its share of samples."
+    )
+    b: float = Field(0.1, ge=0, description="Number added to every client's weight.")
+    distance: Literal["l2", "kl"] = Field("l2", description="Distance of the client's label shares from 1 / C.")
+    normalised: bool = Field(
+        False,
+        description="Divide the distance by its sum over the participants, so that a means the same for both "
+        "distances.",
+    )
 
 
 @register

@@ -21,12 +21,15 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """weight: of the distillation term; 0 is FedAvg. ema: share of the round's rows in the next ones. compares: KL
-    against the log of the outputs, or against the outputs themselves, as FedDW's code does by mistake."""
+    """Options of FedDistill."""
 
-    weight: float = Field(1.0, ge=0)
-    ema: float = Field(0.5, gt=0, le=1)
-    compares: Literal["log_probabilities", "probabilities"] = "log_probabilities"
+    weight: float = Field(1.0, ge=0, description="Weight of the distillation term; 0 is FedAvg.")
+    ema: float = Field(0.5, gt=0, le=1, description="Share of the round's rows in the next ones.")
+    compares: Literal["log_probabilities", "probabilities"] = Field(
+        "log_probabilities",
+        description="KL against the log of the outputs, or against the outputs themselves, as FedDW's code does by "
+        "mistake.",
+    )
 
 
 @register

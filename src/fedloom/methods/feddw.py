@@ -40,27 +40,33 @@ _OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")  
 
 
 class Options(method.Options):
-    """DW's switches; defaults are preset `paper`.
+    """Options of FedDW."""
 
-    mu: weight of the regulariser. mu_decay: (every, by) divides mu by `by` at the start of rounds every, 2 every, ...
-    sl_init: SL matrix of round 1: identity, 1/C everywhere, or no regulariser in that round. sl_ema: share of the
-    new SL matrix in the next. sl_cumulative: sum all uploads since round 1. absent_row: what becomes of the row of a
-    class that nobody held: the previous row, e_i, 1/C, or left out of the regulariser.
-    linearised: a convex form of the regulariser around the weights received ("gram" is as printed, without softmax).
-    relin_every: local steps after which the convex form moves to the present weights; 0 is never.
-    relu_on_cr: ReLU before the softmax (released code of the personal variant). head_bias: keep the head's bias.
-    """
-
-    mu: float = Field(0.1, ge=0)
-    mu_decay: tuple[PositiveInt, PositiveFloat] | None = None
-    sl_init: Literal["eye", "uniform", "skip_round1"] = "eye"
-    sl_ema: float = Field(1.0, gt=0, le=1)
-    sl_cumulative: bool = False
-    absent_row: Literal["keep", "eye", "uniform", "mask"] = "keep"
-    linearised: Literal["off", "softmax_lin", "gram"] = "off"
-    relin_every: int = Field(0, ge=0)
-    relu_on_cr: bool = False
-    head_bias: bool = False
+    mu: float = Field(0.1, ge=0, description="Weight of the regulariser.")
+    mu_decay: tuple[PositiveInt, PositiveFloat] | None = Field(
+        None,
+        description="(every, by): mu is divided by `by` at the start of rounds every, 2 every, and so on. Null keeps "
+        "mu.",
+    )
+    sl_init: Literal["eye", "uniform", "skip_round1"] = Field(
+        "eye", description="SL matrix of round 1: identity, 1/C everywhere, or no regulariser in that round."
+    )
+    sl_ema: float = Field(1.0, gt=0, le=1, description="Share of the new SL matrix in the next.")
+    sl_cumulative: bool = Field(False, description="Sum all uploads since round 1.")
+    absent_row: Literal["keep", "eye", "uniform", "mask"] = Field(
+        "keep",
+        description="Row of a class that nobody held: the previous row, e_i, 1/C, or left out of the regulariser.",
+    )
+    linearised: Literal["off", "softmax_lin", "gram"] = Field(
+        "off",
+        description="A convex form of the regulariser around the received weights; gram is as printed, without "
+        "softmax.",
+    )
+    relin_every: int = Field(
+        0, ge=0, description="Local steps after which the convex form is taken around the present weights; 0 is never."
+    )
+    relu_on_cr: bool = Field(False, description="ReLU before the softmax (released code of the personal variant).")
+    head_bias: bool = Field(False, description="Keep the head's bias.")
 
 
 class DW(Method):

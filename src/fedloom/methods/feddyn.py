@@ -21,11 +21,10 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """alpha: strength of the regulariser, > 0 (it is undefined at 0). clip: bound of the gradients' joint 2-norm, > 0;
-    None is no bound."""
+    """Options of FedDyn."""
 
-    alpha: float = Field(0.01, gt=0)
-    clip: float | None = Field(None, gt=0)
+    alpha: float = Field(0.01, gt=0, description="Strength of the regulariser, which is undefined at 0.")
+    clip: float | None = Field(None, gt=0, description="Bound of the gradients' joint 2-norm. Null is no bound.")
 
 
 @register

@@ -25,19 +25,21 @@ from fedloom.nets.net import Net, tree_of
 
 
 class Options(method.Options):
-    """weight: of the clients' loss on generated features, >= 0; 0 is FedAvg. noise, hidden: widths of the generator's
-    noise and of its hidden layer. server_lr, server_steps: rate and number of the server's steps in a round. adam: they
-    are Adam's, from fresh moments, or plain ones. draws: features in each of them, and of a client in a round.
-    diversity: weight of the code's term against features that do not follow the noise, >= 0."""
+    """Options of FedGen."""
 
-    weight: float = Field(1.0, ge=0)
-    noise: int = Field(32, ge=1)
-    hidden: int = Field(256, ge=1)
-    server_lr: float = Field(3e-4, gt=0)
-    server_steps: int = Field(50, ge=0)
-    adam: bool = True
-    draws: int = Field(32, ge=1)
-    diversity: float = Field(0.0, ge=0)
+    weight: float = Field(1.0, ge=0, description="Weight of the clients' loss on generated features; 0 is FedAvg.")
+    noise: int = Field(32, ge=1, description="Width of the generator's noise.")
+    hidden: int = Field(256, ge=1, description="Width of the generator's hidden layer.")
+    server_lr: float = Field(3e-4, gt=0, description="Learning rate of the generator.")
+    server_steps: int = Field(50, ge=0, description="Steps of the generator in a round.")
+    adam: bool = Field(
+        True,
+        description="Whether these are steps of Adam, with moments that start afresh in each round, or plain ones.",
+    )
+    draws: int = Field(32, ge=1, description="Features in each step, and of a client in a round.")
+    diversity: float = Field(
+        0.0, ge=0, description="Weight of the released code's term against features that do not follow the noise."
+    )
 
 
 @register

@@ -24,11 +24,15 @@ from fedloom.nets.roles import ALL_ROLES, Role
 
 
 class Options(method.Options):
-    """server_lr, server_epochs: rate and number of the server's steps, each over all rows of the round (our choice:
-    HtFLlib takes batches). With 0 epochs the head stays as it was."""
+    """Options of FedGH."""
 
-    server_lr: float = Field(0.01, gt=0)
-    server_epochs: int = Field(100, ge=0)
+    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
+    server_epochs: int = Field(
+        100,
+        ge=0,
+        description="Steps of the server in a round, each over all rows of the round (our choice: HtFLlib takes "
+        "batches). With 0 the head stays as it was.",
+    )
 
 
 @register

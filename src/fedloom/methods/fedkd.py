@@ -28,14 +28,22 @@ MENTOR, MENTEE = "mentor", "mentee"
 
 
 class Options(method.Options):
-    """mentee: the model of the shared net, None for the run's own; needed where clients have different nets.
-    compresses: what is decomposed: updates of the mentee, its weights (as in PFLlib), or nothing. energy_first,
-    energy_last: share of the squared singular values that is kept, from the first towards the last round."""
+    """Options of FedKD."""
 
-    mentee: str | None = None
-    compresses: Literal["updates", "weights", "nothing"] = "updates"
-    energy_first: float = Field(0.95, gt=0, le=1)
-    energy_last: float = Field(0.98, gt=0, le=1)
+    mentee: str | None = Field(
+        None,
+        description="Registered model of the shared net. Null takes the run's own; a name is needed where clients "
+        "have different nets.",
+    )
+    compresses: Literal["updates", "weights", "nothing"] = Field(
+        "updates", description="What is decomposed: updates of the mentee, its weights (as in PFLlib), or nothing."
+    )
+    energy_first: float = Field(
+        0.95, gt=0, le=1, description="Share of the squared singular values that is kept at the first round."
+    )
+    energy_last: float = Field(
+        0.98, gt=0, le=1, description="Share of the squared singular values that is kept at the last round."
+    )
 
 
 @register

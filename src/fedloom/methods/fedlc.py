@@ -16,9 +16,11 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """tau: strength of the calibration, >= 0; 0 leaves out classes that the client lacks, and no more."""
+    """Options of FedLC."""
 
-    tau: float = Field(1.0, ge=0)
+    tau: float = Field(
+        1.0, ge=0, description="Strength of the calibration; 0 only leaves out classes that the client lacks."
+    )
 
 
 @register

@@ -39,14 +39,14 @@ W = "head.weight"
 
 
 class Options(method.Options):
-    """rho: share of the last prototypes in the next ones, in [0, 1]; 1 never moves them. scale: s > 0, what cosines are
-    multiplied by. learn_scale: whether s is trained and averaged like a weight, from `scale` on. clip: bound of the
-    gradients' joint 2-norm, > 0; None is no bound."""
+    """Options of FedNH."""
 
-    rho: float = Field(0.9, ge=0, le=1)
-    scale: float = Field(30.0, gt=0)
-    learn_scale: bool = False
-    clip: float | None = Field(10.0, gt=0)
+    rho: float = Field(
+        0.9, ge=0, le=1, description="Share of the last prototypes in the next ones; 1 never moves them."
+    )
+    scale: float = Field(30.0, gt=0, description="s, the factor of cosines.")
+    learn_scale: bool = Field(False, description="Whether s is trained and averaged like a weight, from `scale` on.")
+    clip: float | None = Field(10.0, gt=0, description="Bound of the gradients' joint 2-norm. Null is no bound.")
 
 
 @register

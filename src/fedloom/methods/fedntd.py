@@ -17,10 +17,10 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """beta: weight of the distillation, >= 0; 0 is FedAvg. tau: its temperature, > 0."""
+    """Options of FedNTD."""
 
-    beta: float = Field(1.0, ge=0)
-    tau: float = Field(1.0, gt=0)
+    beta: float = Field(1.0, ge=0, description="Weight of the distillation; 0 is FedAvg.")
+    tau: float = Field(1.0, gt=0, description="Temperature of the distillation.")
 
 
 @register

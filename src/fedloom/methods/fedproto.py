@@ -20,17 +20,28 @@ from fedloom.methods.parts.prototype_pull import PrototypePull
 
 
 class Options(method.Options):
-    """weight: lambda, the strength of the pull; 0 is local training, or FedAvg with `average_model`. weights: holders
-    of a class weigh by their samples of it, or alike. prototypes_from: a pass after training, or the last epoch's own
-    forward passes. nearest_among: the classes that "nearest" may choose, all known ones or those of the client's data.
-    average_model: weights are averaged as in FedAvg, too; FedSKC and FedSC print a global accuracy, and do not say how
-    they get it: this is our reading."""
+    """Options of FedProto."""
 
-    weight: float = Field(1.0, ge=0)
-    weights: Literal["counts", "uniform"] = "counts"
-    prototypes_from: Literal["after_training", "last_epoch"] = "after_training"
-    nearest_among: Literal["known", "own"] = "known"
-    average_model: bool = False
+    weight: float = Field(
+        1.0, ge=0, description="lambda, the strength of the pull; 0 is local training, or FedAvg with average_model."
+    )
+    weights: Literal["counts", "uniform"] = Field(
+        "counts", description="Weights of the holders of a class: by their samples of it, or all alike."
+    )
+    prototypes_from: Literal["after_training", "last_epoch"] = Field(
+        "after_training",
+        description="Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
+    )
+    nearest_among: Literal["known", "own"] = Field(
+        "known",
+        description="Classes that the prediction by the nearest prototype may choose: all known ones, or those of the "
+        "client's data.",
+    )
+    average_model: bool = Field(
+        False,
+        description="Whether weights are averaged as in FedAvg, too. FedSKC and FedSC print a global accuracy and do "
+        "not say how they get it; this is our choice.",
+    )
 
 
 @register

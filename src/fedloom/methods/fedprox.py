@@ -16,9 +16,11 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """mu: strength of the pull towards the weights received; 0 is FedAvg, bit for bit."""
+    """Options of FedProx."""
 
-    mu: float = Field(0.01, ge=0)
+    mu: float = Field(
+        0.01, ge=0, description="Strength of the pull towards the received weights; 0 is FedAvg, bit for bit."
+    )
 
 
 @register

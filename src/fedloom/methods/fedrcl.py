@@ -21,13 +21,12 @@ NEGATIVES = 2
 
 
 class Options(method.Options):
-    """weight: of both terms beside CE, >= 0; 0 is FedAvg. tau: temperature of the cosines, > 0. beta: weight of the
-    penalty beside the contrast, >= 0. threshold: cosine, in [-1, 1], below which a pair is not penalised."""
+    """Options of FedRCL."""
 
-    weight: float = Field(1.0, ge=0)
-    tau: float = Field(0.05, gt=0)
-    beta: float = Field(1.0, ge=0)
-    threshold: float = Field(0.7, ge=-1, le=1)
+    weight: float = Field(1.0, ge=0, description="Weight of both terms beside cross-entropy; 0 is FedAvg.")
+    tau: float = Field(0.05, gt=0, description="Temperature of the cosines.")
+    beta: float = Field(1.0, ge=0, description="Weight of the penalty beside the contrast.")
+    threshold: float = Field(0.7, ge=-1, le=1, description="Cosine below which a pair is not penalised.")
 
 
 @register

@@ -17,12 +17,14 @@ from fedloom.nets.roles import Role
 
 
 class Options(method.Options):
-    """head_epochs, body_epochs: passes over the head, then over the body, whatever `local_epochs` says. weights:
-    clients weigh by samples, as in released code, or alike, as in the paper."""
+    """Options of FedRep."""
 
-    head_epochs: int = Field(10, ge=0)
-    body_epochs: int = Field(1, ge=0)
-    weights: Literal["samples", "uniform"] = "samples"
+    head_epochs: int = Field(10, ge=0, description="Passes that train the head, whatever local_epochs says.")
+    body_epochs: int = Field(1, ge=0, description="Passes that then train the body, whatever local_epochs says.")
+    weights: Literal["samples", "uniform"] = Field(
+        "samples",
+        description="Weights of clients in the mean: by samples, as in released code, or all alike, as in the paper.",
+    )
 
 
 @register

@@ -20,11 +20,12 @@ from fedloom.nets.roles import Role
 
 
 class Options(method.Options):
-    """balanced: balanced softmax for the shared head, plain cross-entropy otherwise. gamma: strength of the balance,
-    >= 0; at 0 only classes that the client lacks are left out."""
+    """Options of FedRoD."""
 
-    balanced: bool = True
-    gamma: float = Field(1.0, ge=0)
+    balanced: bool = Field(True, description="Balanced softmax for the shared head, or plain cross-entropy.")
+    gamma: float = Field(
+        1.0, ge=0, description="Strength of the balance; at 0 only classes that the client lacks are left out."
+    )
 
 
 @register

@@ -34,31 +34,41 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """FedSC's switches; defaults are preset `paper`.
+    """Options of FedSC."""
 
-    tau: temperature of RPCL. neighbours: M, prototypes merged with each. neighbour: what "near" means between two.
-    scale: the normaliser U: over the client's data set (taken once an epoch), per batch, or none. detach_scale: no
-    gradient through U. positives: all own-class prototypes, their clients' mean as one positive, or the sample
-    itself (released code). rpcl_reduce: sum or mean over the positives' exponentials.
-    cpdr: norm of the regulariser: printed sum of absolute differences, L2 norm, mean square, or off.
-    consistent: how O treats clients that do not hold a class. prototypes_from: a pass after training, or the last
-    epoch's own forward passes. lambda_rpcl, lambda_cpdr: weights of the two terms. rpcl_ramp: RPCL's
-    weight grows over this many rounds; 0 is at once.
-    """
-
-    tau: float = Field(0.05, gt=0)
-    neighbours: int = Field(2, ge=0)
-    neighbour: Literal["angle", "l1", "l2", "cosine", "kl", "none"] = "angle"
-    scale: Literal["dataset", "batch", "none"] = "dataset"
-    detach_scale: bool = True
-    positives: Literal["all", "mean", "self"] = "all"
-    rpcl_reduce: Literal["sum", "mean_exp"] = "sum"
-    cpdr: Literal["l1", "l2", "mse", "off"] = "l1"
-    consistent: Literal["renorm", "zero_fill", "code"] = "renorm"
-    prototypes_from: Literal["after_training", "last_epoch"] = "after_training"
-    lambda_rpcl: float = Field(1.0, ge=0)
-    rpcl_ramp: int = Field(0, ge=0)
-    lambda_cpdr: float = Field(1.0, ge=0)
+    tau: float = Field(0.05, gt=0, description="Temperature of RPCL.")
+    neighbours: int = Field(2, ge=0, description="M, prototypes that are merged with each prototype.")
+    neighbour: Literal["angle", "l1", "l2", "cosine", "kl", "none"] = Field(
+        "angle", description="Distance by which neighbours of a prototype are chosen."
+    )
+    scale: Literal["dataset", "batch", "none"] = Field(
+        "dataset",
+        description="The normaliser U: over the client's data set (taken once an epoch), over the batch, or none.",
+    )
+    detach_scale: bool = Field(True, description="Whether U is a constant for the gradient.")
+    positives: Literal["all", "mean", "self"] = Field(
+        "all",
+        description="Positives of a sample: all prototypes of its class, their clients' mean, or the sample itself "
+        "(released code).",
+    )
+    rpcl_reduce: Literal["sum", "mean_exp"] = Field(
+        "sum", description="Sum or mean of the exponentials over the positives."
+    )
+    cpdr: Literal["l1", "l2", "mse", "off"] = Field(
+        "l1", description="Norm of the regulariser: printed sum of absolute differences, L2 norm, mean square, or off."
+    )
+    consistent: Literal["renorm", "zero_fill", "code"] = Field(
+        "renorm", description="How O treats clients that do not hold a class."
+    )
+    prototypes_from: Literal["after_training", "last_epoch"] = Field(
+        "after_training",
+        description="Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
+    )
+    lambda_rpcl: float = Field(1.0, ge=0, description="Weight of RPCL.")
+    rpcl_ramp: int = Field(
+        0, ge=0, description="Rounds over which RPCL's weight grows to its full value; 0 is at once."
+    )
+    lambda_cpdr: float = Field(1.0, ge=0, description="Weight of CPDR.")
 
 
 @register

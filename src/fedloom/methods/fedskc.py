@@ -35,38 +35,47 @@ from fedloom.nets.roles import Role
 
 
 class Options(method.Options):
-    """FedSKC's switches; defaults are preset `paper`.
+    """Options of FedSKC."""
 
-    Local contrast (LCL). tau: temperature. scale: the normaliser U: over the client's data set (taken once an
-    epoch), per batch, or none. detach_scale: no gradient through U. denominator: the positive counts once, or
-    (released code) twice. missing_positive: a sample of a class without knowledge is left out, or is its own positive
-    (released code). lambda_lcl: weight. lcl_ramp: the weight grows over this many rounds; 0 is at once. naive_exp:
-    plain exponentials, which overflow (the paper's NaN at tau = 0.01).
-    Knowledge. silu: c * sigmoid(c) of the mean logits. knowledge_from: a pass after training, or the last epoch's
-    own forward passes. neighbours: M, rows merged with each. sticky_knowledge: a class that nobody holds this round
-    keeps its last row.
-    Server. gda: aggregation weights as printed, on shares instead of counts, by samples, or all equal. gpr: as
-    printed (coefficients sum to beta), affine (sum to 1), or off. beta: weight of the new average.
-    gpr_classes: classes in the variance ratio rho. gpr_clip: bounds of rho.
-    """
-
-    tau: float = Field(0.08, gt=0)
-    scale: Literal["dataset", "batch", "none"] = "dataset"
-    detach_scale: bool = True
-    denominator: Literal["once", "positive_twice"] = "once"
-    missing_positive: Literal["mask", "self"] = "mask"
-    lambda_lcl: float = Field(1.0, ge=0)
-    lcl_ramp: int = Field(0, ge=0)
-    naive_exp: bool = False
-    silu: bool = True
-    knowledge_from: Literal["after_training", "last_epoch"] = "after_training"
-    neighbours: int = Field(1, ge=0)
-    sticky_knowledge: bool = False
-    gda: Literal["paper", "share", "fedavg", "uniform"] = "paper"
-    gpr: Literal["paper", "affine", "off"] = "paper"
-    beta: float = Field(0.95, gt=0, le=1)
-    gpr_classes: Literal["intersection", "own"] = "intersection"
-    gpr_clip: tuple[float, float] | None = None
+    tau: float = Field(0.08, gt=0, description="Temperature of LCL.")
+    scale: Literal["dataset", "batch", "none"] = Field(
+        "dataset",
+        description="The normaliser U: over the client's data set (taken once an epoch), over the batch, or none.",
+    )
+    detach_scale: bool = Field(True, description="Whether U is a constant for the gradient.")
+    denominator: Literal["once", "positive_twice"] = Field(
+        "once", description="Whether the positive counts once in the denominator, or (released code) twice."
+    )
+    missing_positive: Literal["mask", "self"] = Field(
+        "mask", description="A sample of a class without knowledge is left out, or is its own positive (released code)."
+    )
+    lambda_lcl: float = Field(1.0, ge=0, description="Weight of LCL.")
+    lcl_ramp: int = Field(0, ge=0, description="Rounds over which LCL's weight grows to its full value; 0 is at once.")
+    naive_exp: bool = Field(False, description="Plain exponentials, which overflow (the paper's NaN at tau = 0.01).")
+    silu: bool = Field(True, description="Whether knowledge is c * sigmoid(c) of the mean logits c, or c itself.")
+    knowledge_from: Literal["after_training", "last_epoch"] = Field(
+        "after_training",
+        description="Where knowledge comes from: a pass after training, or the last epoch's own forward passes.",
+    )
+    neighbours: int = Field(1, ge=0, description="M, rows of knowledge that are merged with each row.")
+    sticky_knowledge: bool = Field(
+        False, description="Whether a class that nobody holds in a round keeps its last row."
+    )
+    gda: Literal["paper", "share", "fedavg", "uniform"] = Field(
+        "paper",
+        description="Aggregation weights: as printed, on shares of samples instead of counts, by samples, or all "
+        "equal.",
+    )
+    gpr: Literal["paper", "affine", "off"] = Field(
+        "paper",
+        description="Step of the server between the last model and the new average: as printed (coefficients sum to "
+        "beta), affine (they sum to 1), or off.",
+    )
+    beta: float = Field(0.95, gt=0, le=1, description="Weight of the new average in GPR.")
+    gpr_classes: Literal["intersection", "own"] = Field(
+        "intersection", description="Classes in the variance ratio rho: those of both rounds, or each round's own."
+    )
+    gpr_clip: tuple[float, float] | None = Field(None, description="Lower and upper bound of rho. Null is no bound.")
 
     @field_validator("gpr_clip")
     @classmethod

@@ -30,26 +30,37 @@ GROWN = 100.0  # a header row this many times longer than its first value is rep
 
 
 class Options(method.Options):
-    """FedSSA's switches; defaults are preset `paper`.
+    """Options of FedSSA."""
 
-    mu0, t_stable: the local row's weight in the fusion, mu0 cos(pi t / (2 t_stable)), 0 from t_stable on (t = 0 is the
-    first round). fusion: global + mu local as printed, or divided by 1 + mu. skip_first_fusion: the first round
-    trains from the client's own header. share_bias: a class's row is its weights and its bias, or the weights alone.
-    average: the server averages the rows of classes that a client holds, or all rows (LG-FedAvg). take_over: the client
-    fuses the rows of its classes, or all. pool: the round's participants, or the last rows of all clients met so far
-    (released code). weights: holders weigh alike, or by their samples of the class. clip: largest gradient norm.
-    """
-
-    mu0: float = Field(0.5, ge=0, le=1)
-    t_stable: int = Field(2, ge=0)
-    fusion: Literal["literal", "convex"] = "literal"
-    skip_first_fusion: bool = False
-    share_bias: bool = True
-    average: Literal["seen", "all"] = "seen"
-    take_over: Literal["seen", "all"] = "seen"
-    pool: Literal["sampled", "all_known"] = "sampled"
-    weights: Literal["uniform", "count"] = "uniform"
-    clip: float | None = Field(None, gt=0)
+    mu0: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Weight of the local row in the fusion at the first round (t = 0): mu0 cos(pi t / (2 t_stable)).",
+    )
+    t_stable: int = Field(2, ge=0, description="Number of rounds after which this weight is 0.")
+    fusion: Literal["literal", "convex"] = Field(
+        "literal", description="The global row plus mu times the local one, as printed, or that sum divided by 1 + mu."
+    )
+    skip_first_fusion: bool = Field(False, description="Whether the first round trains from the client's own header.")
+    share_bias: bool = Field(
+        True, description="Whether a class's row is its weights and its bias, or the weights alone."
+    )
+    average: Literal["seen", "all"] = Field(
+        "seen", description="Rows that the server averages: those of classes that a client holds, or all (LG-FedAvg)."
+    )
+    take_over: Literal["seen", "all"] = Field(
+        "seen", description="Rows that the client fuses: those of its classes, or all."
+    )
+    pool: Literal["sampled", "all_known"] = Field(
+        "sampled",
+        description="Clients in the average: the round's participants, or the last rows of all clients met so far "
+        "(released code).",
+    )
+    weights: Literal["uniform", "count"] = Field(
+        "uniform", description="Weights of the holders of a class: all alike, or by their samples of it."
+    )
+    clip: float | None = Field(None, gt=0, description="Largest gradient norm. Null is no bound.")
 
 
 @register

@@ -22,14 +22,21 @@ from fedloom.nets.roles import ALL_ROLES
 
 
 class Options(method.Options):
-    """weight: strength of the clients' pull. server_lr, server_epochs: rate (None: the run's) and number of the
-    server's steps, each over all rows of the round (our choice: released code takes batches). margin: its largest
-    value. All defaults are those of HtFLlib."""
+    """Options of FedTGP."""
 
-    weight: float = Field(10.0, ge=0)
-    server_lr: float | None = Field(None, gt=0)
-    server_epochs: int = Field(100, ge=0)
-    margin: float = Field(100.0, ge=0)
+    weight: float = Field(10.0, ge=0, description="Strength of the clients' pull. The default is HtFLlib's.")
+    server_lr: float | None = Field(
+        None, gt=0, description="Learning rate of the server's steps. Null takes the run's."
+    )
+    server_epochs: int = Field(
+        100,
+        ge=0,
+        description="Steps of the server in a round, each over all rows of the round (our choice: released code takes "
+        "batches). The default is HtFLlib's.",
+    )
+    margin: float = Field(
+        100.0, ge=0, description="Largest value of the margin between prototypes. The default is HtFLlib's."
+    )
 
 
 @register

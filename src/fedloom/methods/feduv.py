@@ -16,11 +16,12 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """variance: weight of the classifier's term, >= 0. uniformity: weight of the features' term, >= 0. With both 0 it
-    is FedAvg."""
+    """Options of FedUV."""
 
-    variance: float = Field(2.5, ge=0)
-    uniformity: float = Field(0.5, ge=0)
+    variance: float = Field(
+        2.5, ge=0, description="Weight of the classifier's term. With this and uniformity 0 the method is FedAvg."
+    )
+    uniformity: float = Field(0.5, ge=0, description="Weight of the features' term.")
 
 
 @register

@@ -10,10 +10,9 @@ from fedloom.methods.parts import adaptive
 
 
 class Options(adaptive.Options):
-    """server_lr: eta > 0, the server's step. beta1: share of the last m, in [0, 1). beta2: how slowly v moves, in
-    [0, 1). tau: degree of adaptivity, > 0, added to sqrt(v). v0: first v, >= 0; None is tau^2."""
+    """Options of FedYogi."""
 
-    beta2: float = Field(0.99, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1, description="Inertia of v: a value near 1 lets v move slowly.")
 
 
 @register

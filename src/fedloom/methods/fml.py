@@ -23,16 +23,32 @@ OWN, MEME = "own", "meme"
 
 
 class Options(method.Options):
-    """alpha, beta: share of cross-entropy in the loss of the own net and of the meme; 1 switches distillation off.
-    meme: the model of the shared net, None for the run's own; needed where clients have different nets. weights: memes
-    weigh by samples (our choice: the paper is not explicit), or alike, as in released code. start: own nets begin with
-    the common weights (our choice), or each with weights that its client draws, as in released code."""
+    """Options of FML."""
 
-    alpha: float = Field(0.5, ge=0, le=1)
-    beta: float = Field(0.5, ge=0, le=1)
-    meme: str | None = None
-    weights: Literal["samples", "uniform"] = "samples"
-    start: Literal["common", "drawn"] = "common"
+    alpha: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of cross-entropy in the loss of the own net; 1 switches its distillation off.",
+    )
+    beta: float = Field(
+        0.5, ge=0, le=1, description="Share of cross-entropy in the loss of the meme; 1 switches its distillation off."
+    )
+    meme: str | None = Field(
+        None,
+        description="Registered model of the shared net. Null takes the run's own; a name is needed where clients "
+        "have different nets.",
+    )
+    weights: Literal["samples", "uniform"] = Field(
+        "samples",
+        description="Weights of memes in the mean: by samples (our choice: the paper is not explicit), or all alike, "
+        "as in released code.",
+    )
+    start: Literal["common", "drawn"] = Field(
+        "common",
+        description="First weights of own nets: the common ones (our choice), or drawn by each client, as in released "
+        "code.",
+    )
 
 
 @register

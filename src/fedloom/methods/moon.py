@@ -17,10 +17,10 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """mu: weight of the contrast, >= 0; 0 is FedAvg. tau: its temperature, > 0."""
+    """Options of MOON."""
 
-    mu: float = Field(5.0, ge=0)
-    tau: float = Field(0.5, gt=0)
+    mu: float = Field(5.0, ge=0, description="Weight of the contrast; 0 is FedAvg.")
+    tau: float = Field(0.5, gt=0, description="Temperature of the contrast.")
 
 
 @register

@@ -23,13 +23,14 @@ from fedloom.nets.roles import has_batch_norm
 
 
 class Options(method.Options):
-    """alpha: rate of the inner step. beta: rate of the outer one; None takes the run's learning rate. variant: fo drops
-    second derivatives; hf has the Hessian by differences of two gradients. delta: how far these are apart."""
+    """Options of PerFedAvg."""
 
-    alpha: float = Field(0.01, gt=0)
-    beta: float | None = Field(None, gt=0)
-    variant: Literal["fo", "hf"] = "fo"
-    delta: float = Field(1e-3, gt=0)
+    alpha: float = Field(0.01, gt=0, description="Learning rate of the inner step.")
+    beta: float | None = Field(None, gt=0, description="Learning rate of the outer step. Null takes the run's.")
+    variant: Literal["fo", "hf"] = Field(
+        "fo", description="fo drops second derivatives; hf takes the Hessian from the difference of two gradients."
+    )
+    delta: float = Field(1e-3, gt=0, description="Distance between the points of these two gradients.")
 
 
 @register

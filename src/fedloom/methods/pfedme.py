@@ -24,16 +24,16 @@ from fedloom.nets.roles import Role
 
 
 class Options(method.Options):
-    """lam: lambda, how strongly the personal model is held to w. inner_steps: K, steps on each batch towards it.
-    personal_lr: their rate. decay: weight decay in them (the authors' mu). beta: the server's step. weights: of
-    clients in the mean, alike as in Algorithm 1, or by samples."""
+    """Options of PFedMe."""
 
-    lam: float = Field(15.0, gt=0)
-    inner_steps: int = Field(5, ge=1)
-    personal_lr: float = Field(0.01, gt=0)
-    decay: float = Field(0.0, ge=0)
-    beta: float = Field(1.0, gt=0)
-    weights: Literal["uniform", "samples"] = "uniform"
+    lam: float = Field(15.0, gt=0, description="lambda, how strongly the personal model is held to w.")
+    inner_steps: int = Field(5, ge=1, description="K, steps on each batch towards the personal model.")
+    personal_lr: float = Field(0.01, gt=0, description="Learning rate of these steps.")
+    decay: float = Field(0.0, ge=0, description="Weight decay of these steps (the authors' mu).")
+    beta: float = Field(1.0, gt=0, description="The server's step.")
+    weights: Literal["uniform", "samples"] = Field(
+        "uniform", description="Weights of clients in the mean: all alike, as in Algorithm 1, or by samples."
+    )
 
 
 @register

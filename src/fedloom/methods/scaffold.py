@@ -26,11 +26,14 @@ from fedloom.nets.net import Net
 
 
 class Options(method.Options):
-    """option: how a client renews its control variate: 2 from the steps that it made, 1 as the gradient over all its
-    data at the weights received (one more pass). server_lr: eta_g > 0, the server's step towards the mean."""
+    """Options of SCAFFOLD."""
 
-    option: Literal[1, 2] = 2
-    server_lr: float = Field(1.0, gt=0)
+    option: Literal[1, 2] = Field(
+        2,
+        description="How a client renews its control variate: 2 from the steps that it made, 1 as the gradient over "
+        "all its data at the received weights (one more pass).",
+    )
+    server_lr: float = Field(1.0, gt=0, description="eta_g, the server's step towards the mean.")
 
 
 @register

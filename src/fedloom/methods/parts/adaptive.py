@@ -29,13 +29,12 @@ CITATION = Citation(
 
 
 class Options(method.Options):
-    """server_lr: eta > 0, the server's step. beta1: share of the last direction in m, in [0, 1). tau: degree of
-    adaptivity, > 0, added to sqrt(v). v0: first v, >= 0; None is tau^2."""
+    """Options that all adaptive server optimisers share."""
 
-    server_lr: float = Field(0.01, gt=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    tau: float = Field(1e-3, gt=0)
-    v0: float | None = Field(None, ge=0)
+    server_lr: float = Field(0.01, gt=0, description="eta, the server's step.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Share of the last direction in m.")
+    tau: float = Field(1e-3, gt=0, description="Degree of adaptivity, added to sqrt(v).")
+    v0: float | None = Field(None, ge=0, description="First v. Null is tau squared.")
 
 
 class FedOpt(method.Method, ABC):

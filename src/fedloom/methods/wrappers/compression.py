@@ -32,9 +32,9 @@ WORDS = ("topk", "int8", "sign")  # all wrappers of this file
 
 
 class Share(method.Options):
-    """share: part of the entries that travels, above 0, 1 at most."""
+    """Options of compressions that send a share of the entries."""
 
-    share: float = Field(0.1, gt=0, le=1)
+    share: float = Field(0.1, gt=0, le=1, description="Share of the entries that travels.")
 
 
 class Packed(Method):

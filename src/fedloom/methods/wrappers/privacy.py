@@ -37,17 +37,24 @@ _LARGE = 0.01  # a delta above it is reported
 
 
 class Options(method.Options):
-    """clip: longest change of a client's trees that counts in full. table_clip: longest of its class tables. noise: z,
-    standard deviation of the noise over that length. delta: for which epsilon is told; None is 1 / clients.
-    sampling: each client is drawn independently, with the probability `participation`; or, fixed, as in any other run:
-    a fixed number without replacement, for which a larger epsilon can be shown.
-    """
+    """Options of differential privacy."""
 
-    clip: float = Field(1.0, gt=0)
-    table_clip: float = Field(1.0, gt=0)
-    noise: float = Field(1.0, ge=0.01)
-    delta: float | None = Field(None, gt=0, lt=1)
-    sampling: Sampling = "poisson"
+    clip: float = Field(1.0, gt=0, description="Longest change of a client's trees that counts in full, as a 2-norm.")
+    table_clip: float = Field(
+        1.0, gt=0, description="Longest change of a client's class tables that counts in full, as a 2-norm."
+    )
+    noise: float = Field(
+        1.0, ge=0.01, description="z, standard deviation of the noise as a multiple of the clipping length."
+    )
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="delta for which epsilon is reported. Null is 1 / clients."
+    )
+    sampling: Sampling = Field(
+        "poisson",
+        description="poisson: each client is drawn independently, with the probability `participation`. fixed: a "
+        "fixed number is drawn without replacement, as in any other run, for which a larger epsilon can "
+        "be shown.",
+    )
 
 
 class DP(Method):

@@ -31,33 +31,39 @@ MEANS = ("median", "trimmed", "krum", "multikrum", "geomedian", "normbound")  # 
 
 
 class Faulty(method.Options):
-    """faulty: f, how many bad clients a round may have; needs 2 f + 3 participants."""
+    """Options of Krum."""
 
-    faulty: int = Field(1, ge=0)
+    faulty: int = Field(
+        1, ge=0, description="f, number of bad clients that a round may have; needs 2 f + 3 participants."
+    )
 
 
 class Kept(Faulty):
-    """kept: how many uploads are averaged; None for all but the faulty ones."""
+    """Options of multi-Krum."""
 
-    kept: int | None = Field(None, ge=1)
+    kept: int | None = Field(
+        None, ge=1, description="Number of uploads that are averaged. Null averages all but the faulty ones."
+    )
 
 
 class Share(method.Options):
-    """share: part of the values that is left out at each end."""
+    """Options of the trimmed mean."""
 
-    share: float = Field(0.2, ge=0, lt=0.5)
+    share: float = Field(0.2, ge=0, lt=0.5, description="Share of the values that is left out at each end.")
 
 
 class Steps(method.Options):
-    """steps: of Weiszfeld's iteration, from the mean."""
+    """Options of the geometric median."""
 
-    steps: int = Field(100, ge=1)
+    steps: int = Field(100, ge=1, description="Steps of Weiszfeld's iteration, which starts at the mean.")
 
 
 class Bound(method.Options):
-    """length: the longest change that counts in full; longer ones are scaled down to it."""
+    """Options of the norm bound."""
 
-    length: float = Field(1.0, gt=0)
+    length: float = Field(
+        1.0, gt=0, description="Longest change that counts in full, as a 2-norm; longer ones are scaled down to it."
+    )
 
 
 def median(rows: Tensor) -> Tensor:
