@@ -11,7 +11,6 @@ from typing import Any
 
 from cells import BESIDE, FIVE, against, option_text, percent
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue.descriptions import meanings
 
 STUDY = Path(__file__).parent / "studies" / "departures.yaml"
 Cells = Mapping[str, Mapping[str, Any]]
@@ -32,12 +31,12 @@ def departure_tables(cells: Cells) -> dict[str, str]:
 
 def _table(method: str, cells: Cells) -> str:
     lines = ["| departure | what it is about | accuracy % | against paper |", "|---|---|---|---|"]
-    descriptions = meanings(METHODS.get(method).Options)
+    descriptions = METHODS.get(method).Options.model_fields
     lines.append(f"| `paper` | as printed | {_accuracy(method, 'paper', cells)} | |")
     for option, (printed, released) in departures(method).items():
         label = option.replace("_", "-")
         lines.append(
-            f"| `{option}`: {option_text(printed)} → {option_text(released)} | {descriptions[option]} |"
+            f"| `{option}`: {option_text(printed)} → {option_text(released)} | {descriptions[option].description} |"
             f" {_accuracy(method, label, cells)} | {_against(method, label, cells)} |"
         )
     for preset, words in (("authors", "all departures at once"), ("sound", "the default")):

@@ -65,7 +65,7 @@ def test_one_method_shows_text_facts_options_presets_and_own_choices(capsys):
     assert "all entries of the net, buffers included" in out
     assert "none is noted" in out
     _, out, _ = call(capsys, "scaffold")
-    assert "option I's gradient is taken in evaluation mode" in out
+    assert "Option I's gradient is taken in evaluation mode" in out
     _, out, _ = call(capsys, "fedper+median")
     assert "median" in out
 

@@ -79,13 +79,13 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
 
 def _show_method(name: str, as_json: bool) -> None:
     from fedloom.methods import METHODS
-    from fedloom.methods.catalogue.descriptions import entry, meanings, own_choice, set_by
+    from fedloom.methods.catalogue.descriptions import entry, our_choices, set_by
     from fedloom.methods.contract.citation import SYMBOLS
     from fedloom.terminal import print_grid, print_listing
 
     kind, description = METHODS.get(name), entry(name)
-    text, repairs = inspect.cleandoc(kind.__doc__ or ""), own_choice(kind)
-    facts = {**_summary(description), **_options(kind), "our_choice": repairs}
+    text, choices = inspect.cleandoc(kind.__doc__ or ""), our_choices(kind)
+    facts = {**_summary(description), **_options(kind), "our_choice": choices}
     if as_json:
         print_json({"name": name, "text": text, **facts})
         return
@@ -98,11 +98,13 @@ def _show_method(name: str, as_json: bool) -> None:
         sources = [("source", citation.source), ("released code", citation.code or "none, or none read")]
         pairs = [pair for pair in sources if pair[1]] + pairs
     pairs += [(f"not +{wrapper}", why) for wrapper, why in description.wrappers.items() if why]
-    pairs.append(("our choice", repairs or "none is noted"))
+    pairs.append(("our choice", choices or "none is noted"))
+    if citation:
+        pairs += [("departures", citation.departures)] if citation.departures else []
+        pairs += [("released code differs", citation.released_code)] if citation.released_code else []
     print_listing(console, name, pairs)
-    option_meanings = meanings(kind.Options)
     rows = [
-        (key, str(field.default), _values(set_by(kind, key)), field.description or option_meanings.get(key, ""))
+        (key, str(field.default), _values(set_by(kind, key)), field.description or "")
         for key, field in kind.Options.model_fields.items()
     ]
     if rows:
@@ -124,6 +126,8 @@ def _summary(description: Entry) -> dict[str, Any]:
         "summary": f"{description.title}: {description.idea}",
         "source": citation.source if citation else None,
         "code": citation.code if citation else None,
+        "departures": citation.departures if citation else "",
+        "released_code": citation.released_code if citation else "",
         **{key.replace(" ", "_"): value for key, value in description.facts().items()},
     }
 

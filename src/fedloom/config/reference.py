@@ -16,7 +16,6 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.files import json_text
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.methods import METHODS, WRAPPERS
-from fedloom.methods.catalogue.descriptions import meanings
 from fedloom.nets import MODELS
 from fedloom.nets.options import model_options
 
@@ -127,12 +126,8 @@ def _all_keys() -> Iterator[ConfigKey]:
 
 
 def _described(options: type[BaseModel]) -> dict[str, Any]:
-    """The schema of a method's options; a meaning that only their docstring tells becomes a description."""
-    schema = options.model_json_schema()
-    meanings_in_docstring = meanings(options)
-    for name, value in schema.get("properties", {}).items():
-        value.setdefault("description", meanings_in_docstring.get(name, ""))
-    return {"properties": {}, **schema}
+    """The schema of a method's options, with `properties` also where there are none."""
+    return {"properties": {}, **options.model_json_schema()}
 
 
 def _schema_of_option(field: FieldInfo) -> dict[str, Any]:

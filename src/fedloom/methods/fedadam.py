@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 from pydantic import Field
@@ -27,13 +28,15 @@ class FedAdam(adaptive.FedOpt):
     Down, up, local: as FedAvg.
     Server: D = mean_k(w_k - w^t), weighted by samples; m <- beta1 m + (1 - beta1) D; v <- beta2 v + (1 - beta2) D^2;
     w <- w + eta m / (sqrt(v) + tau). m starts at 0, v at tau^2, no bias correction. Buffers are averaged.
-
-    Our choice: eta 0.01; the paper searches it for each task. The authors' runs took the Adam of Keras, which corrects
-    the bias, with beta2 0.999 and v at 0 (preset `authors`).
     """
 
     Options = Options
-    citation = adaptive.CITATION
+    citation = replace(
+        adaptive.CITATION,
+        our_choice="eta is 0.01; the paper searches it for each task.",
+        released_code="The authors' runs took the Adam of Keras, which corrects the bias, with beta2 0.999 and v at 0 "
+        "(preset `authors`).",
+    )
     presets = {  # noqa: RUF012
         "paper": {},
         "authors": {"beta2": 0.999, "v0": 0.0, "bias_correction": True},

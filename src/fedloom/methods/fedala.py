@@ -48,8 +48,7 @@ class FedALA(Method):
     Down, up, server: as FedAvg.   A client keeps its trained net and the mixing weights A of its head, 1 at first.
     Local: the body is the received one; the head is own + (received - own) * A, and A moves by the gradient of CE,
     clipped to [0, 1] (Eq. 4, 5). Then all weights train. A client's first round has nothing to mix.
-    A client is tested with the net that it kept: as trained, before it is mixed again. Only drawn clients mix; released
-    code lets all clients do so in every round. `first` bounds a loop that has no bound there (our choice).
+    A client is tested with the net that it kept: as trained, before it is mixed again. Only drawn clients mix.
     """
 
     spec = Spec(private=frozenset({Role.EXTRA}))
@@ -70,6 +69,8 @@ class FedALA(Method):
         {"P": 1, "Q": 1},
         compared_in=("feddw",),
         code="TsingZ0/FedALA at a7a9b21",
+        our_choice="`first` bounds the first mixing, which has no bound in the released code.",
+        released_code="All clients mix in every round, not only those that are drawn.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

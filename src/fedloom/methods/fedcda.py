@@ -44,8 +44,7 @@ class FedCDA(method.Method):
     clients, which stay. w is the mean of all choices, absent clients included, all alike. The first rounds are FedAvg.
 
     Norms are over parameters; buffers are averaged with the choices. No code was released: K, B, L and the warm-up are
-    those of re-implementations. Our choice: more batches where a batch would have more than 4096 combinations; F is
-    0 for a client that made no step. The server holds N K models.
+    those of re-implementations. The server holds N K models.
     """
 
     spec = Spec(sends={"model": Sent(per_client=True), "loss": Sent(per_client=True)})
@@ -58,6 +57,8 @@ class FedCDA(method.Method):
         {"P": 1},
         {"P": 1},
         compared_in=("fedsc",),
+        our_choice="There are more batches where a batch would have more than 4096 combinations. F is 0 for a client "
+        "that made no step.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

@@ -92,11 +92,7 @@ class FedCO2(Method):
     (Eq. 6-7). Label skew (Algorithm 2): CE alone. It keeps its batch norm and the whole offline net.
     Server: weights alike (Eq. 2); the bank of heads. Prediction: the sum of both nets' logits (Eq. 3).
 
-    Where the paper is silent: the mutual phase is one pass and is skipped on first participation (the nets are equal);
-    in round 1 the heads are the first weights; a client that never took part has no head in the bank. The released code
-    is two programs. That for feature skew does what `paper` does; preset `authors` is that for label skew, which weighs
-    by samples, averages running statistics and starts the offline nets apart. Preset `sound` is `paper`: the method's
-    page says why, and what of the label-skew program cannot be expressed.
+    Preset `sound` is `paper`: the method's page says why, and what of the label-skew program cannot be expressed.
     """
 
     spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
@@ -127,6 +123,12 @@ class FedCO2(Method):
         {"P": 1, "BN": -1, "H": 1},
         {"BN": 1, "Q": 1},
         code="zhyczy/Fed-CO2 at 21f5255",
+        our_choice="The mutual phase is one pass and is skipped on first participation, because the nets are equal. "
+        "In round 1 the heads are the first weights. A client that never took part has no head in the "
+        "bank.",
+        released_code="There are two programs. That for feature skew does what preset `paper` does. Preset `authors` "
+        "is that for label skew, which weighs by samples, averages running statistics and starts the offline "
+        "nets apart.",
     )
 
     def __init__(self, options: BaseModel | None = None) -> None:

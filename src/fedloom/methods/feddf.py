@@ -50,8 +50,7 @@ class FedDF(method.Method):
     batches of the public samples, all participants alike.
 
     Nets may differ: each architecture has a mean of its own clients' models, and all participants teach it. A client
-    whose architecture nobody has sent yet starts from first weights. Teachers and student are in evaluation mode: the
-    student's batch norm uses the averaged statistics, which do not move (our choice).
+    whose architecture nobody has sent yet starts from first weights. Teachers and student are in evaluation mode.
 
     The paper stops a round's distillation by the server's accuracy on labelled validation data, after 10,000 steps at
     most; here the number of steps is fixed: those 10,000 in presets `paper` and `authors`, 100 in `sound`.
@@ -68,6 +67,7 @@ class FedDF(method.Method):
         {"P": 1},
         {"P": 1},
         code="epfml/federated-learning-public-code at 2ec0157",
+        our_choice="The student's batch norm uses the averaged statistics, which do not move.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

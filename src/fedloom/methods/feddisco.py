@@ -38,8 +38,6 @@ class FedDisco(method.Method):
 
     Down, local: as FedAvg.   Up: weights, number of samples, discrepancy d_k (one number that tells of the labels).
     Server: p_k in proportion to max(0, n_k / n - a d_k + b), n over the participants; w <- sum_k p_k w_k.
-
-    Our choice: where no weight is positive, weights are by samples (the authors' code stops with an error).
     """
 
     spec = Spec(sends={"model": Sent(), "discrepancy": Sent(per_client=True, labels=True)})
@@ -57,6 +55,8 @@ class FedDisco(method.Method):
         {"P": 1},
         {"P": 1},
         code="MediaBrain-SJTU/FedDisco at f3ea299",
+        our_choice="Where no weight is positive, weights are by samples.",
+        released_code="It stops with an error where no weight is positive.",
     )
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:

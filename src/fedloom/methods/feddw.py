@@ -227,11 +227,7 @@ class FedDW(DW, FedAvg):
     Server: weights as FedAvg (Eq. 8, over participants); SL row i = mean of the outputs of class i over all samples
     of the round (Eq. 7).
 
-    Where the paper is silent: the SL matrix starts as the identity, and the row of a class that no participant held
-    stays as it was. The released code differs (preset `authors`): moving average 0.5, uploads summed from round 1
-    on, rows without data reset to e_i, mu divided by 10 every 9 rounds, and the bias stays. (It also takes soft labels
-    and tests on augmented images, hands sample 0 to empty clients and truncates the number of participants; here
-    nothing of this.) Preset `sound` has mu = 30 and leaves out rows without data: see the method's page.
+    Preset `sound` has mu = 30 and leaves out rows without data: see the method's page.
     """
 
     spec = Spec(head_bias=False)
@@ -258,6 +254,11 @@ class FedDW(DW, FedAvg):
         {"P": 1, "CC": 1, "mask": 1},
         {"P": 1, "CC": 1, "mask": 1, "counts": 1},
         code="liuvvvvv1/FedDW at 6eacde6",
+        our_choice="The SL matrix starts as the identity. The row of a class that no participant held stays as it was.",
+        released_code="Preset `authors`: the moving average is 0.5, uploads are summed from round 1 on, rows without "
+        "data are reset to e_i, mu is divided by 10 every 9 rounds, and the bias stays. The code also "
+        "takes soft labels, tests on augmented images, hands sample 0 to empty clients and truncates the "
+        "number of participants; none of this is done here.",
     )
 
 

@@ -37,8 +37,7 @@ class FedDyn(method.Method):
     Server: h <- h - (alpha / N) sum_k (w_k - w^t), N all clients; w <- mean_k(w_k) - h / alpha, all participants alike.
 
     g_k, h and both terms are over parameters; buffers are averaged. The predictor "average" is mean_k(w_k), of which
-    the paper reports, too. The authors' code clips gradients at 10 (preset `authors`) and divides alpha by the client's
-    share of all samples times N, which is not done here (our choice): no client knows the size of the others.
+    the paper reports, too.
     """
 
     spec = Spec(sends={"model": Sent()})
@@ -53,6 +52,10 @@ class FedDyn(method.Method):
         {"P": 1},
         {"W": 1},
         code="alpemreacar/FedDyn at 48a19fa",
+        our_choice="alpha is not divided by the client's share of all samples, because no client knows the size of "
+        "the others.",
+        released_code="It clips gradients at 10 (preset `authors`) and divides alpha by the client's share of all "
+        "samples times N.",
     )
 
     def server_init(self, ctx: ServerContext) -> Record:

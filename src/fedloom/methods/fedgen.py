@@ -57,9 +57,6 @@ class FedGen(method.Method):
     y by the participants' class counts.
     G: noise and one-hot class -> linear -> ReLU -> linear -> z. Local: CE + weight mean CE(h(G(e, y)), y), which moves
     the head (Eq. 5). A class that no participant holds is not drawn.
-
-    Our choice: a client draws its features once a round, from a stream of its own; Adam's moments start anew each
-    round. The page says what else the released code does.
     """
 
     spec = Spec(
@@ -76,6 +73,9 @@ class FedGen(method.Method):
         {"P": 1, "Q": 1, "counts": 1},
         {"P": 1, "counts": 1},
         code="zhuangdizhu/FedGen at 67f2cd7",
+        our_choice="A client draws its features once a round, from a stream of its own. Adam's moments start anew "
+        "each round.",
+        released_code="The method's page lists the differences.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

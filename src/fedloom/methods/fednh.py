@@ -59,8 +59,7 @@ class FedNH(method.Method):
     Server: bodies averaged, all alike; a row of W <- unit(rho W + (1 - rho) unit(mean of the clients' rows, weighted by
     class counts)). The row of a class that no participant holds stays.
 
-    Predictors: "global", and "personal" by the client's last own model. Our choice: s is fixed at 30, one of the code's
-    two ways; preset `authors` learns it from 20 on, as the code does for its ResNet (from 1 on for its CNN).
+    Predictors: "global", and "personal" by the client's last own model.
     """
 
     spec = Spec(
@@ -88,6 +87,9 @@ class FedNH(method.Method):
         {"P": 1},
         compared_in=("fedskc", "fedsc"),
         code="Yutong-Dai/FedNH",
+        our_choice="s is fixed at 30, one of the two ways of the released code.",
+        released_code="Preset `authors` learns s from 20 on, as the code does for its ResNet; it starts at 1 for its "
+        "CNN.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

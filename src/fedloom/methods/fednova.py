@@ -23,12 +23,18 @@ class FedNova(method.Method):
     Down: as FedAvg.   Up: weights w_k, number of samples, |a_k|_1.   Local: CE; K_k steps.
     Server: d_k = (w^t - w_k) / |a_k|_1, p_k = n_k / n; w <- w - (sum_k p_k |a_k|_1) sum_k p_k d_k.
     |a_k|_1 is K_k with plain SGD, and sum_{i=1..K_k} (1 - rho^i) / (1 - rho) with local momentum rho.
-
-    Our choice: buffers are averaged by samples; a client that made no step changes nothing.
     """
 
     spec = Spec(sends={"model": Sent(), "norm": Sent(per_client=True)})
-    citation = Citation("Wang et al.", "NeurIPS", 2020, "arXiv 2007.07481", {"P": 1}, {"P": 1})
+    citation = Citation(
+        "Wang et al.",
+        "NeurIPS",
+        2020,
+        "arXiv 2007.07481",
+        {"P": 1},
+        {"P": 1},
+        our_choice="Buffers are averaged by samples. A client that made no step changes nothing.",
+    )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         if (name := tasks[0].optimizer.name) != "sgd":

@@ -41,9 +41,8 @@ class FedRCL(method.Method):
     Penalty = -log(e^(1 / tau) / (e^(1 / tau) + e^(q / tau))), q the least similar other sample of the class, -1 where
     there is none or it is below the threshold.
 
-    These are the released code's samples, in all presets (our choice); the paper takes all positives and negatives, and
-    all pairs above the threshold. Levels are what `Net.levels` gives: stem and stages of a residual net before their
-    last ReLUs, the head's input of others.
+    Levels are what `Net.levels` gives: stem and stages of a residual net before their last ReLUs, and of other nets
+    the head's input.
     """
 
     spec = Spec(features=True)
@@ -64,6 +63,8 @@ class FedRCL(method.Method):
         {"P": 1},
         compared_in=("fedskc", "fedsc"),
         code="skynbe/FedRCL at 378beb4",
+        our_choice="All presets take the released code's samples.",
+        departures="The paper takes all positives and negatives, and all pairs above the threshold.",
     )
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:

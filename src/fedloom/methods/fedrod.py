@@ -37,8 +37,8 @@ class FedRoD(method.Method):
     Local: CE(o + gamma log n_c) + CE(sg[o] + private(sg[z])), o the shared head's logits, n_c the client's number of
     samples of class c, sg without gradient. A class that it lacks is left out of the first softmax.
 
-    Predictors: "global" is the shared head, "personal" the sum of both. Our choice: the private head starts as the
-    shared one. Preset `fedco2` has plain cross-entropy for the shared head, as that paper's code.
+    Predictors: "global" is the shared head, "personal" the sum of both. Preset `fedco2` has plain cross-entropy for
+    the shared head, as that paper's code.
     """
 
     spec = Spec(private=frozenset({Role.EXTRA}), features=True)
@@ -53,6 +53,7 @@ class FedRoD(method.Method):
         {"P": 1},
         {"H": 1},
         compared_in=("fedco2",),
+        our_choice="The private head starts as the shared one.",
     )
 
     def extra(self, net: Net) -> nn.Module:

@@ -86,11 +86,8 @@ class FedSC(Method):
     Server: weights as FedAvg; R by merging each client's prototype with its M nearest in angle to the class mean
     (Eq. 5-9); O as the mean of R weighted by size against label discrepancy (Eq. 10-12).
 
-    Where the paper is silent: round 1 is CE alone; U, over the client's data set (Eq. 13), is taken afresh before every
-    epoch and has no gradient. Departures: all losses are means over the batch (Algorithm 1 sums CE); classes that
-    nobody holds are masked, and means and weights go over those that hold or take part. The released code differs: see
-    `methods/released/fedsc.py` and preset `authors`. Preset `sound` takes CPDR as a mean square, because the printed L1
-    sum over d swamps CE, and tau = 0.5: see the method's page.
+    Preset `sound` takes CPDR as a mean square, because the printed L1 sum over d swamps CE, and tau = 0.5: see the
+    method's page.
     """
 
     spec = Spec(
@@ -123,6 +120,11 @@ class FedSC(Method):
         {"P": 1, "mCd": 1, "masks": 1, "Cd": 1, "mask": 1},
         {"P": 1, "Cd": 1, "mask": 1, "counts": 1},
         code="hwang52/FedSC at a04dc8e",
+        our_choice="Round 1 is CE alone. U, over the client's data set (Eq. 13), is taken afresh before every epoch "
+        "and has no gradient.",
+        departures="All losses are means over the batch (Algorithm 1 sums CE). Classes that nobody holds are masked, "
+        "and means and weights go over the clients that hold a class or take part.",
+        released_code="Preset `authors`, with the losses of `methods/released/fedsc.py`.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

@@ -101,12 +101,7 @@ class FedSKC(Method):
     size and distance to c~ (GDA, Eq. 4); a step towards or away from the last broadcast model by the relative
     change of c~'s variance (GPR, Eq. 5).
 
-    Where the paper is silent: round 1 is CE alone and has no GPR; U, over the client's data set (Eq. 2), is taken
-    afresh before every epoch and has no gradient; GPR also acts on batch-norm statistics. Departures: both losses are
-    means over the batch (Algorithm 1 sums CE); classes that nobody holds are masked, and means divide by what was
-    merged. The released code differs (preset `authors`): sample weights overwrite GDA, no U, no SiLU, knowledge from
-    the last epoch, and the loss of `methods/released/fedskc.py`. Preset `sound` has no U, no GDA and no GPR,
-    and tau = 0.5: see the method's page.
+    Preset `sound` has no U, no GDA and no GPR, and tau = 0.5: see the method's page.
     """
 
     spec = Spec(features=True, sends={"model": Sent(), "knowledge": Sent(per_client=True, labels=True, spread=2.0)})
@@ -135,6 +130,12 @@ class FedSKC(Method):
         {"P": 1, "CC": 1, "mask": 1},
         {"P": 1, "CC": 1, "mask": 1},
         code="hwang52/FedSKC at b513979",
+        our_choice="Round 1 is CE alone and has no GPR. U, over the client's data set (Eq. 2), is taken afresh "
+        "before every epoch and has no gradient. GPR also acts on batch-norm statistics.",
+        departures="Both losses are means over the batch (Algorithm 1 sums CE). Classes that nobody holds are "
+        "masked, and means divide by what was merged.",
+        released_code="Preset `authors`: sample weights overwrite GDA, there is no U and no SiLU, knowledge comes from "
+        "the last epoch, and the loss is that of `methods/released/fedskc.py`.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

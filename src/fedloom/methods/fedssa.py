@@ -78,12 +78,6 @@ class FedSSA(Method):
     Client: row s in S_k becomes global + mu^t local (Eq. 4), mu^t falling to 0 (Eq. 5); then CE over all classes. It
     keeps its whole net, rows of unseen classes included. Server: a row is the plain mean over the participants that
     hold the class (Eq. 3); without any it stays.
-
-    Where the paper is silent: mu0 and T_stable; biases are part of the header; the first header is the first
-    architecture's. Departures: the header is the last layer only; which classes a client holds is a mask, never
-    inferred from zero rows. Preset `authors` is the released code for different nets: it pools the stored rows of
-    clients that were not sampled and clips gradients (its aliasing bugs are left out). That for one net has T_stable 45
-    and 10 epochs.
     """
 
     spec = Spec(private=ALL_ROLES, architectures="any", sends={"header": Sent(labels=True)})
@@ -109,6 +103,13 @@ class FedSSA(Method):
         {"CH": 1, "mask": 1},
         {"P": 1},
         code="LipingYi/FedSSA at 0c53d04",
+        our_choice="Values of mu0 and t_stable; biases are part of the header; the first header is the first "
+        "architecture's.",
+        departures="The header is the last layer only. The classes that a client holds are a mask, never inferred "
+        "from zero rows.",
+        released_code="Preset `authors` is the code for different nets: it pools the stored rows of clients that were "
+        "not sampled and clips gradients (its aliasing bugs are left out). The code for one net has "
+        "T_stable 45 and 10 epochs.",
     )
 
     def __init__(self, options: BaseModel | None = None) -> None:

@@ -33,8 +33,8 @@ class FedUV(method.Method):
     unbiased standard deviation of the softmax output for class c over the batch, sigma the median (the lower of two) of
     the batch's squared distances that are not 0, through which the gradient flows, as in the released code.
 
-    C^(-1/2) is std_c of one sample of each class, predicted with certainty. Batches of one are skipped. Our choice: z
-    is the head's input. The weights are the code's for every C; FedDW keeps them for 100 classes.
+    C^(-1/2) is std_c of one sample of each class, predicted with certainty. Batches of one are skipped. The weights
+    are the code's for every C; FedDW keeps them for 100 classes.
     """
 
     spec = Spec(batch_statistics=True, features=True)
@@ -49,6 +49,7 @@ class FedUV(method.Method):
         {"P": 1},
         compared_in=("feddw",),
         code="sonhamin/FedUV at dd2e3c5",
+        our_choice="z is the head's input.",
     )
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import Field
 from torch import Tensor
 
@@ -23,13 +25,14 @@ class FedYogi(adaptive.FedOpt):
     Server: D = mean_k(w_k - w^t), weighted by samples; m <- beta1 m + (1 - beta1) D;
     v <- v - (1 - beta2) D^2 sign(v - D^2); w <- w + eta m / (sqrt(v) + tau). m starts at 0, v at tau^2. Buffers are
     averaged.
-
-    Our choice: eta 0.01; the paper searches it for each task. The authors' runs start v at 0, with beta2 0.999 (preset
-    `authors`).
     """
 
     Options = Options
-    citation = adaptive.CITATION
+    citation = replace(
+        adaptive.CITATION,
+        our_choice="eta is 0.01; the paper searches it for each task.",
+        released_code="The authors' runs start v at 0, with beta2 0.999 (preset `authors`).",
+    )
     presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0}, "sound": {}}  # noqa: RUF012
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:

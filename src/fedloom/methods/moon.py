@@ -31,8 +31,7 @@ class MOON(method.Method):
     Local: CE - mu log(e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau))) (Eq. 3), z_g and z_p the
     features of the same sample by the received and by the client's last model, in evaluation mode, without gradient.
 
-    Our choice: z is the head's input; the authors' nets put a projection of 256 before the head, here a property of the
-    model. A client without a last model trains on CE alone. mu is the paper's for CIFAR-10; it has 1 for CIFAR-100.
+    A client without a last model trains on CE alone. mu is the paper's for CIFAR-10; it has 1 for CIFAR-100.
     """
 
     spec = Spec(features=True)
@@ -47,6 +46,8 @@ class MOON(method.Method):
         {"P": 1},
         compared_in=("fedskc", "fedsc", "feddw", "fedco2"),
         code="QinbinLi/MOON at 8fcba3c",
+        our_choice="z is the head's input.",
+        released_code="The nets put a projection of 256 before the head, here a property of the model.",
     )
     presets = {  # noqa: RUF012
         "paper": {},

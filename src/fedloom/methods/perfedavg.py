@@ -41,9 +41,8 @@ class PerFedAvg(Method):
     A step takes one batch in two parts (hf: three): w' = w - alpha grad l(w; B1), then w <- w - beta grad l(w'; B2);
     hf multiplies the gradient by I - alpha H, with H v = (grad l(w + delta v; B3) - grad l(w - delta v; B3)) / (2
     delta) (Eq. 8). Plain SGD, whatever the run's optimiser.
-    Personal: the server's weights after one step of size alpha on a batch of the client's *training* data.
-    A batch of fewer samples than parts has the last part twice; under batch norm, one of fewer than two samples a part
-    is taken whole for each (our choice).
+    Personal: the server's weights after one step of size alpha on a batch of the client's *training* data. A batch
+    of fewer samples than parts has the last part twice.
     """
 
     spec = Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss")
@@ -55,7 +54,14 @@ class PerFedAvg(Method):
         "feddw": {"alpha": 0.01, "beta": 0.001},
     }
     citation = Citation(
-        "Fallah et al.", "NeurIPS", 2020, "arXiv 2002.07948", {"P": 1}, {"P": 1}, compared_in=("feddw",)
+        "Fallah et al.",
+        "NeurIPS",
+        2020,
+        "arXiv 2002.07948",
+        {"P": 1},
+        {"P": 1},
+        compared_in=("feddw",),
+        our_choice="Under batch norm, a batch of fewer than two samples a part is taken whole for each part.",
     )
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:

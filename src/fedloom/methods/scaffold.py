@@ -45,8 +45,7 @@ class SCAFFOLD(method.Method):
     the gradient at w^t (option I).
     Server: w <- w + eta_g mean_k(w_k - w^t), all participants alike; c <- c + (1 / N) sum_k (c_k+ - c_k), of all N.
 
-    Controls cover parameters; buffers are averaged. Our choice: option I's gradient is taken in evaluation mode; a
-    client that made no step, or none of any length, keeps its control.
+    Controls cover parameters; buffers are averaged.
     """
 
     spec = Spec(sends={"model": Sent(), "control": Sent(form="change", spread=2.0)})
@@ -61,6 +60,8 @@ class SCAFFOLD(method.Method):
         {"P": 1, "W": 1},
         {"W": 1},
         compared_in=("fedskc",),
+        our_choice="Option I's gradient is taken in evaluation mode. A client that made no step, or none of any "
+        "length, keeps its control.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

@@ -10,7 +10,7 @@ from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS, WRAPPERS, Method, Options, Sent, Spec, register
 from fedloom.methods.catalogue.abilities import abilities, refusal, wrappers_of
-from fedloom.methods.catalogue.descriptions import entry, meanings, own_choice, set_by
+from fedloom.methods.catalogue.descriptions import entry, our_choices, set_by
 from fedloom.methods.contract.citation import SYMBOLS, formula
 from fedloom.methods.contract.method import PRESETS
 from fedloom.methods.contract.paper_settings import PAPERS
@@ -34,11 +34,11 @@ def test_every_method_states_its_source_and_its_text_says_the_same(name):
             assert number in text
 
 
-@pytest.mark.parametrize("name", HOUSE)
+@pytest.mark.parametrize("name", [*HOUSE, *(f"fedavg+{wrapper}" for wrapper in WRAPPERS.names())])
 def test_every_option_has_a_meaning(name):
-    kind = METHODS.get(name)
-    assert meanings(kind.Options).keys() == kind.Options.model_fields.keys()
-    assert all(len(told) > 5 for told in meanings(kind.Options).values())
+    """A description is one or several sentences."""
+    for option, field in METHODS.get(name).Options.model_fields.items():
+        assert re.fullmatch(r"\S.{8,}\.", field.description or ""), option
 
 
 def test_ideas_are_the_first_sentence_of_a_text():
@@ -83,11 +83,20 @@ def test_a_wrapper_is_told_to_fit_if_it_can_be_made_and_says_nothing_against_a_r
     assert set(wrappers_of(name)) == set(WRAPPERS.names())
 
 
-def test_own_choices_are_found_in_texts_and_options():
-    assert own_choice(METHODS.get("scaffold")).startswith("option I's gradient is taken in evaluation mode")
-    assert own_choice(METHODS.get("fedsc")).startswith("round 1 is CE alone")
-    assert "tuning_epochs: " in own_choice(METHODS.get("fedbabu"))
-    assert own_choice(METHODS.get("fedprox")) == ""
+def test_our_choices_are_those_of_the_method_and_of_its_options():
+    assert our_choices(METHODS.get("scaffold")).startswith("Option I's gradient is taken in evaluation mode")
+    assert "tuning_epochs: " in our_choices(METHODS.get("fedbabu"))
+    assert our_choices(METHODS.get("fedprox")) == ""
+
+
+def test_departures_and_differences_of_released_code_are_no_choices_of_ours():
+    citation = METHODS.get("fedsc").citation
+    assert citation.departures.startswith("All losses are means over the batch")
+    assert "methods/released/fedsc.py" in citation.released_code
+    assert our_choices(METHODS.get("fedsc")) == citation.our_choice
+    assert not any(
+        word in our_choices(METHODS.get(name)) for name in HOUSE for word in ("Departures", "released code differs")
+    )
 
 
 def test_a_plug_in_without_facts_is_listed_and_does_not_inherit_them():

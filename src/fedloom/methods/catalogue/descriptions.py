@@ -9,14 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from fedloom.methods.catalogue.abilities import Abilities, abilities, wrappers_of
 from fedloom.methods.contract.citation import Citation, formula
 from fedloom.methods.contract.method import METHODS, Method
 
-_OURS = ("Our choice:", "Where the paper is silent:")
-_OURS_WITHIN = "our choice"
+_OUR_CHOICE = "our choice"  # in the description of an option
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,41 +76,16 @@ def entries() -> Iterator[Entry]:
     return map(entry, METHODS.names())
 
 
-def meanings(options: type[BaseModel]) -> dict[str, str]:
-    """What each option means, out of the docstring of the options: "key: meaning. other, third: meaning."."""
-    if not options.model_fields:
-        return {}
-    text = " ".join((options.__doc__ or "").split())
-    key = rf"(?:{'|'.join(map(re.escape, options.model_fields))})"
-    starts = list(re.finditer(rf"(?:^|(?<=[.;:] ))({key}(?:, {key})*): ", text))
-    ends = [found.start() for found in starts[1:]] + [len(text)]
-    return {
-        name: text[found.end() : end].strip()
-        for found, end in zip(starts, ends, strict=False)
-        for name in found[1].split(", ")
-    }
-
-
 def set_by(kind: type[Method], option: str) -> dict[str, Any]:
     """The presets that set an option, with their values."""
     return {name: values[option] for name, values in kind.presets.items() if option in values}
 
 
-def own_choice(kind: type[Method]) -> str:
-    """What is our own where no source says how, in the words of the method's text and options; "" for nothing."""
-    text = inspect.cleandoc(kind.__doc__ or "")
-    found = []
-    for paragraph in (" ".join(part.split()) for part in text.split("\n\n")):
-        marks = [paragraph.index(words) + len(words) for words in _OURS if words in paragraph]
-        found += [paragraph[mark:].strip() for mark in marks[:1]]
-        found += [] if marks else [sentence for sentence in _sentences(paragraph) if _OURS_WITHIN in sentence]
-    for option, meaning in meanings(kind.Options).items():
-        found += [f"{option}: {sentence}" for sentence in _sentences(meaning) if _OURS_WITHIN in sentence]
-    return " ".join(found)
-
-
-def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=\.) ", text)
+def our_choices(kind: type[Method]) -> str:
+    """The decisions that no source states: those of the method, and those of its options. Empty for none."""
+    options = {name: field.description or "" for name, field in kind.Options.model_fields.items()}
+    sentences = [f"{name}: {text}" for name, text in options.items() if _OUR_CHOICE in text]
+    return " ".join(filter(None, [kind.citation.our_choice if kind.citation else "", *sentences]))
 
 
 def _title(kind: type[Method]) -> tuple[str, str]:

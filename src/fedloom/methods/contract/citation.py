@@ -38,6 +38,8 @@ class Citation:
     state: what a client keeps, in the same form; empty if nothing.
     compared_in: the papers of fedskc, fedsc, feddw, fedco2 and fedssa that compare with it.
     code: the released code that `authors` follows, as owner/name at a commit; None where there is none, or none read.
+    our_choice: decisions that no source states. departures: where fedloom differs from the printed equations on
+    purpose. released_code: where the released code differs from the paper. All in sentences, empty for nothing.
     """
 
     authors: str
@@ -49,6 +51,9 @@ class Citation:
     state: Formula = field(default_factory=dict)
     compared_in: tuple[str, ...] = ()
     code: str | None = None
+    our_choice: str = ""
+    departures: str = ""
+    released_code: str = ""
 
     @property
     def source(self) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, create_model
-from pydantic.fields import FieldInfo
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
@@ -69,17 +68,6 @@ def alone(base: type[Method], word: str, others: Collection[str], has: str, why:
         raise ConfigError(f"{base.name()} has {has} already: {word} {why}; take one")
 
 
-def _described(options: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a wrapper's options, each with the meaning that their docstring tells."""
-    from fedloom.methods.catalogue.descriptions import meanings
-
-    fields = {name: copy(field) for name, field in options.model_fields.items()}
-    for kind in options.__mro__:
-        for name, meaning in meanings(kind).items() if issubclass(kind, BaseModel) else ():
-            fields[name].description = fields[name].description or meaning
-    return fields
-
-
 def wrapped(
     mixin: type[Method],
     base: type[Method],
@@ -95,7 +83,9 @@ def wrapped(
     if issubclass(base, mixin):
         raise ConfigError(f"{base.name()} has {word} already: a method takes a wrapper once")
     prefix, own = f"{word}_", presets or {}
-    fields: dict[str, Any] = {prefix + name: (field.annotation, field) for name, field in _described(options).items()}
+    fields: dict[str, Any] = {
+        prefix + name: (field.annotation, copy(field)) for name, field in options.model_fields.items()
+    }
     title = f"{base.__name__}{word.upper()}"
     both = create_model(f"{title}Options", __base__=base.Options, **fields)
     body = {
