@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from markupsafe import Markup
+
 from fedloom.report.bars import draw_bars, draw_dots
 from fedloom.report.holdings import as_bubbles, draw_holdings, owners
-from fedloom.report.markup import chart, facts, key
+from fedloom.report.markup import chart, chart_beside_facts, key
 from fedloom.report.measures import Bar, Dots, all_clients, tones
 from fedloom.report.svg import inline
 from fedloom.results.clients import worst_of_group
@@ -19,7 +21,7 @@ _PER_RUN = "One run, all clients and rounds; mean over seeds."
 _BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move", "checkpoint")
 
 
-def traffic(groups: Sequence[Group]) -> str:
+def traffic(groups: Sequence[Group]) -> Markup:
     """Bytes up and down per run."""
     bars = []
     for group in groups:
@@ -27,10 +29,10 @@ def traffic(groups: Sequence[Group]) -> str:
         bars.append(Bar(group.row["label"], [up, down], f"{bytes_text(up)} up · {bytes_text(down)} down"))
     label = f"Bytes per run: {'; '.join(f'{bar.label} {bar.total}' for bar in bars)}."
     svg = inline(partial(draw_bars, bars), "bytes", label)
-    return chart(svg, "Bytes on the wire", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_BYTE_PARTS)))
+    return chart([svg], "Bytes on the wire", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_BYTE_PARTS)))
 
 
-def time_spent(groups: Sequence[Group]) -> str:
+def time_spent(groups: Sequence[Group]) -> Markup:
     """Seconds by phase per run."""
     bars, words = [], []
     for group in groups:
@@ -39,22 +41,22 @@ def time_spent(groups: Sequence[Group]) -> str:
         phases = ", ".join(f"{phase} {seconds_text(part)}" for phase, part in zip(_PHASES, parts, strict=True))
         words.append(f"{group.row['label']}: {phases}")
     svg = inline(partial(draw_bars, bars), "seconds", f"Seconds by phase per run. {'; '.join(words)}.")
-    return chart(svg, "Time by phase", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_PHASES)))
+    return chart([svg], "Time by phase", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_PHASES)))
 
 
-def client_spread(groups: Sequence[Group]) -> str:
+def client_spread(groups: Sequence[Group]) -> Markup | None:
     """Accuracy of single clients, where the protocol tests clients."""
     pairs = zip(groups, tones([group.row for group in groups]), strict=True)
     labelled_dots = [(Dots(g.row["label"], tone, all_clients(g.results)), g.row["protocol"]) for g, tone in pairs]
     rows = [dots for dots, _ in labelled_dots if dots.values]
     if not rows:
-        return ""
+        return None
     words = "; ".join(f"{d.label} from {percent(min(d.values))} to {percent(max(d.values))} %" for d in rows)
     label = f"Test accuracy of each client: {words}."
-    svgs = "\n".join(
+    svgs = [
         inline(partial(draw_dots, rows, width), f"clients-{css}", label, css)
         for css, width in (("wide", 900.0), ("narrow", 360.0))
-    )
+    ]
     protocols = listed(dict.fromkeys(protocol for dots, protocol in labelled_dots if dots.values))
     lowest = [(group.row["label"], worst_of_group(group.results)) for group in groups]
     lowest_text = listed(f"{name} {percent(value)} %" for name, value in lowest if value is not None)
@@ -64,7 +66,7 @@ def client_spread(groups: Sequence[Group]) -> str:
     )
 
 
-def holdings(name: str, scenario: dict[str, Any], caption: str) -> str:
+def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
     """Who holds what, with the skew figures beside it. `name`: prefix of ids."""
     counts, classes = scenario["class_counts"], scenario["classes"]
     largest = max(max(row) for row in counts)
@@ -75,8 +77,8 @@ def holdings(name: str, scenario: dict[str, Any], caption: str) -> str:
         f"the largest count is {largest}."
     )
     svg = inline(partial(draw_holdings, counts, classes, owners(scenario)), name, label)
-    picture = chart(svg, "Who holds what", f"{caption} {mark}: {largest:,} samples; {shown} clients.".strip())
-    return f'<div class="pair">{picture}\n<div class="beside"><h3>Skew figures</h3>{facts(_skew(scenario))}</div></div>'
+    picture = chart([svg], "Who holds what", f"{caption} {mark}: {largest:,} samples; {shown} clients.".strip())
+    return chart_beside_facts(picture, "Skew figures", _skew(scenario))
 
 
 def _skew(scenario: dict[str, Any]) -> list[tuple[str, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from markupsafe import Markup
+
 from fedloom.report.curves import Size, draw_lines, shows_seeds
 from fedloom.report.markup import chart, key
 from fedloom.report.measures import Line, line, terms, tone_name, tones
@@ -16,24 +18,24 @@ _HERO, _FLAT, _HALF, _PHONE = Size(900, 380, 30), Size(900, 260, 30), Size(390, 
 _LOSS = "test loss (nats)"
 
 
-def learning_curves(groups: Sequence[Group]) -> str:
+def learning_curves(groups: Sequence[Group]) -> Markup | None:
     """Test accuracy by round of every group."""
     lines = _by_group(groups, "accuracy")
     if not lines:
-        return ""
+        return None
     ends = ", ".join(f"{ln.label} ends at {percent(ln.mean[-1])} %" for ln in lines)
     label = f"Learning curves, test accuracy by round: {ends}."
-    svg = _wide(lines, _HERO, "accuracy", label, "test accuracy", share=True)
+    svgs = _wide(lines, _HERO, "accuracy", label, "test accuracy", share=True)
     caption = "Test accuracy by round."
     if any(ln.std for ln in lines):
         caption += " Mean over seeds; band: ± sample standard deviation"
         caption += "; thin lines: single seeds." if shows_seeds(lines) else "."
-    return chart(svg, "", caption, _phone_key(lines))
+    return chart(svgs, "", caption, _phone_key(lines))
 
 
-def losses(groups: Sequence[Group]) -> list[str]:
+def losses(groups: Sequence[Group]) -> list[Markup]:
     """Test loss of every group, and the loss terms of each method that logs several; an even number fills the rows."""
-    parts = []
+    parts: list[Markup] = []
     for k, (group, tone) in enumerate(zip(groups, tones([group.row for group in groups]), strict=True)):
         maybe_lines = [line(name, tone, group.results, name, "train") for name in terms(group.results)]
         lines = [curve for curve in maybe_lines if curve is not None]
@@ -46,22 +48,22 @@ def losses(groups: Sequence[Group]) -> list[str]:
     caption = "Cross-entropy in nats, mean over seeds."
     if len(parts) % 2:
         svg = inline(partial(draw_lines, lines, _HALF, _LOSS, share=False), "loss", label)
-        return [chart(svg, "Test loss", caption), *parts]
-    svg = _wide(lines, _FLAT, "loss", label, _LOSS, share=False)
-    return [chart(svg, "Test loss", caption, _phone_key(lines), wide=True), *parts]
+        return [chart([svg], "Test loss", caption), *parts]
+    svgs = _wide(lines, _FLAT, "loss", label, _LOSS, share=False)
+    return [chart(svgs, "Test loss", caption, _phone_key(lines), wide=True), *parts]
 
 
-def _terms(name: str, method: str, lines: Sequence[Line]) -> str:
+def _terms(name: str, method: str, lines: Sequence[Line]) -> Markup:
     label = f"Loss terms of {method} in training by round: {_ends(lines)}."
     svg = inline(partial(draw_lines, lines, _HALF, "loss term", share=False, marked=True), name, label)
-    return chart(svg, f"Loss terms of {method}", "As logged in training, mean over seeds.")
+    return chart([svg], f"Loss terms of {method}", "As logged in training, mean over seeds.")
 
 
-def _wide(lines: Sequence[Line], size: Size, name: str, label: str, quantity: str, *, share: bool) -> str:
+def _wide(lines: Sequence[Line], size: Size, name: str, label: str, quantity: str, *, share: bool) -> list[Markup]:
     """The same chart for wide and for narrow screens; the page shows one of them."""
     wide = inline(partial(draw_lines, lines, size, quantity, share=share), f"{name}-wide", label, "wide")
     narrow = inline(partial(draw_lines, lines, _PHONE, quantity, share=share), f"{name}-narrow", label, "narrow")
-    return f"{wide}\n{narrow}"
+    return [wide, narrow]
 
 
 def _by_group(groups: Sequence[Group], name: str) -> list[Line]:
@@ -70,10 +72,10 @@ def _by_group(groups: Sequence[Group], name: str) -> list[Line]:
     return [curve for curve in maybe_lines if curve is not None]
 
 
-def _phone_key(lines: Sequence[Line]) -> str:
+def _phone_key(lines: Sequence[Line]) -> Markup | None:
     """A legend for narrow screens, where some name is too long to stand beside its line."""
     if all(len(ln.label) <= _PHONE.characters for ln in lines):
-        return ""
+        return None
     return key([(tone_name(ln.tone), ln.label) for ln in lines], "narrow")
 
 

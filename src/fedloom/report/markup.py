@@ -1,44 +1,59 @@
-"""Small pieces of HTML. Text goes in as it is and is escaped here; only names ending in `html` are HTML already."""
+"""Pieces of a page, each rendered by a macro of `templates/`: a `str` is text and is escaped, `Markup` is HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from html import escape
-from urllib.parse import quote
+from dataclasses import dataclass
 
+from markupsafe import Markup
+
+from fedloom.report.templates import render_macro
 from fedloom.results.page_sections import Cell
 
 
-def heading(text: str, anchor: str) -> str:
-    """A section's heading with an id."""
-    return f'<h2 id="{anchor}">{escape(text)}</h2>'
+def section(title: str, anchor: str, blocks: Sequence[Markup], css: str = "") -> Markup:
+    """Render a section. anchor: the id of its heading; css: its class."""
+    return render_macro("elements.html", "section", title, anchor, blocks, css)
 
 
-def chart(svg_html: str, title: str, caption: str = "", key_html: str = "", *, wide: bool = False) -> str:
-    """A figure under its title, caption and key. wide: across all columns of a grid."""
-    head = f"<h3>{escape(title)}</h3>" if title else ""
-    below = f'<p class="note">{escape(caption)}</p>' if caption else ""
-    css = ' class="across"' if wide else ""
-    return f"<figure{css}>\n<figcaption>{head}{below}{key_html}</figcaption>\n{svg_html}\n</figure>"
+def bullets(texts: Iterable[str], css: str = "") -> Markup:
+    """Render a list. css: its class."""
+    return render_macro("elements.html", "bullets", texts, css)
 
 
-def key(entries: Iterable[tuple[str, str]], css: str = "") -> str:
-    """A legend: (colour's custom property, word)."""
-    items = "".join(f"<li>{swatch(tone)}{escape(word)}</li>" for tone, word in entries)
-    return f'<ul class="key{f" {css}" if css else ""}">{items}</ul>'
+def chart(
+    svgs: Sequence[Markup], title: str, caption: str = "", key: Markup | None = None, *, wide: bool = False
+) -> Markup:
+    """Render a figure under its title, caption and key. wide: across all columns of a grid."""
+    return render_macro("elements.html", "chart", Markup("\n").join(svgs), title, caption, key or "", wide)
 
 
-def swatch(tone: str) -> str:
-    """A dot in a colour's custom property."""
-    return f'<i class="swatch" style="--tone:var(--{tone})"></i>'
+def key(entries: Iterable[tuple[str, str]], css: str = "") -> Markup:
+    """Render a legend. entries: the custom property of a colour, and its label."""
+    return render_macro("elements.html", "key", entries, css)
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names with their values."""
-    return f"<dl>{''.join(f'<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>' for k, v in pairs)}</dl>"
+def swatch(tone: str) -> Markup:
+    """Render a dot in the colour of a custom property."""
+    return render_macro("elements.html", "swatch", tone)
 
 
-_KINDS = {"csv": ("CSV", "text/csv"), "md": ("Markdown", "text/markdown"), "tex": ("LaTeX", "text/x-tex")}
+def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
+    """Render names with their values."""
+    return render_macro("elements.html", "facts", pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A text that a link of the page saves as a file."""
+
+    file_name: str
+    media_type: str
+    label: str
+    text: str
+
+
+_KINDS = {"csv": ("text/csv", "CSV"), "md": ("text/markdown", "Markdown"), "tex": ("text/x-tex", "LaTeX")}
 
 
 def table(
@@ -46,53 +61,60 @@ def table(
     caption: str,
     columns: Sequence[str],
     numeric: Set[str],
-    rows_html: Sequence[Sequence[Cell]],
+    rows: Sequence[Sequence[Cell]],
     saved: Mapping[str, str],
     heads: int = 1,
-) -> str:
-    """A table that scrolls inside its own box, with its caption and links that save it below. `anchor`: its id;
-    `numeric`: columns of numbers; `saved`: the same as text, by the ends of file names: csv, md, tex.
+) -> Markup:
+    """Render a table with its caption and the links that save it.
 
-    Cells are HTML, those of numbers with the number to sort by. The first `heads` cells of each row name it.
+    anchor: its id; numeric: columns of numbers, whose cells have the number to sort by; saved: the table as text, by
+    the ends of file names (csv, md, tex); heads: how many cells, from the first on, name a row.
     """
-    align = [' class="num"' if column in numeric else "" for column in columns]
-    head = "".join(f'<th scope="col"{a}>{escape(c)}</th>' for c, a in zip(columns, align, strict=True))
-    body = []
-    for row in rows_html:
-        named = "".join(f'<th scope="row">{cell}</th>' for cell in row[:heads])
-        cells = "".join(_cell(cell, a) for cell, a in zip(row[heads:], align[heads:], strict=True))
-        body.append(f"<tr>{named}{cells}</tr>")
     name = anchor.removesuffix("-note")
-    links = " ".join(
-        f'<a download="{name}.{end}" href="data:{_KINDS[end][1]};charset=utf-8,{quote(text)}">{_KINDS[end][0]}</a>'
-        for end, text in saved.items()
-    )
-    rows = "\n".join(body)
-    return f"""<div class="scroll" tabindex="0" role="region" aria-labelledby="{anchor}">
-<table class="sorts" aria-labelledby="{anchor}">
-<thead><tr>{head}</tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-</div>
-<p class="note"><span id="{anchor}">{escape(caption)}</span> <span class="save">Save as {links}</span></p>"""
+    downloads = [Download(f"{name}.{end}", *_KINDS[end], text) for end, text in saved.items()]
+    return render_macro("table.html", "table", anchor, caption, columns, numeric, rows, downloads, heads)
 
 
-def _cell(cell: Cell, attributes: str) -> str:
-    if isinstance(cell, str):
-        return f"<td{attributes}>{cell}</td>"
-    text, number = cell
-    value = "" if number is None else f' data-value="{number!r}"'
-    return f"<td{attributes}{value}>{text}</td>"
+def details(summary: str, text: str) -> Markup:
+    """Render preformatted text that opens on a click."""
+    return render_macro("elements.html", "details", summary, text)
 
 
-def notes(texts: Iterable[str]) -> str:
-    """Remarks that a reader must not miss; nothing where there are none."""
-    items = "\n".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f'<aside class="notes" aria-label="Notes">\n<ul>\n{items}\n</ul>\n</aside>' if items else ""
+def paragraph(text: str) -> Markup:
+    """Render a paragraph."""
+    return render_macro("elements.html", "paragraph", text)
 
 
-def details(summary: str, text: str) -> str:
-    """Preformatted text that opens on a click."""
-    return f"<details><summary>{escape(summary)}</summary>\n<pre><code>{escape(text)}</code></pre></details>"
+def grid(charts: Sequence[Markup]) -> Markup:
+    """Render charts in columns."""
+    return render_macro("elements.html", "grid", charts)
+
+
+def chart_beside_facts(picture: Markup, title: str, pairs: Iterable[tuple[str, str]]) -> Markup:
+    """Render a chart with names and their values beside it. title: the heading of these."""
+    return render_macro("elements.html", "chart_beside_facts", picture, title, pairs)
+
+
+def svg(view_box: str, label: str, content: Markup, css: str = "") -> Markup:
+    """Render a drawing. view_box: its four numbers; label: what it shows, for people who do not see it."""
+    return render_macro("elements.html", "svg", css, view_box, label, content)
+
+
+def name_cell(label: str, tone: str = "") -> Markup:
+    """Render the cell that names a row. tone: the custom property of its colour."""
+    return render_macro("cells.html", "name", label, tone)
+
+
+def words_cell(text: str) -> Markup:
+    """Render a cell of long text, which may break into lines."""
+    return render_macro("cells.html", "words", text)
+
+
+def code_cell(text: str) -> Markup:
+    """Render a cell of a path or a hash."""
+    return render_macro("cells.html", "code", text)
+
+
+def accuracy_cell(mean: str, std: str) -> Markup:
+    """Render a mean with its sample standard deviation, which may be empty."""
+    return render_macro("cells.html", "accuracy", mean, std)

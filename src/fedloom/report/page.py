@@ -5,18 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from html import escape
-from importlib.resources import files
-from string import Template
 from typing import Any
+
+from markupsafe import Markup
 
 from fedloom._version import __version__
 from fedloom.report import charts, line_charts
-from fedloom.report.markup import facts, heading, notes
+from fedloom.report.markup import bullets, grid, section
 from fedloom.report.measures import diverged
-from fedloom.report.parts import part_html
+from fedloom.report.parts import render_section
 from fedloom.report.provenance import configs, environments, run_list
 from fedloom.report.table_html import numbers_table
+from fedloom.report.templates import asset, render_page
 from fedloom.results.formats import Format, formatted
 from fedloom.results.page_sections import PageSection
 from fedloom.results.paired import all_paired
@@ -52,27 +52,19 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     methods = list(dict.fromkeys(row["method"] for row in rows))
     sources = list(dict.fromkeys(str(r.numbers["source"]) for r in results))
     name = title or f"{listed(methods)} on {listed(sources)}"
-    script = _asset("tables.js") + _asset("page.js")
-    return Template(_asset("page.html")).substitute(
-        title=escape(name),
-        verdict=_verdict(verdicts(rows)),
-        facts=facts(_facts(groups)),
-        notes=notes([*(limit for part in parts for limit in part.limits), *_notes(groups)]),
+    script = asset("tables.js") + asset("page.js")
+    return render_page(
+        title=name,
+        verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
+        overview=_facts(groups),
+        remarks=[*(limit for part in parts for limit in part.limits), *_notes(groups)],
         table=numbers_table(rows, {end: formatted(results, form) for end, form in _SAVED.items()}),
-        body="\n".join([*map(part_html, parts), *filter(None, _sections(groups))]),
-        version=escape(__version__),
-        style=_asset("style.css"),
-        script=script,
+        sections=[*map(render_section, parts), *_sections(groups)],
+        version=__version__,
+        style=Markup(asset("style.css")),
+        script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-def _verdict(sentences: Sequence[str]) -> str:
-    """One sentence as a paragraph, several as a list."""
-    items = [escape(_unbroken(sentence)) for sentence in sentences]
-    if len(items) == 1:
-        return f'<p class="verdict">{items[0]}</p>'
-    return f'<ul class="verdict">{"".join(f"<li>{item_html}</li>" for item_html in items)}</ul>'
 
 
 def _unbroken(sentence: str) -> str:
@@ -80,37 +72,29 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
-def _asset(name: str) -> str:
-    return (files("fedloom.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _sections(groups: Sequence[Group]) -> list[str]:
-    costs, losses = [charts.traffic(groups), charts.time_spent(groups)], line_charts.losses(groups)
+def _sections(groups: Sequence[Group]) -> list[Markup]:
+    """Render the sections that have something to show."""
+    blocks_by_section: dict[tuple[str, str], list[Markup | None]] = {
+        ("Seed by seed", "paired"): [_paired(groups)],
+        ("Learning curves", "curves"): [line_charts.learning_curves(groups)],
+        ("Single clients", "clients"): [charts.client_spread(groups)],
+        ("Losses", "losses"): [grid(losses)] if (losses := line_charts.losses(groups)) else [],
+        ("Cost", "cost"): [grid([charts.traffic(groups), charts.time_spent(groups)])],
+        ("Data", "data"): [*_pictures(groups)],
+        ("Config", "config"): [*configs(groups)],
+        ("Environment and runs", "runs"): [*environments(groups), run_list(groups)],
+    }
     return [
-        _section("Seed by seed", "paired", _paired(groups)),
-        _section("Learning curves", "curves", [line_charts.learning_curves(groups)]),
-        _section("Single clients", "clients", [charts.client_spread(groups)]),
-        _section("Losses", "losses", _grid(losses)),
-        _section("Cost", "cost", _grid(costs)),
-        _section("Data", "data", _pictures(groups)),
-        _section("Config", "config", configs(groups)),
-        _section("Environment and runs", "runs", [environments(groups), run_list(groups)]),
+        section(title, anchor, blocks)
+        for (title, anchor), maybe_blocks in blocks_by_section.items()
+        if (blocks := [block for block in maybe_blocks if block is not None])
     ]
 
 
-def _paired(groups: Sequence[Group]) -> list[str]:
-    """Every method against the baseline over the seeds that both ran, where there are several."""
+def _paired(groups: Sequence[Group]) -> Markup | None:
+    """Compare every method with the baseline over the seeds that both ran; None where no method has several."""
     pairs = [pair for pair in all_paired([group.row for group in groups], BASELINE) if pair.low is not None]
-    return [f"<ul>{''.join(f'<li>{escape(_unbroken(pair.words()))}.</li>' for pair in pairs)}</ul>"] if pairs else []
-
-
-def _section(title: str, anchor: str, parts: Sequence[str]) -> str:
-    inner = "\n".join(filter(None, parts))
-    return f'<section aria-labelledby="{anchor}">\n{heading(title, anchor)}\n{inner}\n</section>' if inner else ""
-
-
-def _grid(parts: Sequence[str]) -> list[str]:
-    return ['<div class="grid">', *parts, "</div>"] if parts else []
+    return bullets([f"{_unbroken(pair.words())}." for pair in pairs]) if pairs else None
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -174,7 +158,7 @@ def _few(labels: Sequence[str]) -> str:
     return listed(labels) if len(labels) <= _NAMED else f"{len(labels)} rows"
 
 
-def _pictures(groups: Sequence[Group]) -> list[str]:
+def _pictures(groups: Sequence[Group]) -> list[Markup]:
     """One picture per scenario: that of its first run, with a word on the other seeds' partitions."""
     by_scenario: dict[str, list[tuple[Group, RunData]]] = {}
     for group in groups:

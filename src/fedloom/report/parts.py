@@ -1,27 +1,26 @@
-"""Parts that somebody else wrote, as sections of the page."""
+"""Render the sections that other packages add to the page."""
 
 from __future__ import annotations
 
-from html import escape
+from markupsafe import Markup
 
-from fedloom.report.markup import heading, table
+from fedloom.report.markup import bullets, name_cell, paragraph, section, table, words_cell
 from fedloom.results.formats import as_csv, text_table
 from fedloom.results.page_sections import Cell, PageSection, SectionTable
 
 _LONG = 40  # characters of a cell that is shown on one line
 
 
-def part_html(part: PageSection) -> str:
-    """The section of a part."""
-    inner = "\n".join([heading(part.title, part.name), *(_block(part, block) for block in part.blocks)])
-    return f'<section class="part" aria-labelledby="{part.name}">\n{inner}\n</section>'
+def render_section(part: PageSection) -> Markup:
+    """Render a section."""
+    return section(part.title, part.name, [_block(part, block) for block in part.blocks if block], "part")
 
 
-def _block(part: PageSection, block: str | SectionTable | list[str]) -> str:
+def _block(part: PageSection, block: str | SectionTable | list[str]) -> Markup:
     if isinstance(block, str):
-        return f"<p>{escape(block)}</p>"
+        return paragraph(block)
     if isinstance(block, list):
-        return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in block)}</ul>" if block else ""
+        return bullets(block)
     names = [f"{name[:1].upper()}{name[1:]}" for name in block.columns]
     numeric = {name for name, number in zip(names, block.numeric, strict=True) if number}
     plain = as_csv([dict(zip(block.columns, row, strict=True)) for row in block.texts])
@@ -32,9 +31,10 @@ def _block(part: PageSection, block: str | SectionTable | list[str]) -> str:
     return table(anchor, block.caption, names, numeric, rows, {"csv": plain} | saved, block.heads)
 
 
-def _cell(cell: Cell, names: bool) -> Cell:
+def _cell(cell: Cell, names_row: bool) -> Cell:
     text, number = (cell, None) if isinstance(cell, str) else cell
-    html = escape(text)
-    if names or len(text) > _LONG:
-        html = f'<span class="{"name" if names else "words"}">{html}</span>'
-    return html if isinstance(cell, str) else (html, number)
+    if names_row:
+        text = name_cell(text)
+    elif len(text) > _LONG:
+        text = words_cell(text)
+    return text if isinstance(cell, str) else (text, number)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
-from fedloom.report.markup import details, facts, table
+from fedloom.report.markup import code_cell, details, facts, name_cell, table
 from fedloom.results.formats import as_csv
 from fedloom.results.page_sections import Cell
 from fedloom.results.table import Group
@@ -18,7 +18,7 @@ from fedloom.storage.run_data import RunData
 from fedloom.storage.run_folder import RunFolder
 
 
-def configs(groups: Sequence[Group]) -> list[str]:
+def configs(groups: Sequence[Group]) -> list[Markup]:
     """The resolved config of each group, as YAML."""
     blocks = []
     for group in groups:
@@ -29,7 +29,7 @@ def configs(groups: Sequence[Group]) -> list[str]:
     return blocks
 
 
-def environments(groups: Sequence[Group]) -> str:
+def environments(groups: Sequence[Group]) -> list[Markup]:
     """Hardware and versions of the runs that were kept on disk; runs of one machine are told once."""
     environments_by_text: dict[str, list[str]] = {}
     for group in groups:
@@ -38,16 +38,16 @@ def environments(groups: Sequence[Group]) -> str:
             if environment is not None:
                 key = json.dumps(environment, sort_keys=True)
                 environments_by_text.setdefault(key, []).append(f"{group.row['label']} seed {result.numbers['seed']}")
-    return "\n".join(
+    return [
         facts(([("Runs", ", ".join(runs))] if len(environments_by_text) > 1 else []) + _environment(json.loads(key)))
         for key, runs in environments_by_text.items()
-    )
+    ]
 
 
-def run_list(groups: Sequence[Group]) -> str:
+def run_list(groups: Sequence[Group]) -> Markup:
     """Every run with its seed, its accuracy, its folder and the hash of its last checkpoint."""
     runs = [(group.row["label"], result) for group in groups for result in group.results]
-    body = [[f'<span class="name">{escape(label)}</span>', *_run(result)] for label, result in runs]
+    body = [[name_cell(label), *_run(result)] for label, result in runs]
     plain = [{"run": label, **_plain(result)} for label, result in runs]
     numeric = {"Seed", "Accuracy %", "Memory MiB"}
     columns = ("Run", "Seed", "Accuracy %", "Memory MiB", "Engine", "Folder", "Checkpoint sha256")
@@ -70,9 +70,9 @@ def _run(result: RunData) -> list[Cell]:
         (str(plain["seed"]), plain["seed"]),
         (percent(plain["accuracy"]), plain["accuracy"]),
         (f"{plain['peak_memory_mb']:,.0f}", plain["peak_memory_mb"]),
-        escape(str(plain["engine"])),
-        f"<code>{escape(plain['folder'])}</code>" if plain["folder"] else "not kept",
-        f"<code>{escape(plain['checkpoint_sha256'])}</code>" if plain["checkpoint_sha256"] else "–",
+        str(plain["engine"]),
+        code_cell(plain["folder"]) if plain["folder"] else "not kept",
+        code_cell(plain["checkpoint_sha256"]) if plain["checkpoint_sha256"] else "–",
     ]
 
 

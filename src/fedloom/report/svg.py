@@ -12,14 +12,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from html import escape
-from importlib.resources import files
 from typing import Any
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from fedloom.report import markup
 from fedloom.report.measures import TONES
+from fedloom.report.templates import asset
 
 _NAMES = ("ink", "muted", "line", "page", *(f"c{k}" for k in range(TONES)), "p0", "p1", "p2", "p3", "p4")
 _STAND_IN = {name: f"#fe{k:02x}fe" for k, name in enumerate(_NAMES)}
@@ -45,7 +46,7 @@ def color(name: str) -> str:
 @contextmanager
 def in_light_theme() -> Iterator[str]:
     """Within the block figures are drawn in the page's light colours, for files of their own; gives the page colour."""
-    style = (files("fedloom.report") / "assets" / "style.css").read_text(encoding="utf-8")
+    style = asset("style.css")
     light = dict(re.findall(r"--(\w+): (#\w+);", style[: style.index("}")]))
     token = _palette.set(light)
     try:
@@ -62,7 +63,7 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none")
 
 
-def inline(draw: Callable[[], Figure], name: str, label: str, css: str = "") -> str:
+def inline(draw: Callable[[], Figure], name: str, label: str, css: str = "") -> Markup:
     """The figure as an `<svg>` element. `name`: prefix of its ids, unique in the page; `label`: what it shows, for
     people who do not see it; `css`: classes."""
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -74,10 +75,10 @@ def inline(draw: Callable[[], Figure], name: str, label: str, css: str = "") -> 
     return _element(stream.getvalue(), name, label, css)
 
 
-def _element(text: str, name: str, label: str, css: str) -> str:
+def _element(text: str, name: str, label: str, css: str) -> Markup:
     box = re.search(r'viewBox="([^"]+)"', text)
     assert box is not None
-    body = text[text.index(">", text.index("<svg")) + 1 :]
+    body = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
     body = _prefixed(body.replace("xlink:href", "href"), name)
     body = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", body)
@@ -85,8 +86,7 @@ def _element(text: str, name: str, label: str, css: str) -> str:
     for key, stand_in in _STAND_IN.items():
         body = body.replace(stand_in, f"var(--{key})")
     body = re.sub(r"\n\s*", "\n", body).strip()
-    classes = f' class="{css}"' if css else ""
-    return f'<svg{classes} viewBox="{box[1]}" role="img" aria-label="{escape(label)}">\n{body}'
+    return markup.svg(box[1], label, Markup(body), css)  # matplotlib has escaped the texts
 
 
 def _prefixed(body: str, name: str) -> str:

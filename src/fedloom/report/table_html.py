@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
-from fedloom.report.markup import swatch, table
+from markupsafe import Markup
+
+from fedloom.report.markup import accuracy_cell, name_cell, table
 from fedloom.report.measures import tone_name, tones
 from fedloom.results.formats import ATTACK_NOTE, optional_columns
 from fedloom.results.page_sections import Cell
@@ -16,26 +17,26 @@ _NUMBERS = ("Accuracy %", "n", "At best val %", "Up", "Down", "Time")
 _WORDS = ("Preset", "Protocol", "Select")
 
 
-def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> str:
+def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> Markup:
     """One row per group: n, mean ± sample std, protocol, select, bytes and seconds per run. `saved`: as `table`'s."""
     up, down = max(row["bytes_up"] for row in rows), max(row["bytes_down"] for row in rows)
     time, figures = max(row["seconds"] for row in rows), figure_names(rows)
     optional = optional_columns(rows)
     body: list[list[Cell]] = [
         [
-            f'{swatch(tone_name(tone))}<span class="name">{escape(row["label"])}</span>',
-            (f"<b>{percent(row['accuracy'])}</b>{_std(row['std'])}", row["accuracy"]),
+            name_cell(row["label"], tone_name(tone)),
+            (_accuracy(row), row["accuracy"]),
             (str(row["n"]), row["n"]),
             ("–" if row["best_val"] is None else percent(row["best_val"]), row["best_val"]),
             (bytes_text(row["bytes_up"], up), row["bytes_up"]),
             (bytes_text(row["bytes_down"], down), row["bytes_down"]),
             (seconds_text(row["seconds"], time), row["seconds"]),
             *((figure_text(row, name), row["figures"].get(name)) for name in figures),
-            escape(row["preset"]),
-            escape(row["protocol"]),
-            escape(row["select"]),
+            row["preset"],
+            row["protocol"],
+            row["select"],
             *(
-                ((escape(text(row)), row["metrics"].get(name, row["attack_success"])) if number else escape(text(row)))
+                ((text(row), row["metrics"].get(name, row["attack_success"])) if number else text(row))
                 for name, number, text in optional
             ),
         ]
@@ -51,5 +52,5 @@ def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> str:
     return table("results-note", caption, columns, numbers, body, saved)
 
 
-def _std(std: float | None) -> str:
-    return f'<span class="std">{"" if std is None else f"± {percent(std)}"}</span>'
+def _accuracy(row: ResultRow) -> Markup:
+    return accuracy_cell(percent(row["accuracy"]), "" if row["std"] is None else percent(row["std"]))
