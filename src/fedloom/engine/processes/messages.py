@@ -22,7 +22,7 @@ Reply: TypeAlias = JobResult | EvalResult
 R = TypeVar("R", bound=Request | Reply)
 
 
-class Message(NamedTuple):
+class PackedMessage(NamedTuple):
     """A job or a result. shared: the record that all clients of a round have in common. values: other fields."""
 
     kind: type
@@ -40,7 +40,7 @@ class _Context(NamedTuple):
     class_counts: SharedTensor | InlineTensor
 
 
-def packed(content: Request | Reply, packer: Packer) -> Message:
+def packed(content: Request | Reply, packer: Packer) -> PackedMessage:
     """Write the tensors of a job or a result to the packer's memory, and return the message."""
     shared: Packed = {}
     values: dict[str, Any] = {}
@@ -58,11 +58,11 @@ def packed(content: Request | Reply, packer: Packer) -> Message:
             values[name] = _Context(value.round, value.client, value.samples, value.task.group, counts)
         else:
             values[name] = value
-    return Message(type(content), shared, values)
+    return PackedMessage(type(content), shared, values)
 
 
 def unpacked(
-    message: Message, view: Callable[[SharedTensor | InlineTensor], Tensor], tasks: Sequence[Task] = ()
+    message: PackedMessage, view: Callable[[SharedTensor | InlineTensor], Tensor], tasks: Sequence[Task] = ()
 ) -> Any:
     """Return the job or result of a message, with views of the memory as tensors. tasks: one a group, for jobs."""
     arguments: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from fedloom.core.errors import ClientError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.engine.memory import keep_freed_memory
-from fedloom.engine.processes.messages import Message, unpacked
+from fedloom.engine.processes.messages import PackedMessage, unpacked
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.processes.worker import answer
 from fedloom.engine.ray.cluster import Ref
@@ -17,7 +17,7 @@ from fedloom.engine.serial import Serial
 from fedloom.methods.contract.contexts import Task
 
 
-def work(run: Sequence[Ref], message: Message, names: Sequence[str], *values: Any) -> Message | ClientError:
+def work(run: Sequence[Ref], message: PackedMessage, names: Sequence[str], *values: Any) -> PackedMessage | ClientError:
     """Run the job of a message, and return its result or the error of the client.
 
     run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client. names, values: the

@@ -1,6 +1,6 @@
-"""The stacked engine: trains several clients of one architecture together with `torch.vmap`."""
+"""The stacked.batched: trains several clients of one architecture together with `torch.vmap`."""
 
-from fedloom.engine.stacked.engine import Batched
+from fedloom.engine.stacked.batched import Batched
 from fedloom.engine.stacked.stacks import obstacle
 
 __all__ = ["Batched", "obstacle"]

@@ -17,7 +17,7 @@ from fedloom.engine.jobs import Client, Job, JobResult, staged
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import structure_of
 from fedloom.engine.stacked.members import StackedNet, collect_statistics, stacked_trees
-from fedloom.engine.stacked.training import Training
+from fedloom.engine.stacked.training import StackedTraining
 from fedloom.engine.stacked.trial import is_of_vmap, obstacle_of, reason_of
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Collect, Train
@@ -103,7 +103,7 @@ class Stacks:
                 if isinstance(phase, Collect):
                     collect_statistics(self.worker, net, phase.statistics, clients, tree, keep=True)
                 else:
-                    tree = Training(self.worker, net, phase, clients, tree).run()
+                    tree = StackedTraining(self.worker, net, phase, clients, tree).run()
             tree = {name: value.to(CPU) for name, value in tree.items()}
         except Exception as error:
             others = ", ".join(str(client.job.ctx.client) for client in clients)

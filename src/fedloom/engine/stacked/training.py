@@ -32,7 +32,7 @@ from fedloom.engine.term_balance import gradient_norms
 from fedloom.methods.contract.phases import Batch, Objective, Train
 
 
-class Training:
+class StackedTraining:
     """One training phase of a stack. Rows of `tree` are the clients, the largest first."""
 
     def __init__(self, worker: Worker, net: StackedNet, phase: Train, clients: list[Client], tree: Tree) -> None:

@@ -31,7 +31,7 @@ from fedloom.methods.wrappers.wrapping import alone, names_of, wrapped
 WORDS = ("topk", "int8", "sign")  # all wrappers of this file
 
 
-class Share(method.Options):
+class TopKShare(method.Options):
     """Options of compressions that send a share of the entries."""
 
     share: float = Field(0.1, gt=0, le=1, description="Share of the entries that travels.")
@@ -167,7 +167,7 @@ class TopK(Packed):
     """The largest entries of the whole change, as 32-bit indices and values; the others wait. Stich et al., NeurIPS
     2018, arXiv 1809.07599, Algorithm 1; of d entries the k = ceil(share d) largest in magnitude."""
 
-    packing, Packing = "topk", Share
+    packing, Packing = "topk", TopKShare
 
     def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
         count = min(len(change), int(np.ceil(self.packing_options.share * len(change) - 1e-9)))

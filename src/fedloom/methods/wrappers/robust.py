@@ -46,7 +46,7 @@ class Kept(Faulty):
     )
 
 
-class Share(method.Options):
+class TrimmedShare(method.Options):
     """Options of the trimmed mean."""
 
     share: float = Field(0.2, ge=0, lt=0.5, description="Share of the values that is left out at each end.")
@@ -213,7 +213,7 @@ class Median(Robust):
 class Trimmed(Robust):
     """The mean of each coordinate without its extremes."""
 
-    word, Own = "trimmed", Share
+    word, Own = "trimmed", TrimmedShare
 
     def rule(self, rows: Tensor) -> Tensor:
         return trimmed_mean(rows, self.robust.share)

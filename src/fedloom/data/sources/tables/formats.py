@@ -9,8 +9,8 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from fedloom.data.sources.source import source
-from fedloom.data.sources.tables.files import TableFile, read_csv, read_parquet
 from fedloom.data.sources.tables.source import TableSource
+from fedloom.data.sources.tables.table_files import TableFile, read_csv, read_parquet
 
 
 @source("csv")

@@ -19,13 +19,13 @@ from fedloom.data.sources.regular_files import require_file
 from fedloom.data.sources.source import Source, Splits
 from fedloom.data.sources.tables.columns import CellFormat, Column, read_column, refuse_missing
 from fedloom.data.sources.tables.encoding import encoded, vocabulary
-from fedloom.data.sources.tables.files import (
+from fedloom.data.sources.tables.labels import label_ids
+from fedloom.data.sources.tables.notes import suspicious_features
+from fedloom.data.sources.tables.table_files import (
     NO_HEADER,
     TableFile,
     looks_like_a_row,
 )
-from fedloom.data.sources.tables.labels import label_ids
-from fedloom.data.sources.tables.notes import suspicious_features
 from fedloom.data.sources.tables.words import refuse_misread, refuse_missing_marks
 
 _CELL_FORMAT_KEYS = ("missing", "decimal", "thousands")
