@@ -24,6 +24,7 @@ ROW: dict[str, Any] = {
     "protocol": "personal/local",
     "select": "best_val",
     "degenerate": ["term [ce] is lost"],
+    "metrics": {},
     "stopped": [],
     "diverged": [],
     "figures": {},

@@ -21,7 +21,7 @@ import click
 import typer
 
 from fedloom._version import __version__
-from fedloom.commands import catalogue, flower, model, reproduce, several, studies
+from fedloom.commands import catalogue, comparisons, flower, model, reproduce, studies
 from fedloom.commands.config import config as config_command
 from fedloom.commands.methods import methods
 from fedloom.commands.shared import (
@@ -92,7 +92,7 @@ def demo(
 ) -> None:
     """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
     from fedloom.config.grid import variants
-    from fedloom.config.ready import find_ready
+    from fedloom.config.ready_configs import find_ready
     from fedloom.config.run_config import load
 
     overrides = overrides_with_options(None, rounds=rounds, seed=seed)
@@ -108,7 +108,7 @@ def demo(
                 f"Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed {first_seed}:"
             )
             print_holdings(console, describe_scenario(configs[0].scenario.build(first_seed)))
-        several.run_comparison(configs, out, "fresh", jobs, as_json, quiet, console)
+        comparisons.run_comparison(configs, out, "fresh", jobs, as_json, quiet, console)
 
 
 @app.command()
@@ -148,7 +148,7 @@ def run(
         print_result(console_of(as_json), result, brief=quiet)
 
 
-app.command()(several.compare)
+app.command()(comparisons.compare)
 app.command()(studies.study)
 app.command()(reproduce.reproduce)
 
@@ -185,8 +185,8 @@ def inspect(
         console.print(f"  picture: {out}", markup=False, soft_wrap=True)
 
 
-app.command()(several.report)
-app.command()(several.table)
+app.command()(comparisons.report)
+app.command()(comparisons.table)
 for command in (methods, catalogue.models, catalogue.datasets, catalogue.scenarios, config_command):
     app.command()(command)
 

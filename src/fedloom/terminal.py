@@ -1,6 +1,6 @@
-"""What the command line shows a person: tables and the client x class picture.
+"""Tables of the command line, and the client x class picture.
 
-Nothing is cut: a table that is wider than the terminal is printed as one line for each of its cells.
+No cell is cut: a table that is wider than the terminal is printed as one line for each cell.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def scenarios(
     as_json: AsJson = False,
 ) -> None:
     """Ready configs: one for every setting of the papers' tables, and the demo's."""
-    from fedloom.config.ready import find_ready, ready_configs
+    from fedloom.config.ready_configs import find_ready, ready_configs
     from fedloom.terminal import print_listing
 
     if name is not None:

@@ -1,4 +1,4 @@
-"""How a federation is, for people and for machines: `fedloom flower status` and `metrics`."""
+"""The status of a federation, for people and for Prometheus: `fedloom flower status` and `metrics`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How a run over Flower is: nodes, round, waits, bytes, refused uploads, the last error. Needs no connection."""
+    """Show a run over Flower: nodes, round, waits, bytes, refused uploads, the last error. Needs no connection."""
     from fedloom.flower.certificates import ending
     from fedloom.flower.status import read_status
     from fedloom.flower.up import folder_of

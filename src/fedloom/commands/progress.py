@@ -31,7 +31,7 @@ _PAUSE, _SHARE = 15.0, 0.05  # at least so many seconds between two lines, and t
 
 
 class ProgressEstimate:
-    """How much of several runs is done, and how long the rest takes: rounds since the first news, in seconds.
+    """Estimate of the remaining time of several runs, from the rounds finished since the first news.
 
     Rounds that were done before (a run that is resumed or reused) count as done, and say nothing of the pace.
     """

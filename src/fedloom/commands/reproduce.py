@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.commands.parts import VALUES, save_recipe
 from fedloom.commands.shared import AsJson, Quiet, console_of, print_json, say
 from fedloom.commands.studies import AllowMixed, Only, run_and_report
+from fedloom.commands.study_sections import VALUES, save_recipe
 from fedloom.core.errors import ConfigError, RunFolderError
 
 if TYPE_CHECKING:

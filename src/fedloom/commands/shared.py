@@ -119,7 +119,7 @@ def expand_home_in(argument: str) -> str:
 
 def config_path(config: Path) -> Path:
     """The config file that is meant; says so where it is the package's and not the one named."""
-    from fedloom.config.ready import find_config
+    from fedloom.config.ready_configs import find_config
 
     path = find_config(config)
     if path != config and config.suffix:  # somebody thought of a file

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedloom.commands.parts import sections_of_studies
-from fedloom.commands.several import show_comparison
+from fedloom.commands.comparisons import show_comparison
 from fedloom.commands.shared import AsJson, Quiet, console_of, output_folder, print_json, say
+from fedloom.commands.study_sections import sections_of_studies
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The largest numbers that a config or a study may say. What lies above is a slip of the pen: it would not end."""
+"""Upper bounds for the numbers of a config or a study. A larger number is a typing error: its run would not end."""
 
 from __future__ import annotations
 

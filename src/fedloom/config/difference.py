@@ -1,4 +1,4 @@
-"""How the config of a run folder differs from another one, in a few words."""
+"""Differences between the config of a run folder and another config, as a short text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LISTED, _LONGEST = 3, 40
 
 
 def difference(stored: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """The first keys that differ, with their values there and here; empty if a run of one may go on as the other."""
+    """Return the first keys that differ, with both values; empty if a run of `stored` may be resumed with `config`."""
     stored_values, values = dict(_leaves(stored)), dict(_leaves(config))
     keys = [key for key in sorted({*stored_values, *values}) if stored_values.get(key) != values.get(key)]
     keys = [key for key in keys if changes_numbers(key)]

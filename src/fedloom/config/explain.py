@@ -1,4 +1,4 @@
-"""What was wrong with a config, in one line: the key, the value, why, and where the key belongs."""
+"""Errors of a config in one line: the key, the value, why it is wrong, and where the key belongs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _S
 def explain_validation_error(
     error: ValidationError, section: str, model: type[BaseModel], more_keys: Sequence[str] = ()
 ) -> ConfigError:
-    """The first problem that pydantic found, as an error. `section`: path of `model` in the config ("" for the top);
+    """Return the first problem that pydantic found as a `ConfigError`. `section`: path of `model` in the config, or "";
     `more_keys`: keys that it accepts beside its fields."""
     first = error.errors()[0]
     location = [str(part) for part in first["loc"] if part not in ("str", "ModelConfig")]  # of the union for models
@@ -36,8 +36,8 @@ def explain_validation_error(
 
 
 def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Sequence[str]]) -> ConfigError:
-    """The error with a hint across levels: sections that know the key, else those that know one much like it, unless
-    its own does. `sections`: the sections that know a key, by its name, the likeliest first."""
+    """Add a hint to the error: sections that know the key, else sections that know a similar one, unless its own does.
+    `sections`: the sections that know a key, by its name, the likeliest first."""
     near = (
         []
         if error.key in sections
@@ -63,7 +63,7 @@ def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> A
 
 
 def keys_with_sections(model: Any, section: str = "") -> Iterator[tuple[str, str]]:
-    """Section and name of every key below a model or a pydantic dataclass."""
+    """Yield section and name of every key below a model or a pydantic dataclass."""
     for name, field in (fields_of(model) or {}).items():
         yield section, name
         for kind in (field.annotation, *get_args(field.annotation)):
@@ -71,7 +71,7 @@ def keys_with_sections(model: Any, section: str = "") -> Iterator[tuple[str, str
 
 
 def keys_at(model: Any, path: Sequence[str]) -> set[str]:
-    """The keys of the section at `path`: a pydantic model, or a pydantic dataclass."""
+    """Return the keys of the section at `path` of a pydantic model or dataclass."""
     fields = fields_of(model) or {}
     for part in path:
         annotation = fields[part].annotation if part in fields else None
@@ -83,7 +83,7 @@ def keys_at(model: Any, path: Sequence[str]) -> set[str]:
 
 
 def fields_of(kind: Any) -> Mapping[str, Any] | None:
-    """The fields of a pydantic model or dataclass, by name; None for anything else."""
+    """Return the fields of a pydantic model or dataclass by name; None for anything else."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind.model_fields
     fields: Mapping[str, Any] | None = getattr(kind, "__pydantic_fields__", None)

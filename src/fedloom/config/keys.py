@@ -1,4 +1,4 @@
-"""Which keys there are, and in which sections: for hints across levels, and for a model's own options."""
+"""Keys by section, for hints on misplaced keys, and the check of a model's options."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def check_options(model: str, options: Mapping[str, Any]) -> None:
 
 
 def sections_by_key(config: type[BaseModel], method: str) -> dict[str, list[str]]:
-    """The sections that know a key, by its name: the config's own first, then the scenario's, then `method`'s and the
-    models'. Other methods are asked for what nobody else knows."""
+    """Return the sections that know a key, by its name: the config's first, then the scenario's, `method`'s and the
+    models'. Other methods only count for keys that no other section knows."""
     sections_of_key: dict[str, list[str]] = {}
     for section, key in _every_key(config, method):
         _add_section(sections_of_key, section, key)

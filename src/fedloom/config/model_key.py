@@ -32,16 +32,16 @@ class ModelConfig(BaseModel):
 
     @property
     def title(self) -> str:
-        """What it is called in tables and messages."""
+        """Name of the model in tables and messages."""
         return self.name
 
     @property
     def factory(self) -> UserModel | None:
-        """What makes its nets, if that is not a registered model."""
+        """The user's model that makes the nets; None for a registered model."""
         return None
 
     def options(self) -> dict[str, Any]:
-        """What its factory is told beside the shapes."""
+        """Return the options that its factory gets beside the shapes."""
         return dict(self.model_extra or {})
 
     def check(self) -> None:
@@ -85,7 +85,7 @@ class UserModelConfig(ModelConfig):
 
     @staticmethod
     def from_object(source: Any, data: Dataset) -> UserModelConfig:
-        """The model `source` for `data`. Raises `ConfigError` if it cannot be made, or does not classify these data."""
+        """Describe the user's model `source` for `data`. Raises `ConfigError` for one that does not fit."""
         user_model, shape, classes = UserModel(source), data.input_shape, data.num_classes
         with Streams(0).isolated("init"):
             module = user_model.module(shape, classes)
@@ -111,11 +111,11 @@ class UserModelConfig(ModelConfig):
         return {"head": self.head}
 
     def check(self) -> None:
-        """It was tried when it came."""
+        """Nothing to check: the user's model was called once when the config was built."""
 
 
 def model_configs(key: str | ModelConfig | Sequence[str | ModelConfig]) -> list[ModelConfig]:
-    """The models that the key stands for, one by one."""
+    """Return the models that the key names, groups replaced by their models."""
     configs: list[ModelConfig] = []
     for model in [key] if isinstance(key, str | ModelConfig) else key:
         configs += (
@@ -134,7 +134,7 @@ def with_user_models(model: Any, data: Dataset) -> Any:
 
 
 def is_python_object(model: Any) -> bool:
-    """Whether a value of the key is an object, or a list with one, and not words."""
+    """Return whether a value of the key is a Python object, or a list that holds one."""
     if _is_list(model):
         return any(map(is_python_object, model))
     return isinstance(model, nn.Module) or (callable(model) and not isinstance(model, ModelConfig))

@@ -1,4 +1,4 @@
-"""The description of a run: one typed config behind every door (YAML file, `key=value`, Python)."""
+"""The config of a run. YAML files, words `key=value` and Python calls all end in one `RunConfig`."""
 
 from __future__ import annotations
 
@@ -171,19 +171,19 @@ class RunConfig(Section):
         return optimizer
 
     def build_method(self) -> Method:
-        """The method with its preset and the options of its section."""
+        """Build the method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
 
     def models(self) -> list[ModelConfig]:
-        """The models, one by one: one, or several for groups of clients."""
+        """Return the models: one, or several for groups of clients. Without a model, the source's usual one."""
         return model_configs(SOURCES.get(self.scenario.source).model if self.model is None else self.model)
 
     def model_name(self) -> str:
-        """What the model is called in tables: its name, or those of the group's."""
+        """Return the title of the model in tables: its name, or the names of a group, separated by commas."""
         return self.model if isinstance(self.model, str) else ", ".join(model.title for model in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
-        """How to build the nets, one for each model, as a method wants them."""
+        """Return a blueprint for each model, with what the method needs. input_shape: of one sample."""
         spec = method.spec
         needs: dict[str, Any] = {
             "head_bias": spec.head_bias,
@@ -197,7 +197,7 @@ class RunConfig(Section):
         ]
 
     def resolved(self) -> dict[str, Any]:
-        """Everything that defines the run, defaults and preset spelled out: plain YAML values."""
+        """Return all settings of the run as plain YAML values, defaults and preset spelled out."""
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
         if self.early_stopping is None:  # a key that runs of earlier versions do not know
             del plain["early_stopping"]
@@ -219,13 +219,13 @@ class RunConfig(Section):
         return plain
 
     def fingerprint(self) -> str:
-        """Hash (16 hex digits) of every setting that can change a result."""
+        """Return a hash (16 hex digits) of every setting that can change a result."""
         relevant = {key: value for key, value in self.resolved().items() if changes_numbers(key)}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def parse(values: Mapping[str, Any]) -> RunConfig:
-    """A checked config from plain values. Raises `ConfigError` with one line for the first thing that is wrong."""
+    """Check plain values and return the config. Raises `ConfigError`, in one line, for the first that is wrong."""
     try:
         return _parsed(values)
     except UnknownKeyError as error:
@@ -262,7 +262,7 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _with_preset_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values over what the method's preset brings along (`Method.settings`); sections are joined key by key."""
+    """Put the values over the settings of the method's preset (`Method.settings`); sections are joined key by key."""
     method, preset = (values.get(key, RunConfig.model_fields[key].default) for key in ("method", "preset"))
     is_method = isinstance(method, str) and isinstance(preset, str) and method in METHODS
     joined = dict(METHODS.get(method).settings.get(preset, {})) if is_method else {}
@@ -279,8 +279,8 @@ def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Plain values of a YAML file with `key=value` words on top: dots go into sections, or to a place in a list;
-    values are YAML. Raises `ConfigError` for what cannot be read."""
+    """Read a YAML file, and change it by words `key=value`: dots lead into sections, or to an index of a list; values
+    are YAML. Raises `ConfigError` for a file or a word that cannot be read."""
     values = {} if path is None else read_yaml(path) or {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")
@@ -299,7 +299,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _set_value(values: dict[str, Any], path: Sequence[str], value: Any, assignment: str) -> None:
-    """Set the value at `path`, whose sections are made where they are missing."""
+    """Set the value at `path`; sections that are missing are created."""
     container: Any = values
     for section, name in zip(path, [*path[1:], None], strict=True):
         index: Any = section

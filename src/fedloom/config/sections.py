@@ -17,7 +17,7 @@ class Section(BaseModel):
 
 
 class EvaluationConfig(Section):
-    """What is tested, when, and which round's accuracy counts."""
+    """Tests: the protocol, their rounds, and the round whose accuracy counts."""
 
     protocol: Literal["global/global", "global/local", "personal/global", "personal/local", "few-shot"] = Field(
         "global/global",
@@ -132,7 +132,7 @@ class CheckpointConfig(Section):
 
 
 class FlowerConfig(Section):
-    """How long a federation over Flower waits, and what it accepts from a node."""
+    """Waiting times of a federation over Flower, and bounds on what it accepts from a node."""
 
     min_clients: int = Field(
         1,

@@ -1,4 +1,4 @@
-"""What a config and the shape of its data make before any training: the method, its nets, and the facts for hooks."""
+"""The method, its nets and its tasks, built from a config and the shape of its data before any training."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Setup:
 
     @staticmethod
     def from_config(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, clients: int) -> Setup:
-        """What `config` makes for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError` for a model
-        that does not fit."""
+        """Build the setup for samples [n, *input_shape] of `num_classes` classes. Raises `ConfigError` for a model that
+        does not fit."""
         streams, method = Streams(config.seed), config.build_method()
         blueprints = config.blueprints(input_shape, num_classes, method)
         nets = [blueprint.build(streams) for blueprint in blueprints]
@@ -60,7 +60,7 @@ class Setup:
         return Setup(method, streams, blueprints, nets, tasks)
 
     def diagnostics(self, config: RunConfig, data: Dataset) -> list[Diagnostic]:
-        """What is seldom meant in how the nets train, each once. Raises `ConfigError` for a net that cannot train."""
+        """Find settings of the nets that are seldom intended. Raises `ConfigError` for a net that cannot train."""
         x = data.gather(torch.arange(min(2, len(data))))
         diagnostics = {
             diagnostic.code: diagnostic
@@ -70,7 +70,7 @@ class Setup:
         return [Diagnostic(code, text, 1.0) for code, text in diagnostics.values()]
 
     def worker(self, config: RunConfig, data: Dataset) -> Worker:
-        """What runs clients on the nets. Raises `ConfigError` for a net that does not classify `data`."""
+        """Build the worker of the clients. Raises `ConfigError` for a net that does not classify `data`."""
         for blueprint, net in zip(self.blueprints, self.nets, strict=True):
             check_classifies(net, data.gather(torch.arange(min(2, len(data)))), data.num_classes, blueprint.model)
         local = LocalTraining(config.batch_size, config.optimizer, config.augment)
@@ -79,7 +79,7 @@ class Setup:
         return Worker(self.method, self.nets, data, local, device, bfloat16=half, speedups=speedups)
 
     def evaluator(self, config: RunConfig, worker: Worker, scenario: Scenario) -> Evaluator | FewShotEvaluator:
-        """What tests on a scenario as the config says, also personal models on the worker."""
+        """Build the evaluator of a scenario; the worker gets it, too, for tests of personal models."""
         on_device = replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(worker.device))
         evaluation = config.evaluation
         if evaluation.protocol == "few-shot":

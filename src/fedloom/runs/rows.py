@@ -1,4 +1,4 @@
-"""Metric rows: what a round reports and what a test finds, one measure a row."""
+"""Metric rows of a round's report and of its tests, one measure a row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def system_row(round_: int, name: str, value: float) -> Row:
 
 
 def training_rows(report: RoundReport) -> list[Row]:
-    """What one round of training cost, the method's own figures, how it degenerated, and the mean terms of its loss."""
+    """Return rows of a round's costs, the method's figures, its diagnostics, and the mean terms of its loss."""
     round_, seconds = report.round, report.seconds
     values: dict[str, float] = {
         "bytes_up": report.bytes_up,

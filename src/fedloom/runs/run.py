@@ -301,7 +301,7 @@ class _Run:
         weights[federation.round] = Checkpoint(federation.round, federation.server, dict(federation.states))
 
     def described(self) -> dict[str, Any]:
-        """What scenario.json holds: who holds what, and how samples must look."""
+        """Return the content of scenario.json: the samples of each client, and the shape of the input."""
         described = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
         return described if self.data is None else described | {dealt.KEY: self.data}
 

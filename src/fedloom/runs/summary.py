@@ -18,7 +18,7 @@ from fedloom.storage.run_folder import Row
 
 
 def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
-    """What was run, how well it did, what it cost, the method's own figures and what ran it."""
+    """Return the summary: setting, scores, costs, the method's figures, attack and engine."""
     return {
         **_setting(config, federation),
         **_scores(config, rows),
@@ -32,7 +32,7 @@ def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: S
 
 
 def degenerate(rows: Sequence[Row], diagnostics: Mapping[str, Diagnostic]) -> list[str]:
-    """How the method degenerated: the messages of `diagnostics` (by code), and only codes of those before a resume."""
+    """Return the messages of `diagnostics` (by code); of those before a resume only the codes."""
     codes = {r["name"].partition("/")[2] for r in rows if r["name"].startswith("degenerate/")}
     codes |= diagnostics.keys()
     return [diagnostics[c].message if c in diagnostics else c for c in sorted(codes)]
@@ -76,7 +76,7 @@ def _metrics(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> dict[str, Any]:
-    """How clients misbehaved and what came of it; nothing where nobody did. success: None if one run cannot show it."""
+    """Return the attack and its effect, empty without one. success: None if one run cannot show it."""
     scenario, evaluation = federation.scenario, config.evaluation
     if scenario.attack is None or not scenario.bad:
         return {}

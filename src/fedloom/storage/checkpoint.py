@@ -27,8 +27,8 @@ _SERVER = "server.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is needed to go on: finished rounds, the server's state and the clients' states, and how far the metrics had
-    come. `path` and `sha256` (of what it holds) if it is on disk."""
+    """A federation between two rounds: finished rounds, the states of server and clients, and the position in the
+    metrics. `path` and `sha256` (of the content) are set if it is on disk."""
 
     round: int
     server: Record

@@ -1,5 +1,4 @@
-"""Which data a run was dealt: a record in scenario.json, by which runs on other data are noticed. Nothing here needs
-torch.
+"""Record of a run's data in scenario.json, by which runs on other data are noticed. Nothing here needs torch.
 
 Two runs with the same keys of a source had the same data if the digests of the source are equal; two with the same
 scenario and seed if the digests of what was dealt are. A file that changes under its path changes both.
@@ -110,7 +109,7 @@ def _keys(record: Any) -> dict[str, str] | None:
 
 
 def _data_name(record: Mapping[str, Any]) -> str:
-    """What messages call the data: the files that its keys name, else the source."""
+    """Return the name of the data in messages: the files that its keys name, else the source."""
     files = record.get("files")
     named = ", ".join(map(str, files)) if isinstance(files, list) else ""
     return named or f"source {record['source'].get('source')}"

@@ -1,4 +1,4 @@
-"""Hardware and versions: what a number needs beside it to mean something."""
+"""Hardware and versions, without which a measured time or number means little."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def environment_line(machine: Mapping[str, Any]) -> str:
-    """What `describe_environment` found, in one line: processor, cores and the versions that decide numbers."""
+    """Return an environment in one line: processor, cores and the versions that decide numbers."""
     versions = machine["versions"]
     return (
         f"{machine['processor']}, {machine['cores']} cores, Python {versions['python']}, torch {versions['torch']}, "
@@ -41,7 +41,7 @@ def environment_line(machine: Mapping[str, Any]) -> str:
 
 
 def fedloom_version_in(text: str) -> str | None:
-    """The version of fedloom that `environment_line` told; None where these are other words."""
+    """Return the version of fedloom in a line of `environment_line`; None for any other text."""
     _, separator, version = text.rpartition(", fedloom ")
     return version if separator else None
 

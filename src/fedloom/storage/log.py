@@ -32,7 +32,7 @@ _KEYS = Row.__annotations__.keys()
 
 
 class LogPosition(NamedTuple):
-    """How far a log has come: bytes, and their sha256."""
+    """Size of a log in bytes, and the sha256 of its content."""
 
     size: int
     sha256: str
@@ -54,17 +54,17 @@ class MetricsLog:
         self._sha256.update(text)
 
     def flush(self) -> LogPosition:
-        """How far the log has come, once that is on the disk."""
+        """Write the log to the disk and return its size and sha256."""
         with open_to_append(self.path) as stream:
             os.fsync(stream.fileno())
         return LogPosition(self._size, self._sha256.hexdigest())
 
     def starts_with(self, position: LogPosition) -> bool:
-        """Whether the log begins with what it held then."""
+        """Return whether the first bytes of the log are those of `position`."""
         return self._until(position).hexdigest() == position.sha256
 
     def truncate(self, position: LogPosition) -> list[Row]:
-        """Forget the rows after a position (they will be run again); the rows that stay."""
+        """Delete the rows after a position, whose rounds will be run again, and return the remaining rows."""
         if self.path.exists() and self.path.lstat().st_nlink > 1:  # a copy of hard links shares the file
             write_atomic(self.path, self._bytes())
         with open_to_append(self.path) as stream:
@@ -78,7 +78,7 @@ class MetricsLog:
         return [self._row(number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
 
     def position(self) -> LogPosition:
-        """Of the file as it is."""
+        """Return size and sha256 of the file as it is."""
         content = self._bytes()
         return LogPosition(len(content), hashlib.sha256(content).hexdigest())
 

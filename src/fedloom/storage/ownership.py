@@ -1,4 +1,4 @@
-"""Which folders are fedloom's: a small file says so, written before everything else. No other folder is touched."""
+"""Marker of fedloom's folders: a small file that is written first. fedloom touches no folder without it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def remove_if_empty(path: Path) -> None:
 
 
 def _names(path: Path) -> set[str]:
-    """What lies in a folder, but for the lock, and the marker while it is being written."""
+    """Return the names in a folder, without the lock, and without the marker while it is being written."""
     return {entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.name.startswith(f".{MARKER}.")}
 
 
@@ -81,7 +81,7 @@ def _kind(path: Path) -> str | None:
 
 
 def _kind_without_marker(path: Path) -> Kind | None:
-    """What a folder without a marker is: of a run, or of a comparison, which holds folders of runs."""
+    """Return the kind of a folder without a marker: a run, or a comparison, which holds folders of runs."""
     if all((path / name).is_file() for name in _FILES_OF_A_RUN):
         return "run"
     inside = (entry for entry in path.iterdir() if entry.is_dir())

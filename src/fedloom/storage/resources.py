@@ -1,4 +1,4 @@
-"""What a machine has run out of, said in a line."""
+"""Errors of a full disk and of exhausted memory, in one line that says what to do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stopped_by_full_disk(folder: Path) -> Iterator[None]:
 
 
 def full_disk_message(error: BaseException | None) -> str | None:
-    """What a full disk says, if one is behind an error; else None."""
+    """Return the message of a full disk if one caused the error, else None."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return _DISK[error.errno]

@@ -1,5 +1,5 @@
-"""What summary.json, scenario.json and config.yaml must look like for the code that reads them: a folder may come from
-somebody else, with checksums that fit damaged values."""
+"""Schemas of summary.json, scenario.json and config.yaml, because a folder may come from somebody else, with checksums
+that fit damaged values."""
 
 from __future__ import annotations
 

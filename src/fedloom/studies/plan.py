@@ -16,7 +16,7 @@ from fedloom.config.bounds import MAX_TRIES, refuse_many
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.explain import explain_validation_error
 from fedloom.config.grid import GridPoint, grid_points
-from fedloom.config.ready import find_config
+from fedloom.config.ready_configs import find_config
 from fedloom.config.run_config import RunConfig, load
 from fedloom.config.sections import Section
 from fedloom.core.errors import ConfigError, short_repr, suggest_name

@@ -1,4 +1,4 @@
-"""What the page of a study says beside its runs: how far its cells are, and ours beside a paper's values."""
+"""Sections of a study's page beside its runs: progress of the cells, and our values beside a paper's."""
 
 from __future__ import annotations
 

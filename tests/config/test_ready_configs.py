@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedloom.config.ready import ReadyConfig, find_config, find_ready, ready_configs
+from fedloom.config.ready_configs import ReadyConfig, find_config, find_ready, ready_configs
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.data.client_splits import hold_out

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedloom.commands.parts import sections_of_studies
 from fedloom.commands.shared import (
     AsJson,
     Config,
@@ -26,6 +25,7 @@ from fedloom.commands.shared import (
     print_json,
     say,
 )
+from fedloom.commands.study_sections import sections_of_studies
 from fedloom.core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
@@ -175,6 +175,6 @@ def _studies(runs: Sequence[Path], results: Sequence[Result], allow_mixed: bool)
 
 
 def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:
-    """Which folders are not in, and why."""
+    """Print the folders that are left out, with the reason."""
     for path, why in left_out:
         say(f"left out: {path}: {why}")
