@@ -64,8 +64,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def inline(draw: Callable[[], Figure], name: str, label: str, css: str = "") -> Markup:
-    """The figure as an `<svg>` element. `name`: prefix of its ids, unique in the page; `label`: what it shows, for
-    people who do not see it; `css`: classes."""
+    """Draw a figure and return it as an `<svg>` element.
+
+    name: prefix of its ids, unique in the page; label: what it shows, for people who do not see it; css: its classes.
+    """
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page's fonts have it
         matplotlib.rcdefaults()

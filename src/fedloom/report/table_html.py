@@ -18,7 +18,7 @@ _WORDS = ("Preset", "Protocol", "Select")
 
 
 def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> Markup:
-    """One row per group: n, mean ± sample std, protocol, select, bytes and seconds per run. `saved`: as `table`'s."""
+    """Render the results, a row a group; bytes and seconds are those of a run. saved: as `markup.table` takes it."""
     up, down = max(row["bytes_up"] for row in rows), max(row["bytes_down"] for row in rows)
     time, figures = max(row["seconds"] for row in rows), figure_names(rows)
     optional = optional_columns(rows)
