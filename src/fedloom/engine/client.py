@@ -18,7 +18,7 @@ from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, Loc
 from fedloom.engine.leaves import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
-from fedloom.engine.steps import Block, EpochSteps, Tally, objective, trainable_names
+from fedloom.engine.steps import Block, EpochSteps, Tally, add_statistics, objective, trainable_names
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
@@ -248,9 +248,11 @@ class Worker:
         sums: dict[str, Tree] = {name: {} for name in statistics}
         for indices in torch.split(client.job.indices, PASS_BATCH):
             batch = Batch(self.data.gather(indices), self.data.y[indices])
-            for name, statistic in statistics.items():
-                values = pass_function(name, statistic)(net, batch, client.consts)
-                sums[name] = statistic.add(sums[name], values, batch, classes)
+
+            def values(name: str, statistic: Statistic, batch: Batch = batch) -> Tensor:
+                return pass_function(name, statistic)(net, batch, client.consts)
+
+            sums = add_statistics(statistics, sums, values, batch, classes)
         return {name: statistics[name].result(sums[name]) for name in sums}
 
     def set_modes(self, net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:

@@ -89,8 +89,13 @@ def loss_and_gradients(
     return result, gradients
 
 
-def update(phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: Consts, optimizer: Optimizer) -> None:
-    """Update the parameters: the phase's change of gradients, the optimiser's step, the phase's projection."""
+def update(
+    phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: Consts, optimizer: Optimizer
+) -> Sequence[Tensor]:
+    """Update the parameters: the phase's change of gradients, the optimiser's step, the phase's projection.
+
+    Returns the gradients of the step, as the phase changed them.
+    """
     if phase.grad_map is not None:
         mapped = phase.grad_map(dict(zip(trainable, gradients, strict=True)), trainable, consts)
         gradients = tuple(mapped[name] for name in trainable)
@@ -99,6 +104,21 @@ def update(phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: C
         with torch.no_grad():
             projected = phase.project(trainable, consts)
             torch._foreach_copy_(optimizer.parameters, [projected[name] for name in trainable])
+    return gradients
+
+
+def add_statistics(
+    statistics: Mapping[str, Statistic],
+    sums: Mapping[str, Tree],
+    values: Callable[[str, Statistic], Tensor],
+    batch: Batch,
+    classes: int,
+) -> dict[str, Tree]:
+    """Return the sums of statistics with a batch added. values: what each statistic is taken of, [B, ...]."""
+    return {
+        name: statistic.add(sums[name], values(name, statistic), batch, classes)
+        for name, statistic in statistics.items()
+    }
 
 
 def run_steps(
@@ -164,6 +184,11 @@ def detached(result: Objective) -> Objective:
     return Objective(result.total.detach(), terms, {name: tap.detach() for name, tap in result.taps.items()})
 
 
+def tap_of(taps: Mapping[str, Tensor]) -> Callable[[str, Statistic], Tensor]:
+    """Return the function that gives a statistic its tap of the loss."""
+    return lambda _, statistic: taps[str(statistic.of)]
+
+
 class Tally:
     """Sums over the steps of an epoch: statistics of taps, loss terms and totals. It never waits for a device."""
 
@@ -189,10 +214,8 @@ class Tally:
                 self._terms.setdefault(name, []).append(term.detach())
         if self._statistics:
             for result, batch in zip(objectives, batches, strict=True):
-                self._sums = {
-                    name: statistic.add(self._sums[name], result.taps[str(statistic.of)].detach(), batch, self._classes)
-                    for name, statistic in self._statistics.items()
-                }
+                taps = {name: tap.detach() for name, tap in result.taps.items()}
+                self._sums = add_statistics(self._statistics, self._sums, tap_of(taps), batch, self._classes)
 
     def statistics(self) -> dict[str, Any]:
         """Return the finished statistics by name."""

@@ -14,6 +14,7 @@ from fedloom.engine.client import CPU, PASS_BATCH, Worker, pass_function
 from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.leaves import to_device
 from fedloom.engine.stacked.constants import Stacked
+from fedloom.engine.steps import add_statistics
 from fedloom.methods.contract.phases import Batch, Statistic
 from fedloom.nets.functional_call import FunctionalCall
 from fedloom.nets.masked_batch_norm import masked_copy
@@ -86,11 +87,11 @@ def collect_statistics(
     sums: dict[str, Tree] = {name: {} for name in statistics}
 
     def added(sums: dict[str, Tree], private: list[Tensor], tree: Tree, batch: Batch) -> dict[str, Tree]:
-        new = {}
-        for name, statistic in statistics.items():
-            values = net.call(pass_function(name, statistic), tree, batch, consts.of_one(private))
-            new[name] = statistic.add(sums[name], values, batch, classes)
-        return new
+        def values(name: str, statistic: Statistic) -> Tensor:
+            result: Tensor = net.call(pass_function(name, statistic), tree, batch, consts.of_one(private))
+            return result
+
+        return add_statistics(statistics, sums, values, batch, classes)
 
     net.module.eval()
     for step in range(max(len(batches) for batches in parts)):

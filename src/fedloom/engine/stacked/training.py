@@ -7,6 +7,7 @@ all clients have in common are expanded without a copy until a step writes into 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from fedloom.engine.stacked.members import (
     put_rows,
 )
 from fedloom.engine.stacked.schedule import Schedule
-from fedloom.engine.steps import objective, trainable_names
+from fedloom.engine.steps import add_statistics, objective, tap_of, trainable_names, update
 from fedloom.engine.term_balance import gradient_norms
 from fedloom.methods.contract.phases import Batch, Objective, Train
 
@@ -87,20 +88,13 @@ class StackedTraining:
 
     def _step(self, batch: Batch, parameters: Tree, measured: Sequence[bool]) -> Objective:
         """Take one step of the clients that have batches left."""
-        phase, active, first = self.phase, len(batch.y), not self.optimizer.steps
+        active, first = len(batch.y), not self.optimizer.steps
         entries = {name: value[:active] for name, value in self.tree.items()} | parameters
         private = self.consts.first(active)
         out, gradients = self._loss_and_gradients(entries, private, batch, keep_graph=bool(measured))
         if measured:
             self._measure(out.terms, list(parameters.values()), measured)
-        if phase.grad_map is not None:
-            mapped = self._mapped(phase.grad_map, dict(zip(self.trainable, gradients, strict=True)), parameters)
-            gradients = tuple(mapped[name] for name in self.trainable)
-        self.optimizer.step(gradients)
-        if phase.project is not None:
-            with torch.no_grad():
-                projected = self._mapped(phase.project, parameters)
-                torch._foreach_copy_(self.optimizer.parameters, [projected[name] for name in self.trainable])
+        gradients = update(self._stacked_phase(), gradients, parameters, {}, self.optimizer)
         if first:
             self._relaid(gradients)
         return out
@@ -122,6 +116,15 @@ class StackedTraining:
         parameters, retained = [entries[name] for name in self.trainable], keep_graph or None
         gradients = torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
         return out, gradients
+
+    def _stacked_phase(self) -> Train:
+        """The phase with its maps of trees over all clients."""
+        grad_map, project = self.phase.grad_map, self.phase.project
+        return replace(
+            self.phase,
+            grad_map=grad_map and (lambda gradients, trainable, _: self._mapped(grad_map, gradients, trainable)),
+            project=project and (lambda trainable, _: self._mapped(project, trainable)),
+        )
 
     def _mapped(self, function: Callable[..., Tree], *trees: Tree) -> Tree:
         """Map trees and constants of each client to a tree."""
@@ -154,10 +157,7 @@ class StackedTraining:
             batch = batch._replace(mask=mask & counted.unsqueeze(1))
 
         def added(sums: dict[str, Tree], taps: Tree, batch: Batch) -> dict[str, Tree]:
-            return {
-                name: statistic.add(sums[name], taps[str(statistic.of)], batch, self.classes)
-                for name, statistic in statistics.items()
-            }
+            return add_statistics(statistics, sums, tap_of(taps), batch, self.classes)
 
         tapped = {str(s.of): out.taps[str(s.of)].detach() for s in statistics.values()}
         in_dims = (0, 0, dims(batch))
