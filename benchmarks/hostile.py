@@ -67,21 +67,21 @@ class HostileTransport(InProcessTransport):
         config = nodes[hostile].config
         self._sends, self._max_ratio = config.build_method().spec.sends, config.flower.max_ratio or 1.0
 
-    def take(self, names: Collection[str]) -> list[tuple[str, Message | str]]:
+    def receive(self, names: Collection[str]) -> list[tuple[str, Message | str]]:
         for name in names:
             if name in self._waiting:
-                node, letter = self._waiting.pop(name)
-                answer = self._nodes[node].answer(letter)
-                return [(name, self._changed(letter, answer) if node == self._hostile else answer)]
+                node, message = self._waiting.pop(name)
+                answer = self._nodes[node].answer(message)
+                return [(name, self._changed(message, answer) if node == self._hostile else answer)]
         return []
 
-    def _changed(self, letter: Message, answer: Message) -> Message:
-        do = read(letter, Request).do
+    def _changed(self, message: Message, answer: Message) -> Message:
+        do = read(message, Request).do
         if self._attack == COUNT:
             return claims(answer, do)
         if do != "train":
             return answer
-        upload, sent = from_bytes(answer.body), from_bytes(letter.body)
+        upload, sent = from_bytes(answer.body), from_bytes(message.body)
         change = ATTACKS[self._attack]
         limits = {name: self._max_ratio * kind.spread for name, kind in self._sends.items()}
         forged = {
@@ -178,8 +178,8 @@ def federate(config: RunConfig, attack: str | None) -> tuple[Result, list[str]]:
         nodes = {0: first} | {
             k: Node(config, k, Path(folder), scenario, None, first) for k in range(1, scenario.clients)
         }
-        link = InProcessTransport(nodes) if attack is None else HostileTransport(nodes, attack)
-        return serve(config, link, scenario=scenario, callbacks=[notes]), notes.refused
+        transport = InProcessTransport(nodes) if attack is None else HostileTransport(nodes, attack)
+        return serve(config, transport, scenario=scenario, callbacks=[notes]), notes.refused
 
 
 def accuracy(result: Result) -> float:

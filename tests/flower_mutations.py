@@ -1,4 +1,4 @@
-"""Mutated letters: what a hostile or broken node might send."""
+"""Mutated messages: what a hostile or broken node might send."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WORDS = [
 VALUES = [None, True, -1, 2**63, 2**70, 1.5, float("nan"), "", "x" * 300, [], {}, [[]] * 9, {"a": {"b": {}}}]
 
 
-def mutated(letter: Message, rng: random.Random) -> Message:
-    """One to three changes of a letter's facts or bytes."""
-    facts, body = letter.facts, letter.body
+def mutated(message: Message, rng: random.Random) -> Message:
+    """One to three changes of a message's facts or bytes."""
+    facts, body = message.facts, message.body
     for _ in range(rng.randint(1, 3)):
         kind = rng.randrange(6)
         if kind == 0:

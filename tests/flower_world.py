@@ -70,24 +70,24 @@ class Notes(Callback):
 class Faulty(InProcessTransport):
     """A link on which some answers change or do not come: `fault(order, answer)` gives what comes, None for nothing."""
 
-    local = False  # as over a network: anybody with a key may join
+    in_process = False  # as over a network: anybody with a key may join
 
     def __init__(self, nodes, fault) -> None:
         super().__init__(nodes)
         self._fault = fault
         self.gone: set[int] = set()
-        self.orders: list[Request] = []
+        self.requests: list[Request] = []
 
     def nodes(self) -> set[int]:
         return super().nodes() - self.gone
 
-    def take(self, names: Collection[str]) -> list[tuple[str, Message | str]]:
+    def receive(self, names: Collection[str]) -> list[tuple[str, Message | str]]:
         for name in names:
             if name in self._waiting:
-                node, letter = self._waiting.pop(name)
-                order = read(letter, Request)
-                self.orders.append(order)
-                answer = self._fault(order, self._nodes[node].answer(letter))
+                node, message = self._waiting.pop(name)
+                request = read(message, Request)
+                self.requests.append(request)
+                answer = self._fault(request, self._nodes[node].answer(message))
                 if answer is not None:
                     return [(name, answer)]
         return []

@@ -28,16 +28,16 @@ def board(tmp_path: Path) -> StatusWriter:
     then = datetime.now(UTC).timestamp() - 3600.0
     made = StatusWriter(config_of(), tmp_path / "run", clock=lambda: then)
     made.begin("ab12", 1)
-    made.seats(
+    made.set_nodes(
         [
-            NodeStatus(client=0, node="7", there=True, samples=30),
-            NodeStatus(client=1, node="8", there=False, samples=40),
+            NodeStatus(client=0, node="7", online=True, samples=30),
+            NodeStatus(client=1, node="8", online=False, samples=40),
         ]
     )
     made.on_note(
         config_of(), LogRecord("round 2: the upload of client 1 is refused: NaN", "refused", round=2, client=1)
     )
-    made.waits("uploads of round 2", [1], 600.0)
+    made.set_wait("uploads of round 2", [1], 600.0)
     return made
 
 
@@ -66,7 +66,7 @@ def test_json_for_machines(board, tmp_path, capsys):
 
 def test_watching_ends_with_the_run(board, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("fedloom.commands.federation._EVERY", 0.05)
-    timer = threading.Timer(0.3, board.failed, [RuntimeError("no disk")])
+    timer = threading.Timer(1.0, board.set_failed, [RuntimeError("no disk")])
     timer.start()
     code, out, _ = call(capsys, "flower", "status", str(tmp_path / "run"), "--watch", "--json")
     timer.join()
@@ -81,7 +81,7 @@ def test_certificates_near_their_end_are_named(board, tmp_path, capsys, monkeypa
     from fedloom.flower import certificates
 
     monkeypatch.setattr(certificates, "_DAYS", 10)
-    certificates.make(tmp_path / "run.flower" / "keys", ["127.0.0.1"], 0)
+    certificates.create(tmp_path / "run.flower" / "keys", ["127.0.0.1"], 0)
     _, out, _ = call(capsys, "flower", "status", str(tmp_path / "run"))
     end = datetime.now(UTC) + timedelta(days=10, minutes=-5)
     assert f"server.crt ends on {end:%Y-%m-%d}, in 9 days" in out

@@ -18,14 +18,14 @@ from fedloom.flower.wire import JoinReply, MessageError, read
 from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 
-KEYS = ["SHA256:" + letter * 43 for letter in "abcd"]
+KEYS = ["SHA256:" + message * 43 for message in "abcd"]
 TOKENS = [digit * 16 for digit in "0123"]
 
 
 class Keyed(Faulty):
     """Nodes with keys. keys: fingerprints by node; without a word of `fault`, answers come as they are."""
 
-    def __init__(self, nodes, keys, fault=lambda order, answer: answer):
+    def __init__(self, nodes, keys, fault=lambda request, answer: answer):
         super().__init__(nodes, fault)
         self._keys = keys
 
@@ -34,17 +34,17 @@ class Keyed(Faulty):
 
 
 def begun(out):
-    seats = NodeBindings(out)
-    seats.begin()
-    return seats
+    bindings = NodeBindings(out)
+    bindings.begin()
+    return bindings
 
 
 def test_a_seat_is_bound_at_the_first_join_and_kept(tmp_path):
-    seats = begun(tmp_path)
-    seats.claim(1, KEYS[1], TOKENS[1])
-    seats.keep()
-    seats.claim(1, KEYS[1], TOKENS[1])
-    for other in (seats, begun(tmp_path)):  # also after a restart
+    bindings = begun(tmp_path)
+    bindings.claim(1, KEYS[1], TOKENS[1])
+    bindings.flush()
+    bindings.claim(1, KEYS[1], TOKENS[1])
+    for other in (bindings, begun(tmp_path)):  # also after a restart
         with pytest.raises(MessageError, match=f"with the key {KEYS[2]}, and client 1 is bound to {KEYS[1]}") as caught:
             other.claim(1, KEYS[2], TOKENS[1])
         assert f"`fedloom flower admit {tmp_path} --client 1 --key {KEYS[2]}`" in str(caught.value)
@@ -67,48 +67,48 @@ def test_a_token_that_is_none_is_refused(tmp_path, token):
 
 
 def test_without_keys_the_disk_alone_is_bound(tmp_path):
-    seats = begun(tmp_path)
-    seats.claim(1, "", TOKENS[1])
-    seats.claim(2, "", TOKENS[2])
+    bindings = begun(tmp_path)
+    bindings.claim(1, "", TOKENS[1])
+    bindings.claim(2, "", TOKENS[2])
     with pytest.raises(MessageError, match=rf"run `fedloom flower admit {tmp_path} --client 1`"):
-        seats.claim(1, "", TOKENS[2])
-    seats.claim(1, KEYS[1], TOKENS[1])  # a federation that got keys
+        bindings.claim(1, "", TOKENS[2])
+    bindings.claim(1, KEYS[1], TOKENS[1])  # a federation that got keys
     with pytest.raises(MessageError, match="is bound to"):
-        seats.claim(1, KEYS[2], TOKENS[1])
+        bindings.claim(1, KEYS[2], TOKENS[1])
 
 
 def test_the_administrator_admits_another_key_or_disk_while_the_server_runs(tmp_path):
-    seats = begun(tmp_path)
-    seats.claim(1, KEYS[1], TOKENS[1])
-    seats.keep()
-    assert not seats.refresh()
+    bindings = begun(tmp_path)
+    bindings.claim(1, KEYS[1], TOKENS[1])
+    bindings.flush()
+    assert not bindings.refresh()
     admit(tmp_path, 1, KEYS[2])
-    assert seats.refresh()
+    assert bindings.refresh()
     with pytest.raises(MessageError, match="is bound to"):
-        seats.claim(1, KEYS[1], TOKENS[1])
-    seats.claim(1, KEYS[2], TOKENS[2])
-    seats.keep()
+        bindings.claim(1, KEYS[1], TOKENS[1])
+    bindings.claim(1, KEYS[2], TOKENS[2])
+    bindings.flush()
     with pytest.raises(MessageError, match="from another disk"):
-        seats.claim(1, KEYS[2], TOKENS[3])
+        bindings.claim(1, KEYS[2], TOKENS[3])
     admit(tmp_path, 1)
-    assert seats.refresh()
-    seats.claim(1, KEYS[3], TOKENS[3])
+    assert bindings.refresh()
+    bindings.claim(1, KEYS[3], TOKENS[3])
 
 
 def test_the_administrators_word_wins_over_a_join_at_the_same_time(tmp_path):
-    seats = begun(tmp_path)
-    seats.claim(1, KEYS[1], TOKENS[1])
+    bindings = begun(tmp_path)
+    bindings.claim(1, KEYS[1], TOKENS[1])
     admit(tmp_path, 1, KEYS[2])
-    seats.keep()
+    bindings.flush()
     assert read_bindings(tmp_path)[1].key == KEYS[2]
 
 
 def test_nothing_is_written_before_the_run_is_this_servers(tmp_path):
-    seats = NodeBindings(tmp_path)
-    seats.claim(1, KEYS[1], TOKENS[1])
-    seats.keep()
+    bindings = NodeBindings(tmp_path)
+    bindings.claim(1, KEYS[1], TOKENS[1])
+    bindings.flush()
     assert not (tmp_path / FILE).exists()
-    seats.begin()
+    bindings.begin()
     assert read_bindings(tmp_path)[1].key == KEYS[1]
 
 
@@ -125,13 +125,13 @@ def test_clients_are_bound_to_the_keys_in_a_folder(tmp_path):
         _make_node_key(tmp_path / f"node-{client:06d}")
     keys = public_keys(tmp_path)
     assert len(set(keys.values())) == 3
-    seats = NodeBindings(None, tmp_path)
+    bindings = NodeBindings(None, tmp_path)
     with pytest.raises(MessageError, match=re.escape(f"its key {keys[2]} is that of client 2")):
-        seats.claim(1, keys[2], TOKENS[2])  # though client 1 never joined
+        bindings.claim(1, keys[2], TOKENS[2])  # though client 1 never joined
     with pytest.raises(MessageError, match="is bound to"):
-        seats.claim(0, KEYS[0], TOKENS[0])
-    seats.claim(1, keys[1], TOKENS[1])
-    seats.claim(7, KEYS[0], TOKENS[0])
+        bindings.claim(0, KEYS[0], TOKENS[0])
+    bindings.claim(1, keys[1], TOKENS[1])
+    bindings.claim(7, KEYS[0], TOKENS[0])
 
 
 def test_a_new_key_in_the_folder_admits_its_owner(tmp_path):
@@ -139,16 +139,16 @@ def test_a_new_key_in_the_folder_admits_its_owner(tmp_path):
     keys.mkdir()
     _make_node_key(keys / "node-000001")
     before = public_keys(keys)[1]
-    seats = NodeBindings(out, keys)
-    seats.begin()
-    seats.claim(1, before, TOKENS[1])
-    seats.keep()
+    bindings = NodeBindings(out, keys)
+    bindings.begin()
+    bindings.claim(1, before, TOKENS[1])
+    bindings.flush()
     NodeBindings(out, keys).claim(1, before, TOKENS[1])
     _make_node_key(keys / "node-000001")
-    seats = NodeBindings(out, keys)
+    bindings = NodeBindings(out, keys)
     with pytest.raises(MessageError, match="is bound to"):
-        seats.claim(1, before, TOKENS[1])
-    seats.claim(1, public_keys(keys)[1], TOKENS[2])
+        bindings.claim(1, before, TOKENS[1])
+    bindings.claim(1, public_keys(keys)[1], TOKENS[2])
 
 
 def test_a_folder_without_keys_and_a_file_that_is_none_are_named(tmp_path):
@@ -180,13 +180,13 @@ def test_a_seat_whose_node_is_away_cannot_be_taken(nodes_of, tmp_path):
     config = config_of(rounds=3)
     nodes, keys = nodes_of(config), dict(enumerate(KEYS))
     thief = nodes_of(config, tmp_path / "thief")[1]
-    link = Keyed({**nodes, 9: thief}, {**keys, 9: KEYS[2]})
-    link.gone = {9}
-    notes = Notes(lambda round_: link.gone.update({1, 2} - {9}) or link.gone.discard(9))
-    result = serve(config, link, out=tmp_path / "run", callbacks=[notes])
+    transport = Keyed({**nodes, 9: thief}, {**keys, 9: KEYS[2]})
+    transport.gone = {9}
+    notes = Notes(lambda round_: transport.gone.update({1, 2} - {9}) or transport.gone.discard(9))
+    result = serve(config, transport, out=tmp_path / "run", callbacks=[notes])
     (line,) = [text for text in notes.texts if text.startswith("node 9")]
     assert f"its key {KEYS[2]} is that of client 2, and it joins as client 1" in line
-    assert {order.client for order in link.orders if order.do == "train" and order.round > 1} == {0, 3}
+    assert {request.client for request in transport.requests if request.do == "train" and request.round > 1} == {0, 3}
     assert result.numbers["rounds"] == 3
     status = read_status(tmp_path / "run")
     assert [(absence.node, absence.client) for absence in status.absent] == [("9", 2)]
@@ -196,24 +196,24 @@ def test_a_wiped_disk_comes_back_once_it_is_admitted(nodes_of, tmp_path, capsys)
     """Another token with the same key: the state is lost, and the administrator knows."""
     config, out = config_of("scaffold", rounds=4, evaluation={"every": 4}), tmp_path / "run"
     nodes, states = nodes_of(config), tmp_path / "states"
-    link = Keyed(nodes, dict(enumerate(KEYS)))
+    transport = Keyed(nodes, dict(enumerate(KEYS)))
 
     def after(round_):
         if round_ == 1:
-            link.gone = {1}
+            transport.gone = {1}
             shutil.rmtree(next(states.glob("*/client-000001")))
         if round_ == 2:
-            link.gone = set()
+            transport.gone = set()
         if round_ == 3:
             code, _, err = call(capsys, "flower", "admit", str(out), "--client", "1", "--key", KEYS[1])
             assert (code, err) == (0, f"client 1 of {out}: bound to the node with the key {KEYS[1]}, from any disk\n")
 
     notes = Notes(after)
-    result = serve(config, link, out=out, callbacks=[notes])
+    result = serve(config, transport, out=out, callbacks=[notes])
     (line,) = [text for text in notes.texts if "left out" in text]
     assert line.startswith("node 1 is left out: it joins as client 1 from another disk")
     assert line.endswith(f"run `fedloom flower admit {out} --client 1 --key {KEYS[1]}`")
-    assert [order.round for order in link.orders if (order.do, order.client) == ("train", 1)] == [1, 4]
+    assert [request.round for request in transport.requests if (request.do, request.client) == ("train", 1)] == [1, 4]
     assert any("private state of client 1 after round 1 is not on its disk" in t for t in result.numbers["degenerate"])
 
 
@@ -251,8 +251,8 @@ def test_a_token_of_another_client_takes_no_seat(nodes_of, tmp_path):
     """A node that answers with a token of the right form that is not its client's."""
     config = config_of()
 
-    def forged(order, answer):
-        if order.do != "join" or read(answer, JoinReply).client != 1:
+    def forged(request, answer):
+        if request.do != "join" or read(answer, JoinReply).client != 1:
             return answer
         samples = len(config.scenario.build(config.seed).train[0])
         return read(answer, JoinReply).model_copy(update={"client": 0, "samples": samples}).to_message()

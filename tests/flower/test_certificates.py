@@ -12,7 +12,7 @@ from fedloom.flower import certificates
 
 @pytest.fixture
 def folder(tmp_path):
-    certificates.make(tmp_path, ["127.0.0.1", "server.example.org"], 2)
+    certificates.create(tmp_path, ["127.0.0.1", "server.example.org"], 2)
     return tmp_path
 
 
@@ -33,7 +33,7 @@ def test_keys_that_others_could_read_are_closed_and_links_stay(folder, tmp_path_
     for name in ("ca.key", "server.key", "node-000000"):
         (folder / name).chmod(0o644)
     (folder / "other.key").symlink_to(victim)
-    certificates.make(folder, ["127.0.0.1"], 2)
+    certificates.create(folder, ["127.0.0.1"], 2)
     assert [oct((folder / name).stat().st_mode & 0o777) for name in ("ca.key", "server.key", "node-000000")] == [
         "0o600"
     ] * 3
@@ -44,14 +44,14 @@ def test_a_key_is_not_written_through_a_link(tmp_path):
     victim, keys = tmp_path / "victim", tmp_path / "keys"
     keys.mkdir()
     (keys / "node-000000").symlink_to(victim)  # a link to nowhere is no key yet
-    certificates.make(keys, ["127.0.0.1"], 1)
+    certificates.create(keys, ["127.0.0.1"], 1)
     assert not victim.exists()
     assert not (keys / "node-000000").is_symlink()
 
 
 def test_what_is_there_stays(folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    certificates.make(folder, ["127.0.0.1"], 2)
+    certificates.create(folder, ["127.0.0.1"], 2)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -98,15 +98,15 @@ def test_certificates_that_end_are_named(folder):
 
 def test_what_is_said_of_certificates_that_ended_helps(folder):
     later = datetime.now(UTC) + timedelta(days=366)
-    assert [text.rpartition("/")[2].split()[:2] for text in certificates.ending(folder, later)] == [
+    assert [text.rpartition("/")[2].split()[:2] for text in certificates.expiring(folder, later)] == [
         ["ca.crt", "ended"],
         ["server.crt", "ended"],
     ]
     for file in folder.glob("*.crt"):  # as the message says
         file.unlink()
-    assert certificates.ending(folder, later) == []
+    assert certificates.expiring(folder, later) == []
     node = (folder / "node-000000").read_bytes()
-    certificates.make(folder, ["10.0.0.1"], 2)
+    certificates.create(folder, ["10.0.0.1"], 2)
     certificates.check(folder, "10.0.0.1", print)
     assert (folder / "node-000000").read_bytes() == node
     assert oct((folder / "server.key").stat().st_mode & 0o777) == "0o600"

@@ -12,7 +12,7 @@ from fedloom.flower.wire import EvalReply, MessageError, Note, PredictorResult, 
 
 TRAINED = TrainReply(
     run="ab", client=1, round=2, steps=10, samples=100, seconds=0.5, terms={"ce": 1.0, "near": 0.1},
-    norms={"ce": 1.0, "near": 0.2}, notes=[], kept=False,
+    norms={"ce": 1.0, "near": 0.2}, notes=[], has_state=False,
 )  # fmt: skip
 KINDS = {"accuracy": METRICS.get("accuracy"), "loss": METRICS.get("loss")}
 

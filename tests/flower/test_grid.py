@@ -41,7 +41,7 @@ def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of)
 
     config = config_of(method, **settings_of(method))
     here = run(config)
-    there = serve(config, GridTransport(local_grid(app_of(config), range(4)), pause=0.0))
+    there = serve(config, GridTransport(local_grid(app_of(config), range(4)), poll_seconds=0.0))
     assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
     assert here.numbers["accuracy"] == there.numbers["accuracy"]
 
@@ -63,8 +63,8 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
         return app(message, Context(1, client + 1, told, RecordDict(), {}))
 
     def served(notes):
-        link = GridTransport(local_grid(answer, range(4)), pause=0.0)
-        return serve(own, link, tests=server_file(tmp_path / "data"), callbacks=[notes])
+        transport = GridTransport(local_grid(answer, range(4)), poll_seconds=0.0)
+        return serve(own, transport, tests=server_file(tmp_path / "data"), callbacks=[notes])
 
     assert same_bits(run(config).memory.weights[3].server, served(Notes()).memory.weights[3].server)
     file = node_file(tmp_path / "data", 3)
@@ -76,14 +76,14 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
     assert f"{file}: no such config file" in capfd.readouterr().err
 
 
-def test_a_letter_comes_out_of_a_message_as_it_went_in():
+def test_a_message_survives_the_way_over_flower():
     from fedloom.flower.grid import from_content, to_content
 
-    for letter in (Message("{}"), Message("facts", bytes(range(256)) * 100)):
-        assert from_content(to_content(letter)) == letter
+    for message in (Message("{}"), Message("facts", bytes(range(256)) * 100)):
+        assert from_content(to_content(message)) == message
 
 
-def test_other_records_are_no_letter():
+def test_other_records_are_no_message():
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
     from fedloom.flower.grid import from_content, to_content
@@ -110,9 +110,9 @@ def test_a_node_without_a_client_id_says_so(app_of):
 
     app = app_of(config_of())
     bare = Context(1, 1, {}, RecordDict(), {})
-    link = GridTransport(local_grid(lambda message, context: app(message, bare), [0]), pause=0.0)
-    name = link.send(1, order_letter(), 1.0)
-    ((_, answer),) = link.take([name])
+    transport = GridTransport(local_grid(lambda message, context: app(message, bare), [0]), poll_seconds=0.0)
+    name = transport.send(1, request_message(), 1.0)
+    ((_, answer),) = transport.receive([name])
     assert "this node has no partition-id" in answer.facts
 
 
@@ -143,7 +143,7 @@ def test_the_server_app_leaves_a_report_or_what_ended_it(app_of, tmp_path, monke
     assert "NoneType" in told["traceback"]
 
 
-def order_letter():
+def request_message():
     from fedloom.flower.wire import Request
 
     return Request(do="join", run="ab", fingerprint="f", version="v").to_message()

@@ -65,8 +65,8 @@ def test_an_honest_federation_refuses_nobody_and_has_the_bits_of_the_simulation(
 def forging(change, client=3, rounds=range(1, 99)):
     """A fault: one client's uploads of some rounds changed by `change(record)`."""
 
-    def fault(order: Request, answer: Message) -> Message:
-        if (order.do, order.client) != ("train", client) or order.round not in rounds:
+    def fault(request: Request, answer: Message) -> Message:
+        if (request.do, request.client) != ("train", client) or request.round not in rounds:
             return answer
         return Message(answer.facts, to_bytes(change(from_bytes(answer.body))))
 
@@ -95,7 +95,7 @@ def test_a_state_that_cannot_be_kept_ends_the_run_and_leaves_the_last_one(nodes_
     few = three_clients(min_clients=3)
     with pytest.raises(FederationError, match="the state before this round stays"):
         serve(few, Faulty(nodes_of(few), forging(huge, client=1, rounds=[2])), out=tmp_path / "run")
-    result = serve(few, Faulty(nodes_of(few), lambda order, answer: answer), out=tmp_path / "run")
+    result = serve(few, Faulty(nodes_of(few), lambda request, answer: answer), out=tmp_path / "run")
     simulated = run(few, out=tmp_path / "simulated")
     assert result.numbers["checkpoint_sha256"] == simulated.numbers["checkpoint_sha256"]
 
@@ -106,14 +106,14 @@ def test_a_run_goes_back_to_before_it_was_spoiled(nodes_of, tmp_path):  # noqa: 
     doubled = forging(lambda record: {**record, "model": {k: 3 * t for k, t in record["model"].items()}}, rounds=[3])
     serve(loose, Faulty(nodes_of(loose), doubled), out=tmp_path / "run")
     rewind(tmp_path / "run", 2)
-    honest_link = Faulty(nodes_of(loose), lambda order, answer: answer)
-    again = serve(config_of(rounds=4), honest_link, out=tmp_path / "run")
+    honest_transport = Faulty(nodes_of(loose), lambda request, answer: answer)
+    again = serve(config_of(rounds=4), honest_transport, out=tmp_path / "run")
     assert again.numbers["accuracy"] == run(config_of(rounds=4)).numbers["accuracy"]
 
 
 def test_a_loss_that_is_not_finite_is_reported_as_in_the_simulation(nodes_of):  # noqa: F811
-    def diverged(order, answer):
-        if (order.do, order.client, order.round) != ("train", 2, 2):
+    def diverged(request, answer):
+        if (request.do, request.client, request.round) != ("train", 2, 2):
             return answer
         trained = read(answer, TrainReply)
         return trained.model_copy(update={"terms": dict.fromkeys(trained.terms, math.nan)}).to_message(answer.body)
@@ -124,8 +124,8 @@ def test_a_loss_that_is_not_finite_is_reported_as_in_the_simulation(nodes_of):  
 
 @pytest.mark.parametrize("claimed", [10**6, 10**12, 1])
 def test_a_count_that_the_server_knows_is_checked_and_not_capped(nodes_of, claimed):  # noqa: F811
-    def claims(order, answer):
-        is_hostile = order.do == "join" and read_client(answer) == 3
+    def claims(request, answer):
+        is_hostile = request.do == "join" and read_client(answer) == 3
         return hostile.claims(answer, "join", claimed) if is_hostile else answer
 
     def read_client(answer):

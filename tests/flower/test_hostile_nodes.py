@@ -24,48 +24,48 @@ CLEAR = "\x1b[2J\x1b]0;owned\x07\u202e\nerror: all is well"
 def forged(do, client, change, rounds=(1, 2, 3)):
     """Answers of one client to one kind of order, changed."""
 
-    def fault(order, answer):
-        if order.do != do or (do != "join" and order.round not in rounds):
+    def fault(request, answer):
+        if request.do != do or (do != "join" and request.round not in rounds):
             return answer
-        asked = read(answer, JoinReply).client if do == "join" else order.client
-        return change(order, answer) if asked == client else answer
+        asked = read(answer, JoinReply).client if do == "join" else request.client
+        return change(request, answer) if asked == client else answer
 
     return fault
 
 
 def facts(**changes):
     """Facts of an answer, changed, whatever the types allow."""
-    return lambda order, answer: Message(json.dumps(json.loads(answer.facts) | changes), answer.body)
+    return lambda request, answer: Message(json.dumps(json.loads(answer.facts) | changes), answer.body)
 
 
 JOINS = {
     "another run": (facts(run="dead"), "it joins the run 'dead'"),
     "a client that the run does not have": (facts(client=4), "the run has clients 0 .. 3"),
-    "a negative client": (facts(client=-1), "no letter of version 2"),
+    "a negative client": (facts(client=-1), "no message of version 2"),
     "other classes": (facts(classes=["0", CLEAR]), r"client 1 has the classes ['0', '\x1b[2J"),
     "no token": (facts(token=""), "a token is 16 hexadecimal digits"),
     "a token of control characters": (facts(token=CLEAR), r"with the token '\x1b[2J"),
-    "an upload in place of it": (facts(kind="trained"), "no letter of version 2"),
-    "an empty message": (lambda order, answer: Message(""), "no letter of version 2"),
-    "an empty object": (lambda order, answer: Message("{}"), "no letter of version 2"),
-    "facts without end": (lambda order, answer: Message(" " * (MAX_FACTS + 1)), "characters; 1048576 at most"),
+    "an upload in place of it": (facts(kind="trained"), "no message of version 2"),
+    "an empty message": (lambda request, answer: Message(""), "no message of version 2"),
+    "an empty object": (lambda request, answer: Message("{}"), "no message of version 2"),
+    "facts without end": (lambda request, answer: Message(" " * (MAX_FACTS + 1)), "characters; 1048576 at most"),
     "a key of control characters": (facts(**{CLEAR: 1}), r"\x1b[2J"),
-    "a word of Flower": (lambda order, answer: CLEAR, r"left out: \x1b[2J"),
+    "a word of Flower": (lambda request, answer: CLEAR, r"left out: \x1b[2J"),
     "an exception": (
-        lambda order, answer: ErrorReply(run=order.run, client=1, error=CLEAR, raised="T" * 60_000).to_message(),
+        lambda request, answer: ErrorReply(run=request.run, client=1, error=CLEAR, raised="T" * 60_000).to_message(),
         r"left out: client 1: \x1b[2J",
     ),
-    "nothing": (lambda order, answer: None, "it did not answer within 0.2 s when it was asked to join"),
+    "nothing": (lambda request, answer: None, "it did not answer within 0.2 s when it was asked to join"),
 }
 
 
 @pytest.mark.parametrize("case", JOINS)
 def test_a_node_that_joins_with_nonsense_is_named_and_the_run_goes_on(case, nodes_of, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedloom.flower.node_registry._JOIN", 0.2)
+    monkeypatch.setattr("fedloom.flower.node_registry._JOIN_SECONDS", 0.2)
     change, reason = JOINS[case]
     config = config_of(rounds=1, evaluation={"every": 1}, flower={"join_timeout": 0.6})
-    notes, link = Notes(), Faulty(nodes_of(config), forged("join", 1, change))
-    result = serve(config, link, out=tmp_path / "run", callbacks=[notes])
+    notes, transport = Notes(), Faulty(nodes_of(config), forged("join", 1, change))
+    result = serve(config, transport, out=tmp_path / "run", callbacks=[notes])
     lines = [text for text in notes.texts if text.startswith("node 1 is left out: ")]
     assert len(lines) == 1
     assert reason in lines[0]
@@ -81,13 +81,13 @@ UPLOADS = {
     "of another round": (facts(round=1), "it is of round 1 of client 1"),
     "of another run": (facts(run="dead"), "in run dead"),
     "of another client": (facts(client=2), "it is of round 2 of client 2"),
-    "of another kind": (facts(kind="scored"), "no letter of version 2"),
-    "an empty message": (lambda order, answer: Message(""), "no letter of version 2"),
-    "an empty body": (lambda order, answer: Message(answer.facts), "header"),
-    "another record": (lambda order, answer: Message(answer.facts, to_bytes({"x": 1})), "it lacks"),
-    "its own order": (lambda order, answer: order.to_message(), "no letter of version 2"),
+    "of another kind": (facts(kind="scored"), "no message of version 2"),
+    "an empty message": (lambda request, answer: Message(""), "no message of version 2"),
+    "an empty body": (lambda request, answer: Message(answer.facts), "header"),
+    "another record": (lambda request, answer: Message(answer.facts, to_bytes({"x": 1})), "it lacks"),
+    "its own order": (lambda request, answer: request.to_message(), "no message of version 2"),
     "an excuse with control characters": (
-        lambda order, answer: ErrorReply(run=order.run, client=1, round=2, error=CLEAR).to_message(),
+        lambda request, answer: ErrorReply(run=request.run, client=1, round=2, error=CLEAR).to_message(),
         r"\x1b[2J",
     ),
 }
@@ -97,9 +97,9 @@ UPLOADS = {
 def test_an_upload_of_nonsense_costs_its_node_the_round(case, nodes_of):
     change, reason = UPLOADS[case]
     config, notes = config_of(), Notes()
-    link = Faulty(nodes_of(config), forged("train", 1, change, rounds=(2,)))
-    without = Faulty(nodes_of(config), forged("train", 1, lambda order, answer: "gone", rounds=(2,)))
-    result, expected = serve(config, link, callbacks=[notes]), serve(config, without)
+    transport = Faulty(nodes_of(config), forged("train", 1, change, rounds=(2,)))
+    without = Faulty(nodes_of(config), forged("train", 1, lambda request, answer: "gone", rounds=(2,)))
+    result, expected = serve(config, transport, callbacks=[notes]), serve(config, without)
     (line,) = [text for text in notes.texts if text.startswith("round 2: the upload of client 1 is refused: ")]
     assert reason in line
     assert line.isprintable()
@@ -109,26 +109,26 @@ def test_an_upload_of_nonsense_costs_its_node_the_round(case, nodes_of):
 def test_an_answer_that_comes_twice_counts_once(nodes_of):
     """Also one to join, and one whose name nobody asked for."""
     config = config_of()
-    link = Faulty(nodes_of(config), lambda order, answer: answer)
-    take = link.take
+    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+    receive = transport.receive
 
     def twice(names):
-        answers = take(names)
+        answers = receive(names)
         return answers * 2 + [("nobody's", Message("{}"))] if answers else []
 
-    link.take = twice
-    result = serve(config, link)
+    transport.receive = twice
+    result = serve(config, transport)
     assert same_bits(result.memory.weights[3].server, run(config).memory.weights[3].server)
 
 
 def test_a_node_that_joins_again_and_again_is_one_client(nodes_of):
     config = config_of()
-    link, flips = Faulty(nodes_of(config), lambda order, answer: answer), iter(range(10**6))
-    nodes = link.nodes
-    link.nodes = lambda: nodes() - ({1} if next(flips) % 2 else set())  # it is there at every second look
+    transport, flips = Faulty(nodes_of(config), lambda request, answer: answer), iter(range(10**6))
+    nodes = transport.nodes
+    transport.nodes = lambda: nodes() - ({1} if next(flips) % 2 else set())  # it is there at every second look
     config = config_of(flower={"round_timeout": 5.0, "min_clients": 4})
-    result = serve(config, link)
-    assert len([order for order in link.orders if order.do == "join"]) > 6
+    result = serve(config, transport)
+    assert len([request for request in transport.requests if request.do == "join"]) > 6
     assert same_bits(result.memory.weights[3].server, run(config).memory.weights[3].server)
 
 
@@ -137,23 +137,23 @@ def test_a_traceback_of_a_node_is_bounded_and_cannot_act(nodes_of, capsys):
     config = config_of(flower={"max_failures": 0})
     told = f"Traceback{CLEAR}" + "x" * 60_000
 
-    def fails(order, answer):
-        return ErrorReply(run=order.run, client=1, round=order.round, error=CLEAR, raised=told).to_message()
+    def fails(request, answer):
+        return ErrorReply(run=request.run, client=1, round=request.round, error=CLEAR, raised=told).to_message()
 
-    link, notes = Faulty(nodes_of(config), forged("train", 1, fails)), Notes()
+    transport, notes = Faulty(nodes_of(config), forged("train", 1, fails)), Notes()
     with pytest.raises(ClientError):
-        serve(config, link, callbacks=[notes])
+        serve(config, transport, callbacks=[notes])
     assert all(text.isprintable() for text in notes.texts)
 
 
-def test_a_traceback_without_end_is_no_letter(nodes_of):
-    def fails(order, answer):
-        facts = {"kind": "failed", "run": order.run, "client": 1, "round": order.round, "error": "e" * 10**6}
+def test_a_traceback_without_end_is_no_message(nodes_of):
+    def fails(request, answer):
+        facts = {"kind": "failed", "run": request.run, "client": 1, "round": request.round, "error": "e" * 10**6}
         return Message(json.dumps(facts | {"raised": "x" * 10**6}))
 
     config, notes = config_of(), Notes()
     serve(config, Faulty(nodes_of(config), forged("train", 1, fails)), callbacks=[notes])
-    refused = [text for text in notes.texts if "is refused: a letter of " in text]
+    refused = [text for text in notes.texts if "is refused: a message of " in text]
     assert len(refused) == 3
     assert max(map(len, notes.texts)) < 500
 
@@ -162,7 +162,7 @@ def test_a_traceback_without_end_is_no_letter(nodes_of):
 class Crowd:
     """Nodes that never answer, and four that do. asked: how often each was asked."""
 
-    pause, limit, local = 0.0, 1 << 20, False
+    poll_seconds, reply_limit, in_process = 0.0, 1 << 20, False
 
     def __init__(self, nodes, strangers):
         self._members, self._strangers, self.asked = nodes, strangers, {}
@@ -174,54 +174,54 @@ class Crowd:
     def key_of(self, node):
         return ""
 
-    def send(self, node, letter, seconds):
+    def send(self, node, message, seconds):
         self.asked[node] = self.asked.get(node, 0) + 1
         name = f"{node}-{self.asked[node]}"
-        self._out[name] = node, letter
+        self._out[name] = node, message
         return name
 
-    def take(self, names):
+    def receive(self, names):
         for name in list(names):
-            node, letter = self._out[name]
+            node, message = self._out[name]
             if node in self._members:
-                yield name, self._members[node].answer(letter)
+                yield name, self._members[node].answer(message)
             else:
                 yield name, "Flower: error 1"
 
 
 def test_thousands_of_strangers_are_asked_in_parts_and_seldom_again(nodes_of, tmp_path, monkeypatch):
     config, notes = config_of(), []
-    link = Crowd(nodes_of(config), 5000)
+    transport = Crowd(nodes_of(config), 5000)
     board = StatusWriter(config, tmp_path)
     board.begin("ab", 0)
     classes = [str(digit) for digit in range(10)]
-    roster = NodeRegistry(link, RunIdentity("ab", config.fingerprint()), 4, classes, board, notes.append)
+    registry = NodeRegistry(transport, RunIdentity("ab", config.fingerprint()), 4, classes, board, notes.append)
     began, looks = time.monotonic(), 0
-    while len(link.asked) < 5004:
-        roster.look()
+    while len(transport.asked) < 5004:
+        registry.poll()
         looks += 1
-    assert (looks, max(link.asked.values())) == (51, 1)  # a hundred at a look
-    assert roster.missing(range(4)) == []
+    assert (looks, max(transport.asked.values())) == (51, 1)  # a hundred at a look
+    assert registry.missing(range(4)) == []
     assert time.monotonic() - began < 20
     status = read_status(tmp_path)
     assert len(status.absent) == 50
     assert (tmp_path / "flower-status.json").stat().st_size < 20_000
     for _ in range(20):
-        roster.look()
-    assert max(link.asked.values()) == 1  # nobody is asked again at once
+        registry.poll()
+    assert max(transport.asked.values()) == 1  # nobody is asked again at once
 
 
 def test_a_node_that_is_left_out_is_asked_again_after_growing_pauses(nodes_of, tmp_path, monkeypatch):
     config, clock = config_of(), [0.0]
     monkeypatch.setattr("fedloom.flower.node_registry.time.monotonic", lambda: clock[0])
-    link = Crowd({}, 1)
-    roster = NodeRegistry(link, RunIdentity("ab", "f"), 4, ["a"], StatusWriter(config, None), lambda text: None)
+    transport = Crowd({}, 1)
+    registry = NodeRegistry(transport, RunIdentity("ab", "f"), 4, ["a"], StatusWriter(config, None), lambda text: None)
     times = []
     for second in range(3600):
         clock[0] = float(second)
-        before = link.asked.get(1000, 0)
-        roster.look()
-        times += [second] if link.asked[1000] > before else []
+        before = transport.asked.get(1000, 0)
+        registry.poll()
+        times += [second] if transport.asked[1000] > before else []
     assert times == [0, 30, 90, 210, 450, 930, 1530, 2130, 2730, 3330]
 
 
@@ -229,7 +229,7 @@ def test_a_node_that_is_left_out_is_asked_again_after_growing_pauses(nodes_of, t
 def test_a_node_of_this_process_that_cannot_join_ends_the_run(monkeypatch):
     """Nobody can mend it while the process waits, so it does not wait for its five minutes."""
 
-    def broken(self, order, body):
+    def broken(self, request, body):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr("fedloom.flower.node.Node._join", broken)
@@ -245,11 +245,11 @@ def test_no_page_terminal_or_status_obeys_a_nodes_text(nodes_of, tmp_path, capsy
     note = {"code": f"flower.{CLEAR}", "message": CLEAR, "figure": 1.0}
     config, out = config_of(), tmp_path / "run"
 
-    def fault(order, answer):
-        if order.do == "train" and order.client == 1:
-            return facts(notes=[note])(order, answer)
-        if order.do == "train" and order.client == 2:
-            return ErrorReply(run=order.run, client=2, round=order.round, error=CLEAR).to_message()
+    def fault(request, answer):
+        if request.do == "train" and request.client == 1:
+            return facts(notes=[note])(request, answer)
+        if request.do == "train" and request.client == 2:
+            return ErrorReply(run=request.run, client=2, round=request.round, error=CLEAR).to_message()
         return answer
 
     result = serve(config, Faulty(nodes_of(config), fault), out=out)
@@ -272,10 +272,10 @@ def acts_not(text):
 
 
 def test_the_readers_of_uploads_still_read_honest_ones(nodes_of):
-    """Trained letters as nodes write them pass every check of this file's kind."""
+    """Trained messages as nodes write them pass every check of this file's kind."""
     config = config_of()
     seen = []
-    serve(config, Faulty(nodes_of(config), lambda order, answer: seen.append(answer) or answer))
+    serve(config, Faulty(nodes_of(config), lambda request, answer: seen.append(answer) or answer))
     kinds = {json.loads(answer.facts)["kind"] for answer in seen}
     assert kinds >= {"joined", "trained"}
     assert all(isinstance(read(answer, TrainReply), TrainReply) for answer in seen if '"trained"' in answer.facts)

@@ -1,4 +1,4 @@
-"""Over letters the bits are those of the simulation, for every method; and faults of a network, one by one."""
+"""Over messages the bits are those of the simulation, for every method; and faults of a network, one by one."""
 
 import math
 import re
@@ -84,10 +84,10 @@ def test_a_server_that_starts_again_goes_on_with_the_same_bits(method, nodes_of,
             raise Killed
 
     with pytest.raises(Killed):
-        serve(config, Faulty(nodes, lambda order, answer: answer), out=tmp_path / "run", callbacks=[Notes(dies)])
-    link = Faulty(nodes_of(config), lambda order, answer: answer)  # nodes that started again, too
-    result = serve(config, link, out=tmp_path / "run")
-    assert {order.round for order in link.orders if order.do == "train"} == {3}
+        serve(config, Faulty(nodes, lambda request, answer: answer), out=tmp_path / "run", callbacks=[Notes(dies)])
+    transport = Faulty(nodes_of(config), lambda request, answer: answer)  # nodes that started again, too
+    result = serve(config, transport, out=tmp_path / "run")
+    assert {request.round for request in transport.requests if request.do == "train"} == {3}
     whole = run(config, out=tmp_path / "simulation")
     assert result.numbers["accuracy"] == whole.numbers["accuracy"]
     server = (tmp_path / "run" / "checkpoint" / "round-000003" / "server.safetensors").read_bytes()
@@ -99,15 +99,15 @@ def test_a_server_killed_before_its_checkpoint_repeats_the_round_from_the_states
     config = config_of("scaffold")
     nodes, answers = nodes_of(config), []
 
-    def dies(order, answer):
-        answers.append(order)
+    def dies(request, answer):
+        answers.append(request)
         if len([one for one in answers if one.do == "train" and one.round == 2]) == 4:
             raise Killed
         return answer
 
     with pytest.raises(Killed):
         serve(config, Faulty(nodes, dies), out=tmp_path / "run")
-    result = serve(config, Faulty(nodes_of(config), lambda order, answer: answer), out=tmp_path / "run")
+    result = serve(config, Faulty(nodes_of(config), lambda request, answer: answer), out=tmp_path / "run")
     assert result.numbers["accuracy"] == run(config).numbers["accuracy"]
 
 
@@ -115,38 +115,42 @@ def test_a_server_killed_before_its_checkpoint_repeats_the_round_from_the_states
 def test_a_round_closes_without_a_client_that_does_not_answer(nodes_of):
     """Its private state stays the one from before, and the others' sums are as if it had not been drawn."""
     config = config_of("scaffold", flower={"round_timeout": 2.0})  # others may be slow on a busy machine
-    link = Faulty(nodes_of(config), lambda order, answer: None if (order.client, order.round) == (2, 2) else answer)
+    transport = Faulty(
+        nodes_of(config), lambda request, answer: None if (request.client, request.round) == (2, 2) else answer
+    )
     notes = Notes()
-    serve(config, link, callbacks=[notes])
+    serve(config, transport, callbacks=[notes])
     assert "goes on without clients 2: no answer within 2 s" in notes.texts
-    third = next(order for order in link.orders if (order.do, order.client, order.round) == ("train", 2, 3))
-    assert third.kept == 1
+    third = next(
+        request for request in transport.requests if (request.do, request.client, request.round) == ("train", 2, 3)
+    )
+    assert third.state_round == 1
 
 
 def test_a_node_that_is_away_is_left_out_and_taken_back(nodes_of):
     config = config_of(flower={"round_timeout": 5.0})
-    link = Faulty(nodes_of(config), lambda order, answer: answer)
-    notes = Notes(lambda round_: link.gone.add(1) if round_ == 1 else link.gone.clear())
-    serve(config, link, callbacks=[notes])
+    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+    notes = Notes(lambda round_: transport.gone.add(1) if round_ == 1 else transport.gone.clear())
+    serve(config, transport, callbacks=[notes])
     assert "goes on without clients 1: their nodes are not there" in notes.texts
-    trained = [order.client for order in link.orders if order.do == "train" and order.round == 3]
+    trained = [request.client for request in transport.requests if request.do == "train" and request.round == 3]
     assert 1 in trained
 
 
 def test_the_last_node_lost_ends_the_run(nodes_of):
     config = config_of(flower={"round_timeout": 0.2})
-    link = Faulty(nodes_of(config), lambda order, answer: None if order.round == 2 else answer)
+    transport = Faulty(nodes_of(config), lambda request, answer: None if request.round == 2 else answer)
     with pytest.raises(FederationError, match=r"round 2: 0 of 4 clients .* flower.round_timeout = 0.2 s") as caught:
-        serve(config, link)
+        serve(config, transport)
     assert caught.value.exit_code == 1
 
 
 def test_too_few_nodes_at_the_start_are_named(nodes_of):
     config = config_of(flower={"join_timeout": 0.1, "min_clients": 4})
-    link = Faulty(nodes_of(config), lambda order, answer: answer)
-    link.gone = {0, 3}
+    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+    transport.gone = {0, 3}
     with pytest.raises(FederationError, match=r"2 of 4 clients are there .* clients 0, 3 are missing"):
-        serve(config, link)
+        serve(config, transport)
 
 
 def test_an_exception_on_a_node_ends_the_run_with_its_traceback(nodes_of):
@@ -154,7 +158,7 @@ def test_an_exception_on_a_node_ends_the_run_with_its_traceback(nodes_of):
     nodes = nodes_of(config)
     nodes[1]._setup.method.end = None
     with pytest.raises(ClientError, match="client 1 failed in round 1") as caught:
-        serve(config, Faulty(nodes, lambda order, answer: answer))
+        serve(config, Faulty(nodes, lambda request, answer: answer))
     assert "Traceback" in "".join(caught.value.__cause__.__notes__)
     assert caught.value.exit_code == 1
 
@@ -167,19 +171,19 @@ def test_as_many_clients_may_fail_as_max_failures_says(nodes_of, keys, ends):
     """By default one of four, unless all four are needed."""
     config = config_of(flower=keys)
 
-    def fails(order, answer):
-        if (order.do, order.client) != ("train", 3):
+    def fails(request, answer):
+        if (request.do, request.client) != ("train", 3):
             return answer
         return ErrorReply(
-            run=order.run, client=3, round=order.round, error="no memory", raised="Traceback"
+            run=request.run, client=3, round=request.round, error="no memory", raised="Traceback"
         ).to_message()
 
-    link = Faulty(nodes_of(config), fails)
+    transport = Faulty(nodes_of(config), fails)
     if ends:
         with pytest.raises(ClientError, match="no memory"):
-            serve(config, link)
+            serve(config, transport)
     else:
-        assert serve(config, link).numbers["rounds"] == 3
+        assert serve(config, transport).numbers["rounds"] == 3
 
 
 def test_a_lost_private_state_is_told_and_starts_anew(nodes_of, tmp_path):
@@ -189,7 +193,7 @@ def test_a_lost_private_state_is_told_and_starts_anew(nodes_of, tmp_path):
         for file in (tmp_path / "states").glob("*/client-000002/round-*"):
             file.unlink()
 
-    result = serve(config, Faulty(nodes_of(config), lambda order, answer: answer), callbacks=[Notes(loses)])
+    result = serve(config, Faulty(nodes_of(config), lambda request, answer: answer), callbacks=[Notes(loses)])
     assert any(
         "private state of client 2 after round 1 is not on its disk" in text for text in result.numbers["degenerate"]
     )
@@ -200,12 +204,16 @@ def test_a_client_whose_order_was_lost_on_the_way_is_asked_once_more(nodes_of, t
     """As one whose node was killed and is back before the round closes; the bits are those of a run without loss."""
     config, lost = config_of("scaffold", rounds=2), iter([True] * times)
 
-    def loses(order, answer):
-        return "gone" if (order.do, order.client, order.round) == ("train", 1, 2) and next(lost, False) else answer
+    def loses(request, answer):
+        return (
+            "gone" if (request.do, request.client, request.round) == ("train", 1, 2) and next(lost, False) else answer
+        )
 
-    link, notes = Faulty(nodes_of(config), loses), Notes()
-    result = serve(config, link, callbacks=[notes])
-    asked = [order for order in link.orders if (order.do, order.client, order.round) == ("train", 1, 2)]
+    transport, notes = Faulty(nodes_of(config), loses), Notes()
+    result = serve(config, transport, callbacks=[notes])
+    asked = [
+        request for request in transport.requests if (request.do, request.client, request.round) == ("train", 1, 2)
+    ]
     assert len(asked) == 2
     assert "what client 1 was asked is lost, and it is asked once more: gone" in notes.texts
     assert ("round 2: the upload of client 1 is lost: gone" in notes.texts) == (times == 2)
@@ -219,7 +227,7 @@ def test_a_node_with_another_config_is_left_out_and_told_why(nodes_of):
     nodes = nodes_of(config)
     nodes[2] = nodes_of(config_of(seed=1))[2]
     notes = Notes()
-    serve(config, Faulty(nodes, lambda order, answer: answer), callbacks=[notes])
+    serve(config, Faulty(nodes, lambda request, answer: answer), callbacks=[notes])
     assert any(re.search("node 2 is left out: the server's config is .*, that of client 2 is", t) for t in notes.texts)
 
 
@@ -228,13 +236,13 @@ def test_a_node_with_another_version_is_left_out(nodes_of, monkeypatch):
     nodes = nodes_of(config)
     monkeypatch.setattr("fedloom.flower.node_registry.__version__", "0.0.1")
     with pytest.raises(FederationError, match="0 of 4 clients are there"):
-        serve(config, Faulty(nodes, lambda order, answer: answer))
+        serve(config, Faulty(nodes, lambda request, answer: answer))
 
 
 def test_a_second_node_with_one_client_id_is_left_out_and_the_run_goes_on(nodes_of, tmp_path):
     config, notes = config_of(), Notes()
     nodes = {**nodes_of(config), 7: nodes_of(config, tmp_path / "elsewhere")[1]}
-    result = serve(config, Faulty(nodes, lambda order, answer: answer), callbacks=[notes])
+    result = serve(config, Faulty(nodes, lambda request, answer: answer), callbacks=[notes])
     (line,) = [text for text in notes.texts if "left out" in text]
     assert line.startswith("node 7 is left out: it joins as client 1 from another disk")
     assert result.numbers["accuracy"] == run(config).numbers["accuracy"]
@@ -243,8 +251,8 @@ def test_a_second_node_with_one_client_id_is_left_out_and_the_run_goes_on(nodes_
 def test_a_node_of_other_classes_is_left_out(nodes_of):
     config = config_of(flower={"join_timeout": 0.1})
 
-    def other(order, answer):
-        return Message(answer.facts.replace('"9"', '"nine"')) if order.do == "join" else answer
+    def other(request, answer):
+        return Message(answer.facts.replace('"9"', '"nine"')) if request.do == "join" else answer
 
     with pytest.raises(FederationError, match="0 of 4 clients"):
         serve(config, Faulty(nodes_of(config), other))
@@ -280,7 +288,7 @@ BAD = {
     ),
     "old round": ("it is of round 1 of client 1", old),
     "no record": ("header", lambda answer: Message(answer.facts, b"hello")),
-    "no letter": ("no letter of version 2", lambda answer: Message("{}", answer.body)),
+    "no message": ("no message of version 2", lambda answer: Message("{}", answer.body)),
     "a word": ("the node is gone", lambda answer: "the node is gone"),
 }
 
@@ -291,11 +299,11 @@ def test_a_bad_upload_is_refused_and_named_and_the_round_goes_on(nodes_of, bad):
     pattern, change = BAD[bad]
     notes, alone = Notes(), Notes()
 
-    def faulty(order, answer):
-        return change(answer) if (order.do, order.client, order.round) == ("train", 1, 2) else answer
+    def faulty(request, answer):
+        return change(answer) if (request.do, request.client, request.round) == ("train", 1, 2) else answer
 
-    def missing(order, answer):
-        return "away" if (order.do, order.client, order.round) == ("train", 1, 2) else answer
+    def missing(request, answer):
+        return "away" if (request.do, request.client, request.round) == ("train", 1, 2) else answer
 
     result = serve(config, Faulty(nodes_of(config), faulty), callbacks=[notes])
     without = serve(config, Faulty(nodes_of(config), missing), callbacks=[alone])
@@ -309,5 +317,5 @@ def test_an_upload_too_far_from_what_was_sent_is_refused(nodes_of):
     notes = Notes()
     config = config_of(flower={"max_norm": 1e-6, "round_timeout": 1.0})
     with pytest.raises(FederationError, match="0 of 4 clients"):
-        serve(config, Faulty(nodes_of(config), lambda order, answer: answer), callbacks=[notes])
+        serve(config, Faulty(nodes_of(config), lambda request, answer: answer), callbacks=[notes])
     assert any("away from what was sent; flower.max_norm = 1e-06" in text for text in notes.texts)

@@ -27,8 +27,8 @@ def lines(monkeypatch):
 
 
 def test_a_run_is_told_line_by_line(nodes_of, lines, tmp_path):
-    def lies(order, answer):
-        return Message(answer.facts, b"") if (order.do, order.client) == ("train", 2) else answer
+    def lies(request, answer):
+        return Message(answer.facts, b"") if (request.do, request.client) == ("train", 2) else answer
 
     config = config_of(rounds=2)
     result = serve(config, Faulty(nodes_of(config), lies), out=tmp_path / "run")
@@ -49,7 +49,7 @@ def test_a_run_is_told_line_by_line(nodes_of, lines, tmp_path):
 
 def test_a_round_s_accuracy_is_that_of_all_clients(nodes_of, lines):
     config = config_of("fedper", rounds=1, evaluation={"every": 1, "protocol": "personal/local"})
-    result = serve(config, Faulty(nodes_of(config), lambda order, answer: answer))
+    result = serve(config, Faulty(nodes_of(config), lambda request, answer: answer))
     (told,) = [line for line in lines() if line["event"] == "round"]
     assert told["accuracy"] == result.numbers["accuracy"]
 

@@ -6,7 +6,16 @@ import torch
 
 from fedloom.core.errors import RunFolderError
 from fedloom.data import Dataset
-from fedloom.flower.moments import ClientMoments, Moments, Scale, keep_scale, moments_of, outliers, pooled, read_scale
+from fedloom.flower.moments import (
+    ClientMoments,
+    Moments,
+    Scale,
+    moments_of,
+    outliers,
+    pool_moments,
+    read_scale,
+    write_scale,
+)
 
 
 def told_of(values):
@@ -18,19 +27,19 @@ def told_of(values):
 def test_pooled_is_what_one_machine_finds_in_all_rows():
     rng = np.random.default_rng(0)
     parts = [rng.normal(shift, 3, (size, 4)).astype(np.float32) for shift, size in ((1e4, 7), (-5, 1), (0, 40))]
-    found, whole = pooled([told_of(part) for part in parts]), np.concatenate(parts).astype(np.float64)
+    found, whole = pool_moments([told_of(part) for part in parts]), np.concatenate(parts).astype(np.float64)
     np.testing.assert_allclose(found.mean, whole.mean(0), rtol=1e-12)
     np.testing.assert_allclose(found.std, whole.std(0), rtol=1e-12)
 
 
 def test_a_column_that_never_changes_is_only_centred():
     """0.1 is no sum of halves: means of it are off by rounding."""
-    found = pooled([told_of([[0.1]] * 3), told_of([[0.1]] * 7)])
+    found = pool_moments([told_of([[0.1]] * 3), told_of([[0.1]] * 7)])
     assert (np.float32(found.mean[0]), found.std) == (np.float32(0.1), (1.0,))
 
 
 def test_a_column_that_differs_between_nodes_alone_is_standardised():
-    found = pooled([told_of([[0.0]] * 2), told_of([[2.0]] * 2)])
+    found = pool_moments([told_of([[0.0]] * 2), told_of([[2.0]] * 2)])
     assert (found.mean, found.std) == ((1.0,), (1.0,))
 
 
@@ -45,7 +54,7 @@ def test_moments_that_no_column_has_are_refused(wrong):
 def test_a_scale_is_read_as_it_was_kept(tmp_path):
     scale = Scale(mean=(0.1, 1 / 3), std=(1e-30, 7.0))
     assert read_scale(tmp_path) is None
-    keep_scale(tmp_path, scale)
+    write_scale(tmp_path, scale)
     assert read_scale(tmp_path) == scale
     (tmp_path / "flower-scale.json").write_text("{")
     with pytest.raises(RunFolderError, match="damaged"):

@@ -135,19 +135,21 @@ def test_a_server_that_starts_again_keeps_the_scale(tmp_path):
 
     out = tmp_path / "run"
     with pytest.raises(Stopped):
-        serve(own, Faulty(nodes(), lambda order, answer: answer), out=out, callbacks=[Notes(stops)])
-    link = Faulty(nodes(), lambda order, answer: answer)
-    result = serve(own, link, out=out)
-    assert all(order.scale is not None for order in link.orders)
+        serve(own, Faulty(nodes(), lambda request, answer: answer), out=out, callbacks=[Notes(stops)])
+    transport = Faulty(nodes(), lambda request, answer: answer)
+    result = serve(own, transport, out=out)
+    assert all(request.scale is not None for request in transport.requests)
     assert result.numbers["accuracy"] == run(config).numbers["accuracy"]
 
 
 def test_a_client_that_joins_late_counts_with_its_own_samples(tmp_path):
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.1})
     nodes = {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(4)}
-    link = Faulty(nodes, lambda order, answer: answer)
-    link.gone = {1}
-    result = serve(own, link, tests=server_file(tmp_path), callbacks=[Notes(lambda round_: link.gone.clear())])
+    transport = Faulty(nodes, lambda request, answer: answer)
+    transport.gone = {1}
+    result = serve(
+        own, transport, tests=server_file(tmp_path), callbacks=[Notes(lambda round_: transport.gone.clear())]
+    )
     sizes = [len(node.scenario.train[k]) for k, node in nodes.items()]
     held = [
         sum(row["value"] for row in result.rows if row["name"].startswith("samples_held/") and row["round"] == r)
@@ -235,16 +237,16 @@ def test_data_that_cannot_be_used_are_one_line(bad, written, tmp_path):
 
 
 def served(own, folder, callbacks=()):
-    """As over a network: a node that cannot join does not end the run. Every letter meets a new process."""
+    """As over a network: a node that cannot join does not end the run. Every message meets a new process."""
 
     class Fresh(Faulty):
-        def take(self, names):
+        def receive(self, names):
             clients = range(own.scenario.clients)
             self._nodes = {k: Node(own, k, folder / "states", data=node_file(folder, k)) for k in clients}
-            return super().take(names)
+            return super().receive(names)
 
-    link = Fresh(dict.fromkeys(range(own.scenario.clients)), lambda order, answer: answer)
-    return serve(own, link, tests=server_file(folder), callbacks=callbacks)
+    transport = Fresh(dict.fromkeys(range(own.scenario.clients)), lambda request, answer: answer)
+    return serve(own, transport, tests=server_file(folder), callbacks=callbacks)
 
 
 def test_a_node_whose_data_cannot_be_used_is_named_on_the_server_and_the_others_go_on(tmp_path):
@@ -282,8 +284,8 @@ def test_a_count_that_nobody_can_check_is_bounded(tmp_path, claimed):
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0)
     nodes = {client: Node(own, client, tmp_path / "states", data=node_file(tmp_path, client)) for client in range(4)}
 
-    def claims(order, answer):
-        if order.do != "join" or read(answer, JoinReply).client != 2:
+    def claims(request, answer):
+        if request.do != "join" or read(answer, JoinReply).client != 2:
             return answer
         return read(answer, JoinReply).model_copy(update={"samples": claimed}).to_message()
 
@@ -295,7 +297,7 @@ def test_a_count_that_nobody_can_check_is_bounded(tmp_path, claimed):
 
 def test_a_node_joins_once_its_data_are_mended(tmp_path, monkeypatch):
     """It is asked again, and what is wrong is told once."""
-    monkeypatch.setattr("fedloom.flower.absences._AGAIN", 0.0)
+    monkeypatch.setattr("fedloom.flower.absences._FIRST_PAUSE", 0.0)
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, flower={"join_timeout": 0.3})
     file = node_file(tmp_path, 1)
     moved = file.rename(file.with_suffix(".moved"))
@@ -321,15 +323,15 @@ def test_data_that_vanish_in_mid_run_are_named_and_the_round_goes_on(tmp_path):
     notes = Notes()
 
     class Fresh(Faulty):
-        """Every letter meets a new process."""
+        """Every message meets a new process."""
 
-        def take(self, names):
+        def receive(self, names):
             self._nodes = {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(4)}
-            return super().take(names)
+            return super().receive(names)
 
-    link = Fresh(dict.fromkeys(range(4)), lambda order, answer: answer)
+    transport = Fresh(dict.fromkeys(range(4)), lambda request, answer: answer)
     vanish = Notes(lambda round_: (tmp_path / "node-000002.npz").unlink(missing_ok=True))
-    serve(own, link, tests=server_file(tmp_path), callbacks=[notes, vanish])
+    serve(own, transport, tests=server_file(tmp_path), callbacks=[notes, vanish])
     refused = [text for text in notes.texts if "refused" in text]
     assert [text.split(":")[0] for text in refused] == ["round 2", "round 3"]
     assert "the upload of client 2 is refused" in refused[0]

@@ -13,22 +13,22 @@ from support import same_bits
 def test_the_pause_doubles_and_an_answer_ends_it():
     pauses, asked = Pauses(), []
     for round_ in range(1, 40):
-        if pauses.paused([3], round_, spare=1):
+        if pauses.skipped_clients([3], round_, spare=1):
             continue
         asked.append(round_)
-        pauses.late(3, round_)
-        pauses.late(3, round_)  # its test in the same round
+        pauses.pause(3, round_)
+        pauses.pause(3, round_)  # its test in the same round
     assert asked == [1, 2, 4, 8, 16, 32]
-    assert pauses.paused([3], 40, spare=1) == [3]
-    pauses.answered(3)
-    assert pauses.paused([3], 40, spare=1) == []
-    assert pauses.late(3, 40) == 41
+    assert pauses.skipped_clients([3], 40, spare=1) == [3]
+    pauses.end_pause(3)
+    assert pauses.skipped_clients([3], 40, spare=1) == []
+    assert pauses.pause(3, 40) == 41
 
 
 def test_the_longest_pause_is_64_rounds():
     pauses, round_ = Pauses(), 1
     for _ in range(12):
-        last, round_ = round_, pauses.late(3, round_)
+        last, round_ = round_, pauses.pause(3, round_)
     assert round_ - last == 64
 
 
@@ -37,23 +37,26 @@ def test_no_more_are_left_out_than_a_round_can_spare():
     for client, times in ((1, 1), (2, 3), (5, 2)):
         round_ = 1
         for _ in range(times):
-            round_ = pauses.late(client, round_)
-    assert pauses.paused([5, 2, 1], 1, spare=9) == [1, 2, 5]
-    assert pauses.paused([5, 2, 1], 1, spare=2) == [2, 5]
-    assert pauses.paused([5, 2, 1], 1, spare=0) == []
-    assert pauses.paused([5, 2, 1], 1, spare=-1) == []
+            round_ = pauses.pause(client, round_)
+    assert pauses.skipped_clients([5, 2, 1], 1, spare=9) == [1, 2, 5]
+    assert pauses.skipped_clients([5, 2, 1], 1, spare=2) == [2, 5]
+    assert pauses.skipped_clients([5, 2, 1], 1, spare=0) == []
+    assert pauses.skipped_clients([5, 2, 1], 1, spare=-1) == []
 
 
-def asked_of(link, client):
-    return [order.round for order in link.orders if (order.do, order.client) == ("train", client)]
+def asked_of(transport, client):
+    return [request.round for request in transport.requests if (request.do, request.client) == ("train", client)]
 
 
 def test_a_sleeping_node_costs_a_few_timeouts_and_is_named_rightly(nodes_of):
     config = config_of(rounds=9, evaluation={"every": 9}, flower={"round_timeout": 1.5})
-    link, notes = Faulty(nodes_of(config), lambda order, answer: None if order.client == 2 else answer), Notes()
+    transport, notes = (
+        Faulty(nodes_of(config), lambda request, answer: None if request.client == 2 else answer),
+        Notes(),
+    )
     began = time.monotonic()
-    serve(config, link, callbacks=[notes])
-    assert asked_of(link, 2) == [1, 2, 4, 8]
+    serve(config, transport, callbacks=[notes])
+    assert asked_of(transport, 2) == [1, 2, 4, 8]
     assert time.monotonic() - began < 9 * 1.5
     late = [text for text in notes.texts if "no answer within 1.5 s" in text]
     assert late[1:3] == [
@@ -66,44 +69,50 @@ def test_a_sleeping_node_costs_a_few_timeouts_and_is_named_rightly(nodes_of):
 def test_one_that_answers_again_is_asked_in_every_round(nodes_of):
     sleeps = {1, 2}
     config = config_of(rounds=7, evaluation={"every": 7}, flower={"round_timeout": 1.5})
-    link = Faulty(nodes_of(config), lambda order, a: None if (order.client, order.round in sleeps) == (2, True) else a)
-    serve(config, link)
-    assert asked_of(link, 2) == [1, 2, 4, 5, 6, 7]
+    transport = Faulty(
+        nodes_of(config), lambda request, a: None if (request.client, request.round in sleeps) == (2, True) else a
+    )
+    serve(config, transport)
+    assert asked_of(transport, 2) == [1, 2, 4, 5, 6, 7]
 
 
 def test_a_client_that_a_round_needs_is_asked_all_the_same(nodes_of):
     """Three of four are needed, and another one is gone: without the late one the run would end."""
     config = config_of(rounds=4, evaluation={"every": 4}, flower={"round_timeout": 2.0, "min_clients": 3})
     sleeps = {1, 2}
-    link = Faulty(nodes_of(config), lambda order, a: None if (order.client, order.round in sleeps) == (2, True) else a)
-    serve(config, link, callbacks=[Notes(lambda round_: link.gone.add(0) if round_ == 2 else None)])
-    assert asked_of(link, 2) == [1, 2, 3, 4]
+    transport = Faulty(
+        nodes_of(config), lambda request, a: None if (request.client, request.round in sleeps) == (2, True) else a
+    )
+    serve(config, transport, callbacks=[Notes(lambda round_: transport.gone.add(0) if round_ == 2 else None)])
+    assert asked_of(transport, 2) == [1, 2, 3, 4]
 
 
 def test_an_order_that_is_lost_and_then_not_answered_is_late_and_not_gone(nodes_of):
     config = config_of(rounds=1, evaluation={"every": 1}, flower={"round_timeout": 2.0})
     words = iter(["Flower: the message has expired"])
-    link = Faulty(
-        nodes_of(config), lambda order, a: next(words, None) if (order.do, order.client) == ("train", 2) else a
+    transport = Faulty(
+        nodes_of(config), lambda request, a: next(words, None) if (request.do, request.client) == ("train", 2) else a
     )
     notes, seconds = Notes(), []
-    send = link.send
-    link.send = lambda node, letter, worth: (seconds.append(worth), send(node, letter, worth))[1]
-    serve(config, link, callbacks=[notes])
+    send = transport.send
+    transport.send = lambda node, message, worth: (seconds.append(worth), send(node, message, worth))[1]
+    serve(config, transport, callbacks=[notes])
     assert any(text.startswith("goes on without clients 2: no answer within 2 s") for text in notes.texts)
     assert not any("not there" in text for text in notes.texts)
-    trained = [worth for worth, order in zip(seconds, link.orders, strict=False) if order.do == "train"]
+    trained = [worth for worth, request in zip(seconds, transport.requests, strict=False) if request.do == "train"]
     assert min(trained) > 2.0  # an order outlives its round, so that it is late and not lost
 
 
 def test_a_client_that_answers_nonsense_is_no_sleeper(nodes_of):
     config = config_of()
-    link = Faulty(nodes_of(config), lambda order, a: Message("{}") if (order.do, order.client) == ("train", 2) else a)
-    serve(config, link)
-    assert asked_of(link, 2) == [1, 2, 3]
+    transport = Faulty(
+        nodes_of(config), lambda request, a: Message("{}") if (request.do, request.client) == ("train", 2) else a
+    )
+    serve(config, transport)
+    assert asked_of(transport, 2) == [1, 2, 3]
 
 
 def test_honest_runs_are_those_of_the_simulation(nodes_of):
     config = config_of("scaffold", participation=0.6)
-    result = serve(config, Faulty(nodes_of(config), lambda order, answer: answer))
+    result = serve(config, Faulty(nodes_of(config), lambda request, answer: answer))
     assert same_bits(result.memory.weights[3].server, run(config).memory.weights[3].server)

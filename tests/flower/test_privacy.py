@@ -9,7 +9,7 @@ import yaml
 
 from fedloom.config.run_config import parse
 from fedloom.flower.node_data import node_source
-from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of, reported_facts_table, table
+from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, methods_table, privacy_of, reported_facts_table
 from fedloom.flower.wire import EvalReply, JoinReply, TrainReply
 from fedloom.methods import METHODS
 from fedloom.runs.run import _Run
@@ -19,13 +19,13 @@ PAGES = Path(__file__).parents[2] / "docs" / "deployment"
 
 
 def test_the_page_shows_the_table():
-    assert table() in (PAGES / "privacy.md").read_text(encoding="utf-8")
+    assert methods_table() in (PAGES / "privacy.md").read_text(encoding="utf-8")
 
 
-def test_the_page_shows_what_letters_tell():
+def test_the_page_shows_what_messages_tell():
     assert reported_facts_table() in (PAGES / "privacy.md").read_text(encoding="utf-8")
-    for facts, letter in zip(REPORTED_FACTS.values(), (JoinReply, TrainReply, EvalReply), strict=True):
-        assert facts.keys() == letter.model_fields.keys() - {"letter", "run", "kind", "client", "round"}
+    for facts, message in zip(REPORTED_FACTS.values(), (JoinReply, TrainReply, EvalReply), strict=True):
+        assert facts.keys() == message.model_fields.keys() - {"wire_version", "run", "kind", "client", "round"}
 
 
 def test_the_pages_federation_of_three_machines_is_one():
@@ -37,7 +37,7 @@ def test_the_pages_federation_of_three_machines_is_one():
 
 
 def test_every_method_is_in_it():
-    assert all(f"\n| {name} |" in table() for name in METHODS.names())
+    assert all(f"\n| {name} |" in methods_table() for name in METHODS.names())
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_known_methods_are_told_rightly(method, sums, labels):
 
 def test_methods_without_class_tables_tell_of_labels_indirectly_or_say_nothing():
     """No row promises that labels stay hidden: that is not measured for any method."""
-    assert not any(row.split(" | ")[2] == "no" for row in table().splitlines()[2:])
-    told = {name: privacy_of(name).tells for name in METHODS.names()}
+    assert not any(row.split(" | ")[2] == "no" for row in methods_table().splitlines()[2:])
+    told = {name: privacy_of(name).label_disclosure for name in METHODS.names()}
     assert told["local"] == "nothing is sent"
     assert told["fedavg"] == told["lgfedavg"] == INDIRECTLY
     assert told["fedper"] == told["fedbabu"] == BODY

@@ -25,13 +25,13 @@ def test_a_scrape_tells_how_the_run_is_now(board, tmp_path):
     (port,) = free_ports(1)
     end = serve_metrics(tmp_path, port)
     try:
-        board.seats(
+        board.set_nodes(
             [
-                NodeStatus(client=0, node="7", there=True, samples=3),
-                NodeStatus(client=1, node="8", there=False, samples=3),
+                NodeStatus(client=0, node="7", online=True, samples=3),
+                NodeStatus(client=1, node="8", online=False, samples=3),
             ]
         )
-        board.waits("uploads of round 2", [1], 60.0)
+        board.set_wait("uploads of round 2", [1], 60.0)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
             text = reply.read().decode()
     finally:

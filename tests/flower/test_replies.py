@@ -70,7 +70,7 @@ def superlink():
 
 
 @pytest.fixture
-def link(superlink):
+def transport(superlink):
     import httpx
     from flwr.superlink.grid import HttpGrid
 
@@ -84,40 +84,40 @@ def link(superlink):
     return GridTransport(grid)
 
 
-def content_of(letter):
+def content_of(message):
     from fedloom.flower.grid import to_content
 
-    return to_content(letter)
+    return to_content(message)
 
 
-def taken(link, *names):
-    return dict(link.take(names))
+def taken(transport, *names):
+    return dict(transport.receive(names))
 
 
-def error_of(letter):
-    return read(letter, ErrorReply).error
+def error_of(message):
+    return read(message, ErrorReply).error
 
 
-def test_an_honest_reply_is_read_as_it_is(link, superlink):
-    letter = Message('{"a": 1}', os.urandom(7_000_000))
-    name = superlink.add("order", content_of(letter))
-    assert taken(link, "other", "order") == {"order": letter}
+def test_an_honest_reply_is_read_as_it_is(transport, superlink):
+    message = Message('{"a": 1}', os.urandom(7_000_000))
+    name = superlink.add("order", content_of(message))
+    assert taken(transport, "other", "order") == {"order": message}
     assert superlink.confirmed == [name]
 
 
-def test_a_reply_of_many_equal_chunks_is_read_as_it_is(link, superlink):
+def test_a_reply_of_many_equal_chunks_is_read_as_it_is(transport, superlink):
     """Weights that are all zero: one chunk on the wire, named often."""
-    link.limit = 40_000_000
-    letter = Message("{}", bytes(30_000_000))
-    superlink.add("order", content_of(letter))
-    assert taken(link, "order") == {"order": letter}
+    transport.reply_limit = 40_000_000
+    message = Message("{}", bytes(30_000_000))
+    superlink.add("order", content_of(message))
+    assert taken(transport, "order") == {"order": message}
 
 
-def test_a_reply_that_is_too_long_is_not_read_and_is_deleted(link, superlink):
+def test_a_reply_that_is_too_long_is_not_read_and_is_deleted(transport, superlink):
     name = superlink.add("order", content_of(Message("{}", os.urandom(100_000_000))))
     superlink.add("good", content_of(Message("{}")))
     tracemalloc.start()
-    answers = taken(link, "order", "good")
+    answers = taken(transport, "order", "good")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert error_of(answers["order"]).endswith(f"more than {LIMIT:,} bytes, or in too many parts; it was not read")
@@ -126,7 +126,7 @@ def test_a_reply_that_is_too_long_is_not_read_and_is_deleted(link, superlink):
     assert peak < 60_000_000  # two objects at a time, in this test's SuperLink and in the grid
 
 
-def test_one_chunk_that_is_named_a_million_times_is_not_joined(link, superlink):
+def test_one_chunk_that_is_named_a_million_times_is_not_joined(transport, superlink):
     """A few kilobytes that would become terabytes."""
 
     def bomb(objects):
@@ -140,20 +140,20 @@ def test_one_chunk_that_is_named_a_million_times_is_not_joined(link, superlink):
         return objects
 
     name = superlink.add("order", content_of(Message("{}", os.urandom(5_000_000))), bomb)
-    error = error_of(taken(link, "order")["order"])
+    error = error_of(taken(transport, "order")["order"])
     assert error.endswith(f"its arrays have 5,000,000,000,000 bytes; {LIMIT:,} at most")
     assert name in superlink.confirmed
 
 
-def test_a_short_body_with_endless_facts_is_not_read(link, superlink):
+def test_a_short_body_with_endless_facts_is_not_read(transport, superlink):
     superlink.add("order", content_of(Message("x" * (LIMIT + 1))))
-    assert "it was not read" in error_of(taken(link, "order")["order"])
+    assert "it was not read" in error_of(taken(transport, "order")["order"])
 
 
-def test_an_endless_excuse_is_not_read(link, superlink):
+def test_an_endless_excuse_is_not_read(transport, superlink):
     superlink.add("order", content_of(Message("{}")), reason="x" * (LIMIT + 1))
     superlink.add("good", content_of(Message("{}")))
-    answers = taken(link, "order", "good")
+    answers = taken(transport, "order", "good")
     assert "it was not read" in error_of(answers["order"])
     assert answers["good"] == Message("{}")
 
@@ -176,25 +176,25 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_reply_spoils_no_other(case, link, superlink, monkeypatch):
+def test_a_broken_reply_spoils_no_other(case, transport, superlink, monkeypatch):
     monkeypatch.setattr("flwr.supercore.inflatable.inflatable_utils.PULL_MAX_TIME", 0.1)
     superlink.add("first", content_of(Message("{}")))
     superlink.add("order", content_of(Message("{}", b"xyz")), BROKEN[case])
     superlink.add("last", content_of(Message("{}")))
-    answers = taken(link, "first", "order", "last")
+    answers = taken(transport, "first", "order", "last")
     assert answers["first"] == answers["last"] == Message("{}")
     answer = answers["order"]
     assert answer.startswith("Flower: ") if isinstance(answer, str) else "cannot be used" in error_of(answer)
     assert (answer if isinstance(answer, str) else error_of(answer)).isprintable()
 
 
-def test_a_superlink_that_is_not_there_is_no_fault_of_a_node(link):
+def test_a_superlink_that_is_not_there_is_no_fault_of_a_node(transport):
     import httpx
 
     def gone(request):
         raise httpx.ConnectError("refused")
 
-    link._grid._client._retry_invoker.max_tries = 1
-    link._grid._client._client = httpx.Client(transport=httpx.MockTransport(gone))
+    transport._grid._client._retry_invoker.max_tries = 1
+    transport._grid._client._client = httpx.Client(transport=httpx.MockTransport(gone))
     with pytest.raises(httpx.ConnectError):
-        taken(link, "order")
+        taken(transport, "order")

@@ -13,7 +13,7 @@ from fedloom.flower.wire import Message
 from flower_world import Faulty, Notes, config_of
 
 
-def truthful(order, answer):
+def truthful(request, answer):
     return answer
 
 
@@ -25,28 +25,28 @@ def test_a_finished_run_says_what_it_did(nodes_of, tmp_path):
     now = read_status(tmp_path / "run")
     assert (now.state, now.round, now.rounds, now.wait, now.last_error) == ("finished", 3, 3, None, None)
     assert (now.bytes_up, now.bytes_down) == (result.numbers["bytes_up"], result.numbers["bytes_down"])
-    assert [(seat.client, seat.there, seat.round) for seat in now.nodes] == [(k, True, 3) for k in range(4)]
-    assert sum(seat.samples for seat in now.nodes) == result.numbers["samples"] // 3
+    assert [(node.client, node.online, node.round) for node in now.nodes] == [(k, True, 3) for k in range(4)]
+    assert sum(node.samples for node in now.nodes) == result.numbers["samples"] // 3
 
 
 def test_for_whom_the_server_waits_and_since_when(nodes_of, tmp_path):
     config, seen = config_of(flower={"round_timeout": 30.0}), []
 
-    def looks(order, answer):
-        if (order.do, order.client, order.round) == ("train", 1, 2):
+    def looks(request, answer):
+        if (request.do, request.client, request.round) == ("train", 1, 2):
             seen.append(read_status(tmp_path / "run"))
         return answer
 
     serve(config, Faulty(nodes_of(config), looks), out=tmp_path / "run")
     wait = seen[0].wait
-    assert (wait.what, 1 in wait.clients, seen[0].round) == ("uploads of round 2", True, 1)
+    assert (wait.purpose, 1 in wait.clients, seen[0].round) == ("uploads of round 2", True, 1)
     assert wait.since == pytest.approx(seen[0].written, abs=5.0)
     assert wait.until == pytest.approx(wait.since + 30.0, abs=1.0)
 
 
 def test_refused_uploads_and_the_last_error_are_named(nodes_of, tmp_path):
-    def lies(order, answer):
-        return Message(answer.facts, b"nonsense") if (order.do, order.client) == ("train", 2) else answer
+    def lies(request, answer):
+        return Message(answer.facts, b"nonsense") if (request.do, request.client) == ("train", 2) else answer
 
     config = config_of()
     serve(config, Faulty(nodes_of(config), lies), out=tmp_path / "run")
@@ -55,14 +55,14 @@ def test_refused_uploads_and_the_last_error_are_named(nodes_of, tmp_path):
     error = now.last_error
     assert (error.event, error.round, error.client) == ("refused", 3, 2)
     assert "the upload of client 2 is refused" in error.text
-    assert [seat.round for seat in now.nodes] == [3, 3, 0, 3]
+    assert [node.round for node in now.nodes] == [3, 3, 0, 3]
 
 
 def test_a_run_that_ends_without_a_result_says_why(nodes_of, tmp_path):
     config = config_of(flower={"round_timeout": 0.2})
-    link = Faulty(nodes_of(config), lambda order, answer: None if order.round == 2 else answer)
+    transport = Faulty(nodes_of(config), lambda request, answer: None if request.round == 2 else answer)
     with pytest.raises(FederationError):
-        serve(config, link, out=tmp_path / "run")
+        serve(config, transport, out=tmp_path / "run")
     now = read_status(tmp_path / "run")
     assert (now.state, now.round) == ("failed", 1)
     assert now.last_error.text.startswith("round 2: 0 of 4 clients left something")
@@ -100,7 +100,7 @@ def test_a_server_that_waits_gives_signs_of_life_but_not_at_every_look(tmp_path)
     board.begin("ab", 0)
     began, written = read_status(tmp_path).written, set()
     for _ in range(20):
-        board.waits("nodes", [3], 10.0)
+        board.set_wait("nodes", [3], 10.0)
         written.add(read_status(tmp_path).written)
     assert 3 <= len(written - {began}) <= 5
     assert read_status(tmp_path).wait.since < min(written)
@@ -109,7 +109,7 @@ def test_a_server_that_waits_gives_signs_of_life_but_not_at_every_look(tmp_path)
 def test_words_on_waiting_are_no_error(tmp_path):
     board = StatusWriter(config_of(), tmp_path)
     board.begin("ab", 0)
-    board.seats([NodeStatus(client=0, node="7", there=True, samples=3)])
+    board.set_nodes([NodeStatus(client=0, node="7", online=True, samples=3)])
     board.on_note(config_of(), LogRecord("waiting for clients 1", "waiting", round=1))
     board.on_note(config_of(), "the method does nothing")
     assert read_status(tmp_path).last_error is None

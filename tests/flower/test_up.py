@@ -15,7 +15,7 @@ from fedloom.flower.node_registry import FederationError
 from fedloom.flower.processes import family
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
-from fedloom.flower.up import LocalFederation, collected, up
+from fedloom.flower.up import LocalFederation, collect_result, up
 from fedloom.flower.wire import Message
 from fedloom.runs.run import run
 from flower_world import Faulty, config_of
@@ -74,9 +74,9 @@ def test_a_killed_node_rejoins_a_wrong_key_is_refused_and_a_killed_server_goes_o
         os.kill(server, signal.SIGKILL)
         process.wait(120)
         with pytest.raises(FederationError, match="go on with the same command"):
-            collected(out, there.processes)
+            collect_result(out, there.processes)
         there.run(out).wait(400)
-        result = collected(out, there.processes)
+        result = collect_result(out, there.processes)
     assert result.numbers["rounds"] == 4
     assert not any("not on its disk" in text for text in result.numbers["degenerate"])
     assert [seat.round for seat in read_status(out).nodes] == [4, 4, 4]
@@ -111,7 +111,7 @@ def test_bytes_on_the_sockets_are_those_reported_and_the_overhead_that_the_page_
         there.run(out).wait(300)
         there.relay.close()
         up, down, seconds = there.relay.up, there.relay.down, time.monotonic() - began
-        result = collected(out, there.processes)
+        result = collect_result(out, there.processes)
     print(f"up {up} of {result.numbers['bytes_up']}, down {down} of {result.numbers['bytes_down']}, {seconds:.0f} s")
     least, more = result.numbers["bytes_up"], 2 * STATED * seconds
     assert least <= up <= 1.05 * least + more
@@ -153,7 +153,7 @@ def test_hostile_nodes_cost_themselves_their_rounds_and_not_the_run(tmp_path, mo
     out, began = tmp_path / "real", time.monotonic()
     with WithHostileNodes(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
         there.watch(there.run(out))
-        result = collected(out, there.processes)
+        result = collect_result(out, there.processes)
         log = there.processes.log("run").read_text()
     print(f"{time.monotonic() - began:.0f} s; the server's app had at most {there.peak // 1024} MB")
     status = read_status(out)
@@ -171,7 +171,7 @@ def test_hostile_nodes_cost_themselves_their_rounds_and_not_the_run(tmp_path, mo
 
     config_ = config.model_copy(update={"flower": config.flower.model_copy(update={"join_timeout": 0.1})})
     nodes = {client: Node(config, client, tmp_path / "states", config.scenario.build(config.seed)) for client in (0, 1)}
-    refused = Faulty(nodes, lambda order, a: Message(a.facts) if (order.do, order.client) == ("train", 1) else a)
+    refused = Faulty(nodes, lambda request, a: Message(a.facts) if (request.do, request.client) == ("train", 1) else a)
     serve(config_, refused, out=tmp_path / "expected")
     assert final(out, 2) == final(tmp_path / "expected", 2)
 

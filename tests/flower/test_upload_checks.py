@@ -34,11 +34,11 @@ class Desk:
     def read(self, record):
         return self.uploads.read(to_bytes(record), self.job, self.samples)
 
-    def letter(self):
+    def message(self):
         done = self.done
         told = TrainReply(
             run="ab", client=0, round=1, steps=done.steps, samples=done.samples, seconds=0.5, terms=dict(done.terms),
-            norms=dict(done.norms), notes=[], kept=False,
+            norms=dict(done.norms), notes=[], has_state=False,
         )  # fmt: skip
         return told.to_message(to_bytes(done.payload))
 
@@ -143,12 +143,12 @@ def test_what_varies_is_refused_where_the_server_cannot_use_it():
         desk.read({**desk.done.payload, "model": {**tree, name: tree[name][:, :-1]}})
 
 
-def outcome(desk, letter):
-    """Whether a letter is accepted; anything but a refusal in one line is raised."""
+def outcome(desk, message):
+    """Whether a message is accepted; anything but a refusal in one line is raised."""
     try:
-        if isinstance(read_reply(letter, TrainReply), ErrorReply):
+        if isinstance(read_reply(message, TrainReply), ErrorReply):
             return False
-        record = desk.uploads.read(letter.body, desk.job, desk.samples)
+        record = desk.uploads.read(message.body, desk.job, desk.samples)
     except (MessageError, UploadError):
         return False
     # what is accepted is what an honest client could have sent: the same names, dtypes and shapes, finite
@@ -164,23 +164,31 @@ def outcome(desk, letter):
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_mutated_uploads_end_in_a_refusal_or_in_an_honest_record(desk, first):
-    letter = desk.letter()
-    accepted = sum(outcome(desk, mutated(letter, random.Random(seed))) for seed in SEEDS[first : first + 100])
+    message = desk.message()
+    accepted = sum(outcome(desk, mutated(message, random.Random(seed))) for seed in SEEDS[first : first + 100])
     assert accepted < 60  # flipped bits of a weight are weights
 
 
 def test_many_mutated_uploads(desk):
     """FEDLOOM_FUZZ says how many; 100,000 take two minutes."""
-    letter = desk.letter()
+    message = desk.message()
     for seed in range(1_000, 1_000 + int(os.environ.get("FEDLOOM_FUZZ", "500"))):
-        outcome(desk, mutated(letter, random.Random(seed)))
+        outcome(desk, mutated(message, random.Random(seed)))
 
 
 @pytest.mark.parametrize(
     "facts",
-    ["", "{}", "null", "[" * 100_000, '{"letter": 2}', "x" * (2 << 20), '{"letter":1,"run":"a","kind":"trained"}'],
+    [
+        "",
+        "{}",
+        "null",
+        "[" * 100_000,
+        '{"wire_version": 1}',
+        "x" * (2 << 20),
+        '{"wire_version":2,"run":"a","kind":"trained"}',
+    ],
 )
-def test_facts_that_are_no_letter_are_refused_in_one_line(facts):
+def test_facts_that_are_no_message_are_refused_in_one_line(facts):
     with pytest.raises(MessageError) as caught:
         read_reply(Message(facts), TrainReply)
     assert len(str(caught.value)) < 300

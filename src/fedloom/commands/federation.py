@@ -30,13 +30,13 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show a run over Flower: nodes, round, waits, bytes, refused uploads, the last error. Needs no connection."""
-    from fedloom.flower.certificates import ending
+    from fedloom.flower.certificates import expiring
     from fedloom.flower.status import read_status
     from fedloom.flower.up import folder_of
 
     console = console_of(as_json)
     while True:
-        snapshot, certificates = read_status(run), ending(keys or folder_of(run) / "keys")
+        snapshot, certificates = read_status(run), expiring(keys or folder_of(run) / "keys")
         if as_json:
             age = round(time.time() - snapshot.written, 3)
             print_json(snapshot.model_dump() | {"age_seconds": age, "certificates": certificates})
@@ -83,7 +83,7 @@ def admit(
 
 
 def _page(console: Console, snapshot: Status, certificates: list[str]) -> None:
-    from fedloom.flower.node_registry import listed
+    from fedloom.flower.node_registry import client_list
     from fedloom.report import bytes_text
     from fedloom.terminal import print_grid
 
@@ -93,12 +93,12 @@ def _page(console: Console, snapshot: Status, certificates: list[str]) -> None:
     line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")
     line(f"  {_alive(snapshot)}")
     if snapshot.wait is not None:
-        clients = listed(snapshot.wait.clients)
+        clients = client_list(snapshot.wait.clients)
         since, limit = (
             _seconds(snapshot.written - snapshot.wait.since),
             _seconds(snapshot.wait.until - snapshot.written),
         )
-        line(f"  waits for {snapshot.wait.what} of clients {clients}: since {since}, at most {limit} more")
+        line(f"  waits for {snapshot.wait.purpose} of clients {clients}: since {since}, at most {limit} more")
     line(f"  payloads: up {bytes_text(snapshot.bytes_up)}, down {bytes_text(snapshot.bytes_down)}")
     line(f"  refused: {snapshot.refused}; exceptions of clients: {snapshot.failures}")
     if (error := snapshot.last_error) is not None:
@@ -107,8 +107,8 @@ def _page(console: Console, snapshot: Status, certificates: list[str]) -> None:
         line(f"  {text}")
     if snapshot.nodes:
         rows = [
-            (str(seat.client), "there" if seat.there else "away", str(seat.samples), str(seat.round or ""), seat.node)
-            for seat in snapshot.nodes
+            (str(node.client), "there" if node.online else "away", str(node.samples), str(node.round or ""), node.node)
+            for node in snapshot.nodes
         ]
         print_grid(console, ("client", "node is", "samples", "last round", "node"), rows)
     for absence in snapshot.absent:

@@ -51,9 +51,9 @@ def keys(
     clients: Annotated[int, typer.Option(min=0, help="Nodes to make keys for.")] = 0,
 ) -> None:
     """Make a certificate for the server and a key for each node."""
-    from fedloom.flower.certificates import check, make
+    from fedloom.flower.certificates import check, create
 
-    make(folder, host, clients)
+    create(folder, host, clients)
     check(folder, host[0], say)
     for path in sorted(folder.iterdir()):
         echo(path)

@@ -1,4 +1,4 @@
-"""Nodes that came and do not take part: why, as which client, and when each is asked again."""
+"""Nodes that do not take part: the reason, the client if known, and when each is asked again."""
 
 from __future__ import annotations
 
@@ -7,76 +7,80 @@ from dataclasses import dataclass
 
 from fedloom.flower.status import Absence
 
-_AGAIN = 30.0  # seconds after which a node that was left out is asked again; they double each time
-_SELDOM = 600.0  # the longest such pause
-_MOST = 10_000  # nodes of which the server keeps why they do not take part
-_LISTED = 50  # nodes of which the status says so
+_FIRST_PAUSE = 30.0  # seconds until a node that was left out is asked again; the pause doubles each time
+_LONGEST_PAUSE = 600.0  # seconds
+_MAX_NODES = 10_000  # whose reasons the server remembers
+_MAX_LISTED = 50  # nodes in the status
 
 
 @dataclass(slots=True)
-class _Entry:
-    """asked: when last (monotonic seconds). times: how often in vain."""
+class _AbsentNode:
+    """One absent node. last_request: monotonic seconds. attempts: requests in vain."""
 
     reason: str
-    asked: float
+    last_request: float
     client: int | None
-    times: int
+    attempts: int
 
     @property
     def pause(self) -> float:
-        return min(_AGAIN * 2.0 ** min(self.times - 1, 20), _SELDOM)
+        return min(_FIRST_PAUSE * 2.0 ** min(self.attempts - 1, 20), _LONGEST_PAUSE)
 
 
 class Absences:
-    """The nodes that do not take part, the oldest first."""
+    """The nodes that do not take part, in the order of their first absence."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _AbsentNode] = {}
 
-    def add(self, node: int, reason: str, asked: float, client: int | None) -> bool:
-        """A node was asked in vain, at `asked` (monotonic seconds); whether the reason is new.
+    def add(self, node: int, reason: str, last_request: float, client: int | None) -> bool:
+        """Add a node that was asked in vain at `last_request` (monotonic seconds); return whether the reason is new.
 
-        client: which one it is, if that is known.
+        client: None if unknown.
         """
-        before = self._entries.get(node)
-        self._entries[node] = _Entry(reason, asked, client, 1 if before is None else before.times + 1)
-        if len(self._entries) > _MOST:
+        previous = self._entries.get(node)
+        self._entries[node] = _AbsentNode(
+            reason, last_request, client, 1 if previous is None else previous.attempts + 1
+        )
+        if len(self._entries) > _MAX_NODES:
             del self._entries[next(iter(self._entries))]
-        return before is None or before.reason != reason
+        return previous is None or previous.reason != reason
 
     def end(self, node: int) -> None:
-        """A node takes part."""
+        """Remove a node that takes part."""
         self._entries.pop(node, None)
 
     def due(self, now: float, admitted: bool, refused: Container[int | None]) -> set[int]:
-        """Nodes to be asked again at `now`. admitted: the administrator has changed who may join, so that none waits.
-        refused: clients that are never asked again."""
+        """Return the nodes to ask again at `now`.
+
+        admitted: the administrator has changed who may join, so no node waits. refused: clients never asked again.
+        """
         return {
             node
             for node, entry in self._entries.items()
-            if entry.client not in refused and (admitted or now - entry.asked >= entry.pause)
+            if entry.client not in refused and (admitted or now - entry.last_request >= entry.pause)
         }
 
     def patience(self, node: int, seconds: float) -> float:
-        """How long a node may take to answer: `seconds`, doubled each time, for its data may take long to read."""
-        times = self._entries[node].times if node in self._entries else 0
-        return min(seconds * 2.0 ** min(times, 20), _SELDOM)
+        """Return the seconds that a node has to answer, doubled each time, as its data may take long to read."""
+        attempts = self._entries[node].attempts if node in self._entries else 0
+        return min(seconds * 2.0 ** min(attempts, 20), _LONGEST_PAUSE)
 
-    def listed(self) -> list[Absence]:
-        """For the status: the first ones, and not all of thousands."""
-        some = sorted(self._entries.items())[:_LISTED]
-        return [Absence(node=str(node), client=entry.client, reason=entry.reason) for node, entry in some]
+    def first_absences(self) -> list[Absence]:
+        """Return the first absences, for the status."""
+        first_entries = sorted(self._entries.items())[:_MAX_LISTED]
+        return [Absence(node=str(node), client=entry.client, reason=entry.reason) for node, entry in first_entries]
 
     def by_client(self) -> dict[int, str]:
-        """Why clients are missing, where a node was known to be that client."""
+        """Return the reasons by client, for nodes whose client is known."""
         return {
             entry.client: _sentence(node, entry) for node, entry in self._entries.items() if entry.client is not None
         }
 
-    def nameless(self) -> list[str]:
-        """The same for nodes of which it is not known which client they are."""
+    def without_client(self) -> list[str]:
+        """Return the reasons of nodes whose client is unknown."""
         return [_sentence(node, entry) for node, entry in self._entries.items() if entry.client is None]
 
 
-def _sentence(node: int, entry: _Entry) -> str:
+def _sentence(node: int, entry: _AbsentNode) -> str:
     return f"node {node} is left out: {entry.reason}"

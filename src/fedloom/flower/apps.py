@@ -1,4 +1,4 @@
-"""Flower's two apps, from a config: what an exported app's modules call, and nothing more."""
+"""Flower's client app and server app, built from a config; the modules of an exported app call them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FAILED = "flower-failed.json"
 
 
 def client_app(config: Path) -> Any:
-    """A `ClientApp` that trains and tests as the file `config` says.
+    """Return a `ClientApp` for the config file `config`.
 
-    The node's own config names its client, `partition-id`, and may name the folder of its private states, `state`, and
-    the file that names its own data, `data`.
+    The node's Flower config has its client as `partition-id`, and may have the folder of private states as `state` and
+    the file that names its data as `data`.
     """
     require_flower()
     from flwr.app import Message as FlowerMessage
@@ -36,23 +36,23 @@ def client_app(config: Path) -> Any:
     def answer(message: Any, context: Any) -> Any:
         to_stdout()  # here: Ray sends the app to other processes
         with private_umask():
-            letter = _answered(message, context)
+            reply = _reply_to(message, context)
         with contextlib.suppress(MessageError):
-            print(printable(read(letter, ErrorReply).error), file=sys.stderr, flush=True)
-        return FlowerMessage(to_content(letter), reply_to=message)
+            print(printable(read(reply, ErrorReply).error), file=sys.stderr, flush=True)
+        return FlowerMessage(to_content(reply), reply_to=message)
 
-    def _answered(message: Any, context: Any) -> Message:
+    def _reply_to(message: Any, context: Any) -> Message:
         client = -1
         try:
             client, state, data = (context.node_config.get(key) for key in ("partition-id", "state", "data"))
             if not isinstance(client, int):
                 raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
             folder = Path(str(state)) if state else state_dir()
-            there = _node(config, client, folder, Path(str(data)) if data else None)
-            return there.answer(from_content(message.content))
+            node = _node(config, client, folder, Path(str(data)) if data else None)
+            return node.answer(from_content(message.content))
         except (FedloomError, MessageError) as error:
-            named = client if isinstance(client, int) else -1
-            return ErrorReply(run="", client=named, error=str(error)).to_message()
+            known_client = client if isinstance(client, int) else -1
+            return ErrorReply(run="", client=known_client, error=str(error)).to_message()
 
     app = ClientApp()
     for kind in (app.query, app.train, app.evaluate):
@@ -62,17 +62,16 @@ def client_app(config: Path) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _node(config: Path, client: int, folder: Path, data: Path | None) -> Node:
-    """A client's node, once in a process: Ray sends the app to its actors, but not this."""
+    """Return a client's node, built once per process: Ray sends the app to its actors, but not the node."""
     return Node(parse(load(config)), client, folder, data=data)
 
 
 def server_app(config: Path) -> Any:
-    """A `ServerApp` that runs the file `config`; the run's folder is the app's key `out`, and the file that names the
-    server's own test data its key `test`.
+    """Return a `ServerApp` that runs the config file `config`.
 
-    The app's key `keys` names a folder with the public keys of clients, or is "none" where the SuperLink checks no
-    keys. A report is written into the run's folder at its end. What ends the run earlier is kept there, too: Flower's
-    own commands do not say it.
+    Keys of the app's Flower config: `out`, the run's folder; `test`, the file that names the server's test data;
+    `keys`, a folder with the public keys of clients, or "none" if the SuperLink checks no keys. At its end the run
+    writes a report into its folder. An error is stored there too, because Flower's commands do not print it.
     """
     require_flower()
     to_stdout()
@@ -86,22 +85,22 @@ def server_app(config: Path) -> Any:
         (out / FAILED).unlink(missing_ok=True)
         try:
             tests = Path(str(test)) if test else None
-            link, folder = GridTransport(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
+            transport, folder = GridTransport(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
             with private_umask():
-                result = serve(parse(load(config)), link, tests=tests, out=out, keys=folder)
+                result = serve(parse(load(config)), transport, tests=tests, out=out, keys=folder)
                 write_report([result], out / "report.html")
         except Exception as error:
-            write_atomic(out / FAILED, json_text(_ended(error)), private=True)
+            write_atomic(out / FAILED, json_text(_error_facts(error)), private=True)
             raise
 
     app.main()(main)
     return app
 
 
-def _ended(error: Exception) -> dict[str, Any]:
-    """What ended a run: a traceback where it is not something that a person can correct."""
+def _error_facts(error: Exception) -> dict[str, Any]:
+    """Return the error as JSON facts, with a traceback unless the user can correct it."""
     cause = error.__cause__ if isinstance(error, ClientError) else error
-    plain = isinstance(error, FedloomError) and not isinstance(error, ClientError)
-    told = "" if plain else "".join(traceback.format_exception(cause))
+    is_user_error = isinstance(error, FedloomError) and not isinstance(error, ClientError)
+    trace = "" if is_user_error else "".join(traceback.format_exception(cause))
     code = error.exit_code if isinstance(error, FedloomError) else 1
-    return {"error": str(error), "traceback": told, "exit_code": code}
+    return {"error": str(error), "traceback": trace, "exit_code": code}

@@ -1,7 +1,7 @@
-"""Who may take the seat of a client: its key and its disk are bound when it first joins, and kept in the run's folder.
+"""Which node may join as a client: its key and disk are bound when it first joins, in a file of the run's folder.
 
-The key is that of the node, as the SuperLink has checked it; the disk is known by a random token, of which only a
-digest is kept. A node with another key or another disk is refused until the administrator admits it.
+The SuperLink has checked the node's key. A random token identifies the disk, and only its digest is stored. A node with
+another key or another disk is refused until the administrator admits it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"[0-9a-f]{16}")
 
 
 class WrongClientError(MessageError):
-    """A node that joins as another client than its key is bound to. client: the one that it is bound to."""
+    """A node joins as another client than `client`, to which its key is bound."""
 
     def __init__(self, client: int, text: str) -> None:
         self.client = client
@@ -34,8 +34,10 @@ class WrongClientError(MessageError):
 
 
 class Binding(BaseModel):
-    """What a client is bound to. key: fingerprint of its node's key, empty where nodes have none that is checked.
-    token: digest of its disk's token, empty for one that the administrator admits whatever its disk."""
+    """The key and the disk of a client.
+
+    key: fingerprint, empty if keys are not checked. token: digest of the disk's token, empty if any disk is admitted.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -43,7 +45,7 @@ class Binding(BaseModel):
     token: str
 
 
-class _File(BaseModel):
+class _BindingsFile(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     version: int = Field(1, ge=1, le=1)
@@ -51,19 +53,19 @@ class _File(BaseModel):
 
 
 class NodeBindings:
-    """The bindings of one run. out: its folder; None keeps them in this process. keys: a folder with public keys of
-    clients (`node-000000.pub` ...), to which they are bound from the start; a new key there admits its owner.
+    """The bindings of one run.
 
-    Nothing is written before `begin`: a server that cannot begin leaves the folder as it was. Afterwards the file is
-    what counts, so that the administrator's word acts on a server that runs. Raises `RunFolderError` if it is damaged,
-    and `ConfigError` for a folder of keys without any.
+    out: the run's folder; None keeps bindings in memory. keys: folder with the clients' public keys
+    (`node-000000.pub` ...), which are bound from the start; a new key there admits its owner.
+
+    Nothing is written before `begin`, so a server that cannot begin leaves the folder as it was. Afterwards the file
+    decides, so that the administrator can change it while the server runs. Raises `RunFolderError` if the file is
+    damaged, and `ConfigError` for a folder without keys.
     """
 
     def __init__(self, out: Path | None, keys: Path | None = None) -> None:
         self._out, self._begun = out, False
-        self._pending: dict[
-            int, tuple[Binding | None, Binding]
-        ] = {}  # not written yet: what the file has, and shall have
+        self._pending: dict[int, tuple[Binding | None, Binding]] = {}  # not yet written: old and new binding
         self._bindings = {} if out is None else read_bindings(out)
         self._stamp = self._file_stamp()
         for client, key in ({} if keys is None else public_keys(keys)).items():
@@ -72,24 +74,24 @@ class NodeBindings:
                 self._bind(client, Binding(key=key, token="" if bound is None or bound.key else bound.token))
 
     def begin(self) -> None:
-        """The run is this server's: from now on bindings are written."""
+        """Start writing bindings: the run belongs to this server."""
         self._begun = True
         if self._out is not None and self._stamp is None:
             _write(self._out, {})  # so that the administrator can admit clients before they join
             self._stamp = self._file_stamp()
-        self.keep()
+        self.flush()
 
     def check(self, client: int, key: str, token: str) -> None:
-        """Check that a client that joins with a key's fingerprint and a disk's token is the one bound, if any.
+        """Check the key's fingerprint and the disk's token of a client that joins.
 
-        key: empty where keys are not checked. Raises `MessageError` for another key or disk, and says what admits it.
+        key: empty if keys are not checked. Raises `MessageError` for another key or disk, with the command to admit it.
         """
         if not _TOKEN.fullmatch(token):
             raise MessageError(
                 f"client {client} joins with the token {short_repr(token)}; a token is 16 hexadecimal digits"
             )
         bound = self._bindings.get(client)
-        holder = next((other for other, binding in self._bindings.items() if key and binding.key == key), client)
+        holder = next((owner for owner, binding in self._bindings.items() if key and binding.key == key), client)
         if holder != client:
             raise WrongClientError(
                 holder,
@@ -108,7 +110,7 @@ class NodeBindings:
             )
 
     def claim(self, client: int, key: str, token: str) -> None:
-        """Check the same, and bind the client."""
+        """Check as `check` does, and bind the client."""
         self.check(client, key, token)
         bound = self._bindings.get(client)
         binding = Binding(key=key or (bound.key if bound else ""), token=_digest(token))
@@ -116,18 +118,18 @@ class NodeBindings:
             self._bind(client, binding)
 
     def _bind(self, client: int, binding: Binding) -> None:
-        before, _ = self._pending.get(client, (self._bindings.get(client), binding))
-        self._bindings[client], self._pending[client] = binding, (before, binding)
+        stored, _ = self._pending.get(client, (self._bindings.get(client), binding))
+        self._bindings[client], self._pending[client] = binding, (stored, binding)
 
-    def keep(self) -> None:
-        """Write the bindings that are new, unless the administrator has changed them meanwhile."""
+    def flush(self) -> None:
+        """Write new bindings, except those that the administrator has changed in the file meanwhile."""
         if not self._pending or not self._begun or self._out is None:
             return
         with _locked(self._out):
             current = read_bindings(self._out)
             new = self._pending.items()
             self._bindings = current | {
-                client: binding for client, (before, binding) in new if current.get(client) == before
+                client: binding for client, (stored, binding) in new if current.get(client) == stored
             }
             _write(self._out, self._bindings)
             self._stamp = self._file_stamp()
@@ -138,7 +140,7 @@ class NodeBindings:
         return f"`fedloom flower admit {folder} --client {client}{f' --key {key}' if key else ''}`"
 
     def refresh(self) -> bool:
-        """Read the file again where the administrator has changed it; whether that was so."""
+        """Read the file again if the administrator has changed it; return whether this was so."""
         if not self._begun or self._out is None or self._file_stamp() == self._stamp:
             return False
         self._stamp = self._file_stamp()
@@ -154,9 +156,9 @@ class NodeBindings:
 
 
 def read_bindings(out: Path) -> dict[int, Binding]:
-    """The bindings in a run's folder, by client; none if there is no file. Raises `RunFolderError` if it is damaged."""
+    """Read the bindings in a run's folder, by client. Raises `RunFolderError` for a damaged file."""
     try:
-        content = _File.model_validate_json((out / FILE).read_bytes())
+        content = _BindingsFile.model_validate_json((out / FILE).read_bytes())
         return {int(client): binding for client, binding in content.clients.items()}
     except FileNotFoundError:
         return {}
@@ -167,18 +169,18 @@ def read_bindings(out: Path) -> dict[int, Binding]:
 
 
 def admit(out: Path, client: int, key: str | None = None) -> None:
-    """Let another key or another disk take the seat of `client` in the run in `out`, also while its server runs.
+    """Let another key or another disk join as `client` in the run in `out`, also while its server runs.
 
-    key: the fingerprint of the only key that may take it, as `ssh-keygen -lf` prints it, or the file of the public key;
-    None for the next node that joins as this client. Raises `ConfigError` for a key that is none, or is bound to
-    another client, and `RunFolderError` for a folder without a federation.
+    key: the only key that may join, as the fingerprint that `ssh-keygen -lf` prints, or the file of the public key;
+    None admits the next node that joins as this client. Raises `ConfigError` for an invalid key or another client's,
+    and `RunFolderError` for a folder without a federation.
     """
     if not (out / FILE).is_file():
         raise RunFolderError(f"{out}: it has no {FILE}; name the folder of a run over Flower, on its server")
     fingerprint = None if key is None else read_fingerprint(key)
     with _locked(out):
         bindings = read_bindings(out)
-        holders = [other for other, binding in bindings.items() if binding.key == fingerprint and other != client]
+        holders = [owner for owner, binding in bindings.items() if binding.key == fingerprint and owner != client]
         if fingerprint and holders:
             raise ConfigError(
                 f"the key {fingerprint} is that of client {holders[0]}; each client needs a key of its own"
@@ -194,7 +196,7 @@ def _digest(token: str) -> str:
 
 
 def _write(out: Path, bindings: dict[int, Binding]) -> None:
-    content = _File(clients={str(client): bindings[client] for client in sorted(bindings)})
+    content = _BindingsFile(clients={str(client): bindings[client] for client in sorted(bindings)})
     write_atomic(out / FILE, content.model_dump_json(indent=1) + "\n", private=True)
 
 

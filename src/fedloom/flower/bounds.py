@@ -1,10 +1,10 @@
-"""How large an upload may be beside the others of its round: one rule for trees, heads, class tables and numbers.
+"""How large an upload may be, compared with the others of its round: one rule for trees, class tables and numbers.
 
-An upload is measured item by item, each by its L2 norm: the change of a tree's entries since they were sent, body, head
-and batch norm apart; every row of a class table; every tensor and number. The reference of an item is the median over
-the round's clients, or the largest such median of the run so far: changes become tiny when training converges, and a
-client that still learns must not be refused for it. A client with more samples than the median client makes more
-steps, and may be larger in proportion.
+An upload has several L2 norms: of the change of a tree since the payload, for body, head and batch norm separately; of
+every row of a class table; of every tensor and number. The reference is the median over the round's clients, or the
+largest such median of the run so far: changes become tiny when training converges, and a client that still learns must
+not be refused for it. A client with more samples than the median client takes more steps, and its limit is larger in
+proportion.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fedloom.core.trees import Tree
 from fedloom.methods.contract.spec import Sent
 from fedloom.nets.roles import Role
 
-FEWEST = 4  # uploads without which a median says nothing: with three, one hostile client is a third of it
+FEWEST = 4  # uploads for a meaningful median: of three, one hostile client would be a third
 
 
 @dataclass(frozen=True, slots=True)
 class UploadNorm:
-    """One part of an upload. `label` says in words which one, `key` under what it is compared, `norm` is its length."""
+    """One L2 norm of an upload. key: norms with the same key are compared. label: for messages."""
 
     key: str
     label: str
@@ -37,15 +37,15 @@ class UploadNorm:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """An item that is too large: `ratio` to the reference, where `limit` was allowed."""
+    """A norm that is too large: `ratio` to the reference, where `limit` was allowed."""
 
-    item: UploadNorm
+    upload_norm: UploadNorm
     ratio: float
     limit: float
 
     def __str__(self) -> str:
         return (
-            f"{self.item.label} is {self.ratio:.3g} times as large as the median client's, and at most "
+            f"{self.upload_norm.label} is {self.ratio:.3g} times as large as the median client's, and at most "
             f"{self.limit:.3g} times is allowed (flower.max_ratio)"
         )
 
@@ -57,8 +57,8 @@ def upload_norms(
     clients send; roles: of the entries of trees."""
     for name, value in upload.items():
         if isinstance(value, dict):
-            whole = name in sends and sends[name].form == "whole"
-            yield from _tree_items(name, value, sent.get(name) if whole else None, roles)
+            is_whole = name in sends and sends[name].form == "whole"
+            yield from _tree_norms(name, value, sent.get(name) if is_whole else None, roles)
         elif isinstance(value, ClassTable):
             for label in value.held.nonzero().tolist():
                 yield UploadNorm(f"{name}/rows", f"row {label[-1]} of {name}", _norm(value.values[tuple(label)]))
@@ -69,20 +69,20 @@ def upload_norms(
             yield UploadNorm(name, name, abs(value))
 
 
-def _tree_items(name: str, tree: Tree, sent: object, roles: Mapping[str, Role]) -> Iterator[UploadNorm]:
-    before: Tree = sent if isinstance(sent, dict) else {}
+def _tree_norms(name: str, tree: Tree, payload: object, roles: Mapping[str, Role]) -> Iterator[UploadNorm]:
+    received: Tree = payload if isinstance(payload, dict) else {}
     squares: dict[tuple[str, bool], float] = {}
     for entry, tensor in tree.items():
         if not tensor.is_floating_point():
             continue
-        compared = entry in before and before[entry].shape == tensor.shape
-        change = tensor.double() - before[entry].double() if compared else tensor.double()
-        part = str(roles[entry].value) if entry in roles else ""
-        squares[part, compared] = squares.get((part, compared), 0.0) + float(change.square().sum())
-    for (part, compared), square in squares.items():
-        words = f"the {part} of {name}" if part else name
-        label = f"the change of {words}" if compared else words
-        yield UploadNorm(f"{name}/{part}/{'change' if compared else 'size'}", label, math.sqrt(square))
+        is_change = entry in received and received[entry].shape == tensor.shape
+        change = tensor.double() - received[entry].double() if is_change else tensor.double()
+        role = str(roles[entry].value) if entry in roles else ""
+        squares[role, is_change] = squares.get((role, is_change), 0.0) + float(change.square().sum())
+    for (role, is_change), square in squares.items():
+        tree_label = f"the {role} of {name}" if role else name
+        label = f"the change of {tree_label}" if is_change else tree_label
+        yield UploadNorm(f"{name}/{role}/{'change' if is_change else 'size'}", label, math.sqrt(square))
 
 
 def _norm(tensor: Tensor) -> float:
@@ -90,51 +90,51 @@ def _norm(tensor: Tensor) -> float:
 
 
 class NormBounds:
-    """Judges the uploads of a round by `max_ratio`. references: the largest median of each item so far, which grows."""
+    """Compares the uploads of a round. references: the largest median of each norm so far; updated by `judge`."""
 
     def __init__(self, max_ratio: float, references: dict[str, float]) -> None:
         self._max_ratio, self.references = max_ratio, references
 
     def judge(
-        self, items: Mapping[int, list[UploadNorm]], samples: Mapping[int, int], sends: Mapping[str, Sent]
+        self, norms: Mapping[int, list[UploadNorm]], samples: Mapping[int, int], sends: Mapping[str, Sent]
     ) -> dict[int, Excess]:
-        """The uploads that are too large, by client, each with its worst item.
+        """Return the worst norm of each client whose upload is too large.
 
-        items: of every upload of the round; samples: training samples of every client. An item that fewer than
-        `FEWEST` clients sent is compared with the largest median so far, if there is one.
+        norms: of every upload of the round. samples: training samples of every client. A norm that fewer than `FEWEST`
+        clients have is compared with the largest median so far, if there is one.
         """
         excesses: dict[int, Excess] = {}
-        typical_samples = statistics.median(samples[client] for client in items) if items else 1
-        for key in dict.fromkeys(item.key for parts in items.values() for item in parts):
-            typical = [
-                statistics.median(norms)
-                for parts in items.values()
-                if (norms := [item.norm for item in parts if item.key == key])
+        median_samples = statistics.median(samples[client] for client in norms) if norms else 1
+        for key in dict.fromkeys(norm.key for client_norms in norms.values() for norm in client_norms):
+            client_medians = [
+                statistics.median(lengths)
+                for client_norms in norms.values()
+                if (lengths := [norm.norm for norm in client_norms if norm.key == key])
             ]
-            if len(typical) >= FEWEST:
-                self.references[key] = max(self.references.get(key, 0.0), statistics.median(typical))
+            if len(client_medians) >= FEWEST:
+                self.references[key] = max(self.references.get(key, 0.0), statistics.median(client_medians))
             reference = self.references.get(key, 0.0)
-            if not reference:  # nothing to compare with: all zero, or too few
+            if not reference:  # all zero, or too few clients
                 continue
             spread = sends[name].spread if (name := key.partition("/")[0]) in sends else 1.0
-            for client, parts in items.items():
-                larger = max(1.0, samples[client] / max(1.0, typical_samples))
-                limit = self._max_ratio * spread * larger
-                for item in parts:
-                    ratio = item.norm / reference
+            for client, client_norms in norms.items():
+                sample_ratio = max(1.0, samples[client] / max(1.0, median_samples))
+                limit = self._max_ratio * spread * sample_ratio
+                for norm in client_norms:
+                    ratio = norm.norm / reference
                     worst = excesses[client].ratio / excesses[client].limit if client in excesses else 1.0
-                    if item.key == key and ratio / limit > worst:
-                        excesses[client] = Excess(item, ratio, limit)
+                    if norm.key == key and ratio / limit > worst:
+                        excesses[client] = Excess(norm, ratio, limit)
         return excesses
 
 
 def finite(record: Record) -> bool:
-    """Whether all floating values of a record are finite."""
+    """Whether all floating-point values of a record are finite."""
     return all(bool(torch.isfinite(tensor).all()) for _, tensor in floats_of(record))
 
 
 def floats_of(record: Record) -> Iterator[tuple[str, Tensor]]:
-    """The floating tensors of a record with the names of their entries; numbers as tensors without shape."""
+    """Yield the floating-point tensors of a record with the names of their entries."""
     for name, value in record.items():
         if isinstance(value, dict):
             yield from ((name, tensor) for tensor in value.values() if tensor.is_floating_point())

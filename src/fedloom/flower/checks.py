@@ -1,28 +1,66 @@
-"""Every fact of an answer is checked against the job that asked for it, or bounded where the server cannot know it."""
+"""Checks of the facts in replies, against the request, or against a bound if the server cannot know the value."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
+from fedloom.core.errors import short_repr
 from fedloom.engine.term_balance import CE
 from fedloom.evaluation.metric import MetricKinds, MetricStates
 from fedloom.flower.bounds import FEWEST
-from fedloom.flower.wire import EvalReply, MessageError, TrainReply
+from fedloom.flower.wire import EvalReply, JoinReply, MessageError, TrainReply
 
-_PASSES = 20  # times the samples of a rehearsal's round, and of a test's training samples, that a node may report
+_MAX_PASSES_RATIO = 20  # reported samples or steps, over those of a rehearsal
 _LARGEST_SHARE = 0.95  # of all samples, however few clients there are
-_NOTES = ("engine.", "flower.")  # what a node may report of itself: its engine, and its disk
+_NOTE_PREFIXES = ("engine.", "flower.")  # nodes report on their engine and their disk only
+
+
+def check_join(
+    reply: JoinReply,
+    run: str,
+    clients: int,
+    classes: tuple[str, ...],
+    measured: int,
+    sizes: Sequence[int] | None,
+    refused: Mapping[int, str],
+) -> None:
+    """Check that a node's client fits the run. Raises `MessageError` for one that does not.
+
+    run: name. clients, classes, measured, sizes: as in `NodeRegistry`. refused: clients left out, with the reason.
+    """
+    client = reply.client
+    if reply.run != run:
+        raise MessageError(f"it joins the run {short_repr(reply.run)}, this is {run}")
+    if client >= clients:
+        raise MessageError(f"it is client {client}, the run has clients 0 .. {clients - 1}")
+    if client in refused:
+        raise MessageError(f"client {client}: {refused[client]}")
+    if sizes is not None and reply.samples != sizes[client]:
+        raise MessageError(
+            f"client {client} joins with {reply.samples:,} training samples; by the config it has {sizes[client]:,}"
+        )
+    if reply.classes != classes:
+        raise MessageError(
+            f"client {client} has the classes {short_repr(list(reply.classes))}, the server "
+            f"{short_repr(list(classes))}; use the same labels on all nodes"
+        )
+    if measured:
+        features = 0 if reply.moments is None else min(len(reply.moments.mean), len(reply.moments.squares))
+        if features != measured or not reply.samples:
+            raise MessageError(
+                f"client {client} tells moments of {features} features of {reply.samples} samples; need {measured} "
+                "features"
+            )
 
 
 def check_trained(trained: TrainReply, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
-    """Check what a node reports beside an upload. Raises `MessageError` for what its job cannot have given.
+    """Check the facts beside an upload. Raises `MessageError` for values that the job cannot have produced.
 
-    measured: whether the job asked for gradient norms. samples: the client's training samples. terms: names of the loss
-    terms that the method has in this round. passes: samples that a rehearsal of the job processed, over its training
-    samples.
+    measured: whether the job asked for gradient norms. samples: the client's training samples. terms: names of the
+    method's loss terms in this round. passes: samples that a rehearsal processed, over its training samples.
     """
     for kind, values in (("term", trained.terms), ("norm", trained.norms)):
         unknown = next((name for name in values if name not in terms and name != CE), None)
@@ -34,24 +72,24 @@ def check_trained(trained: TrainReply, measured: bool, samples: int, terms: Coll
         raise MessageError("it reports gradient norms in a round in which nobody asked for them")
     if trained.norms and (CE not in trained.norms or any(norm < 0 for norm in trained.norms.values())):
         raise MessageError(f"it reports gradient norms without '{CE}', or below 0")
-    most = math.ceil(_PASSES * passes * max(1, samples))
+    limit = math.ceil(_MAX_PASSES_RATIO * passes * max(1, samples))
     for name, count in (("samples", trained.samples), ("steps", trained.steps)):
-        if count > most:
-            raise MessageError(f"it reports {count:,} {name}; {most:,} at most with {samples:,} samples")
-    wrong = next((note.code for note in trained.notes if not note.code.startswith(_NOTES)), None)
-    if wrong is not None:
+        if count > limit:
+            raise MessageError(f"it reports {count:,} {name}; {limit:,} at most with {samples:,} samples")
+    foreign_code = next((note.code for note in trained.notes if not note.code.startswith(_NOTE_PREFIXES)), None)
+    if foreign_code is not None:
         raise MessageError(
-            f"it reports a diagnostic called {wrong[:80]!r}; nodes report on their engine and disk alone"
+            f"it reports a diagnostic called {foreign_code[:80]!r}; nodes report on their engine and disk alone"
         )
 
 
 def check_scored(
     scored: EvalReply, predictors: Collection[str], kinds: MetricKinds, total: int | None, samples: int
 ) -> dict[str, MetricStates]:
-    """The metric states of a test, by predictor. Raises `MessageError` for states that are missing, or that cannot be.
+    """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
 
-    predictors: names of the predictors that were to be tested. kinds: the metrics of the run. total: the client's test
-    samples, where the server knows them. samples: the client's training samples.
+    predictors: names of the requested predictors. kinds: the metrics of the run. total: the client's test samples, if
+    the server knows them. samples: the client's training samples.
     """
     if scored.results.keys() != set(predictors):
         raise MessageError(
@@ -76,9 +114,10 @@ def check_scored(
 
 
 def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto"]) -> dict[int, str]:
-    """Clients whose counts of samples are too large a share of all, and why; nobody where there are fewer than four.
+    """Return the clients that claim too large a share of all samples, with the reason.
 
-    counts: samples that each client claims. max_share: as `flower.max_share`; twice an equal share is always allowed.
+    counts: claimed samples by client; fewer than four clients are not compared. max_share: as `flower.max_share`; twice
+    an equal share is always allowed.
     """
     remaining, refused = dict(counts), dict[int, str]()
     while len(remaining) >= FEWEST:
@@ -89,9 +128,9 @@ def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto
         if not total or remaining[client] <= limit * total:
             break
         count = remaining.pop(client)
-        others = statistics.median(remaining.values())
+        median = statistics.median(remaining.values())
         refused[client] = (
             f"it claims {count:,} samples, {100 * count / total:.3g} % of all, where the median of the others is "
-            f"{others:,.0f}; at most {100 * limit:.3g} % is allowed (flower.max_share): raise it if the count is true"
+            f"{median:,.0f}; at most {100 * limit:.3g} % is allowed (flower.max_share): raise it if the count is true"
         )
     return refused

@@ -1,4 +1,4 @@
-"""A Flower app in a folder, from a config: a project file, two modules of three lines, and the config itself."""
+"""Export a config as a Flower app: a project file, two short modules, and the config itself."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ app = {side}_app(Path(__file__).with_name("config.yaml"))
 
 
 def export(config: RunConfig, folder: Path) -> list[Path]:
-    """Write the app; the files that were written. Raises `ConfigError` for a folder that holds something else."""
+    """Write the app to `folder` and return its files. Raises `ConfigError` for a folder with other files."""
     if folder.exists() and any(folder.iterdir()) and not (folder / PACKAGE).is_dir():
         raise ConfigError(f"{folder}: it holds other files; name an empty folder, or one that was exported before")
-    plain = config.resolved()
-    if plain["scenario"]["source"] == "given":
+    resolved = config.resolved()
+    if resolved["scenario"]["source"] == "given":
         raise ConfigError("data given in Python cannot be exported; describe them in the config, e.g. source: npz")
     name = f"fedloom-{config.method}".replace("+", "-")
     project = _PROJECT.format(name=name, title=config.method, version=__version__, package=PACKAGE)
@@ -64,8 +64,8 @@ def export(config: RunConfig, folder: Path) -> list[Path]:
         f"{PACKAGE}/__init__.py": "",
         f"{PACKAGE}/server.py": _MODULE.format(side="server"),
         f"{PACKAGE}/client.py": _MODULE.format(side="client"),
-        f"{PACKAGE}/config.yaml": yaml.safe_dump(plain, sort_keys=False, allow_unicode=True),
+        f"{PACKAGE}/config.yaml": yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True),
     }
-    for place, text in texts.items():
-        write_atomic(folder / place, text)
-    return [folder / place for place in texts]
+    for path, text in texts.items():
+        write_atomic(folder / path, text)
+    return [folder / path for path in texts]

@@ -1,4 +1,4 @@
-"""Public keys of nodes as people compare them: fingerprints, as `ssh-keygen -lf` prints them."""
+"""Fingerprints of the nodes' public keys, as `ssh-keygen -lf` prints them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILE = re.compile(r"node-(\d{6})\.pub")
 
 
 def fingerprint_of(public_key: bytes) -> str:
-    """The fingerprint of a public key, PEM or OpenSSH; empty for what is no key."""
+    """Return the fingerprint of a public key, PEM or OpenSSH; empty for bytes that are no key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -33,9 +33,9 @@ def fingerprint_of(public_key: bytes) -> str:
 
 
 def public_keys(folder: Path) -> dict[int, str]:
-    """Fingerprints of the public keys in a folder, by client, as `fedloom flower keys` writes them.
+    """Return the fingerprints of a folder's public keys by client; `fedloom flower keys` writes such a folder.
 
-    Raises `ConfigError` for a file that is no key, and if there are none.
+    Raises `ConfigError` for a file that is no key, and for a folder without keys.
     """
     matches = {file: _FILE.fullmatch(file.name) for file in sorted(folder.glob("node-*.pub"))}
     files = {int(match[1]): file for file, match in matches.items() if match}
@@ -49,7 +49,7 @@ def public_keys(folder: Path) -> dict[int, str]:
 
 
 def read_fingerprint(key: str) -> str:
-    """The fingerprint that a person gives, or that of the public key's file. Raises `ConfigError` for anything else."""
+    """Return `key` if it is a fingerprint, or that of the public key's file `key`. Raises `ConfigError` otherwise."""
     if _FINGERPRINT.fullmatch(key):
         return key
     try:

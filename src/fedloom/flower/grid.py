@@ -1,7 +1,7 @@
-"""Letters as Flower's messages, the link over Flower's `Grid`, and a grid of this process for Flower's own apps.
+"""The transport over Flower's `Grid`, and a grid inside this process for Flower's apps.
 
-A record travels as one `Array` of bytes: one object on the wire, exactly the bytes that are counted, and one strict
-reader. Its serialisation type is not NumPy's, so that nobody reads it as an array.
+A record travels as one `Array` of bytes: one object on the wire, of exactly the counted bytes. Its serialisation type
+is not NumPy's, so that no program reads it as an array.
 """
 
 from __future__ import annotations
@@ -19,59 +19,60 @@ from fedloom.flower.wire import ErrorReply, Message, MessageError, Request, read
 
 _STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"
 _TYPES = {"join": "query", "train": "train", "test": "evaluate"}
-_OLDEST, _NEWEST = (1, 41), (1, 42)  # that the tests ran with
+_OLDEST, _NEWEST = (1, 41), (1, 42)  # tested versions
 
 
 def require_flower() -> str:
-    """Flower's version. Raises `ConfigError` if it is not installed, or is one that fedloom does not know."""
+    """Return Flower's version. Raises `ConfigError` if it is not installed, or is not a tested one."""
     try:
-        found = version("flwr")
+        flower_version = version("flwr")
     except PackageNotFoundError:
         raise ConfigError("Flower is not installed; pip install 'fedloom[flower]'") from None
-    major, minor = (int(part) for part in found.split(".")[:2])
+    major, minor = (int(number) for number in flower_version.split(".")[:2])
     if not _OLDEST <= (major, minor) <= _NEWEST:
         low, high = (".".join(map(str, bound)) for bound in (_OLDEST, _NEWEST))
-        raise ConfigError(f"Flower {found}: fedloom is tested with {low} to {high}; pip install 'fedloom[flower]'")
-    return found
+        raise ConfigError(
+            f"Flower {flower_version}: fedloom is tested with {low} to {high}; pip install 'fedloom[flower]'"
+        )
+    return flower_version
 
 
-def to_content(letter: Message) -> Any:
-    """A letter as a `RecordDict`."""
+def to_content(message: Message) -> Any:
+    """Return a message as a Flower `RecordDict`."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    body = Array(dtype="uint8", shape=(len(letter.body),), stype=_STYPE, data=letter.body)
-    return RecordDict({_FACTS: ConfigRecord({_FACTS: letter.facts}), _BODY: ArrayRecord({_BODY: body})})
+    body = Array(dtype="uint8", shape=(len(message.body),), stype=_STYPE, data=message.body)
+    return RecordDict({_FACTS: ConfigRecord({_FACTS: message.facts}), _BODY: ArrayRecord({_BODY: body})})
 
 
 def from_content(content: Any) -> Message:
-    """The letter in a `RecordDict`. Raises `MessageError` for anything else."""
+    """Read the message in a `RecordDict`. Raises `MessageError` for other content."""
     from flwr.app import ArrayRecord, ConfigRecord
 
     try:
         facts, body = content[_FACTS], content[_BODY]
         whole = {*content} == {_FACTS, _BODY} and {*facts} == {_FACTS} and {*body} == {_BODY}
         if not (whole and isinstance(facts, ConfigRecord) and isinstance(body, ArrayRecord)):
-            raise MessageError("a message with other records than a letter's")
+            raise MessageError("a message with other records than a message's")
         text, array = facts[_FACTS], body[_BODY]
     except (KeyError, TypeError, ValueError) as error:
-        raise MessageError(f"no letter: {type(error).__name__}: {printable(str(error)[:200])}") from None
+        raise MessageError(f"no message: {type(error).__name__}: {printable(str(error)[:200])}") from None
     if not isinstance(text, str) or array.stype != _STYPE or not isinstance(array.data, bytes):
-        raise MessageError("a letter whose parts have other types")
+        raise MessageError("a message whose parts have other types")
     return Message(text, array.data)
 
 
 class GridTransport:
-    """Letters over a Flower `Grid`.
+    """Sends messages over a Flower `Grid`.
 
-    pause: seconds between two looks for answers. keys: whether the SuperLink checks the keys of nodes; without, nodes
-    are known by their disks alone.
+    poll_seconds: pause between two looks for replies. keys: whether the SuperLink checks the nodes' keys.
     """
 
-    local = False
+    in_process = False
 
-    def __init__(self, grid: Any, pause: float = 0.2, keys: bool = True) -> None:
-        self._grid, self.pause, self._keys = grid, pause, keys
-        self.limit = SMALL_REPLY_BYTES
+    def __init__(self, grid: Any, poll_seconds: float = 0.2, keys: bool = True) -> None:
+        self._grid, self.poll_seconds, self._keys = grid, poll_seconds, keys
+        self.reply_limit = SMALL_REPLY_BYTES
         self._bound = ReplyBound(grid)
         self._key_of: dict[int, str] = {}
 
@@ -86,70 +87,70 @@ class GridTransport:
     def key_of(self, node: int) -> str:
         return self._key_of.get(node, "")
 
-    def send(self, node: int, letter: Message, seconds: float) -> str:
+    def send(self, node: int, message: Message, seconds: float) -> str:
         from flwr.app import Message as FlowerMessage
 
-        do = read(letter, Request).do
-        (name,) = self._grid.push_messages([FlowerMessage(to_content(letter), node, _TYPES[do], ttl=seconds)])
-        return str(name)
+        task = read(message, Request).do
+        (message_id,) = self._grid.push_messages([FlowerMessage(to_content(message), node, _TYPES[task], ttl=seconds)])
+        return str(message_id)
 
-    def take(self, names: Collection[str]) -> Iterator[tuple[str, Message | str]]:
-        """One reply at a time: a node's message cannot say whose it is, and a bad one spoils no other."""
-        for name in list(names):
-            answer = self._read(name)
-            if answer is not None:
-                yield name, answer
-            del answer  # large
+    def receive(self, message_ids: Collection[str]) -> Iterator[tuple[str, Message | str]]:
+        """Fetch one reply at a time, so that a faulty one cannot spoil the others."""
+        for message_id in list(message_ids):
+            reply = self._read(message_id)
+            if reply is not None:
+                yield message_id, reply
+            del reply  # large
 
-    def _read(self, name: str) -> Message | str | None:
+    def _read(self, message_id: str) -> Message | str | None:
         from httpx import HTTPError
 
-        self._bound.begin(self.limit)
+        self._bound.begin(self.reply_limit)
         try:
-            replies = list(self._grid.pull_messages([name]))
-            return _letter_of(replies[0], self.limit) if replies else None
-        except HTTPError:  # of the connection to the SuperLink, not of the reply
+            replies = list(self._grid.pull_messages([message_id]))
+            return _message_of(replies[0], self.reply_limit) if replies else None
+        except HTTPError:  # the connection to the SuperLink failed, not the reply
             raise
         except ReplyTooLarge as error:
             self._bound.drop()
             return _unreadable(str(error))
-        except Exception as error:  # Flower reads what the node wrote, and says of it what it likes
+        except Exception as error:  # Flower may raise anything for what the node wrote
             return _unreadable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
 
 
-def _unreadable(why: str) -> Message:
-    return ErrorReply(run="", error=f"an answer that cannot be used: {why}").to_message()
+def _unreadable(reason: str) -> Message:
+    return ErrorReply(run="", error=f"an answer that cannot be used: {reason}").to_message()
 
 
-def _letter_of(reply: Any, limit: int) -> Message | str:
+def _message_of(reply: Any, limit: int) -> Message | str:
     if reply.has_error():
         return f"Flower: {printable(' '.join(str(reply.error.reason)[:1000].split()))[:300]}"
     try:
-        letter = from_content(reply.content)
+        message = from_content(reply.content)
     except MessageError as error:
         return ErrorReply(run="", error=str(error)).to_message()
-    length = len(letter.facts) + len(letter.body)
-    return _unreadable(f"{length:,} bytes; {limit:,} at most") if length > limit else letter
+    length = len(message.facts) + len(message.body)
+    return _unreadable(f"{length:,} bytes; {limit:,} at most") if length > limit else message
 
 
 def local_grid(answer: Callable[[Any, Any], Any], nodes: Iterable[int]) -> Any:
-    """A `Grid` whose nodes are calls of a `ClientApp` in this process, one context for each: for tests and debugging.
+    """Return a `Grid` that calls a `ClientApp` in this process, with one context per node: for tests and debugging.
 
-    answer: the app. nodes: the partition ids; node ids are these plus one.
+    answer: the app. nodes: partition ids; the node ids are these plus one.
     """
     from flwr.app import Context, RecordDict
     from flwr.app import Message as FlowerMessage
     from flwr.serverapp import Grid
-    from flwr.supercore.task_identity import TaskIdentity  # not public: messages made here need to know their run
+    from flwr.supercore.task_identity import TaskIdentity  # not public: messages need their run
 
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     contexts = {client + 1: Context(1, client + 1, {"partition-id": client}, RecordDict(), {}) for client in nodes}
 
     class LocalGrid(Grid):  # type: ignore[misc]
-        """Calls the app when an answer is taken."""
+        """Calls the app when a reply is pulled."""
 
         def __init__(self) -> None:
-            self._out: dict[str, Any] = {}
+            self._pending: dict[str, Any] = {}
 
         def set_run(self, run: Any) -> None:
             raise NotImplementedError("a grid of this process has one run")
@@ -167,19 +168,19 @@ def local_grid(answer: Callable[[Any, Any], Any], nodes: Iterable[int]) -> Any:
             return list(contexts)
 
         def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
-            names = []
+            message_ids = []
             for message in messages:
-                name = f"message-{len(self._out)}"
-                message.metadata.__dict__["_message_id"] = name
-                self._out[name] = message
-                names.append(name)
-            return names
+                message_id = f"message-{len(self._pending)}"
+                message.metadata.__dict__["_message_id"] = message_id
+                self._pending[message_id] = message
+                message_ids.append(message_id)
+            return message_ids
 
         def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Any]:
-            found = [self._out[name] for name in message_ids if self._out.get(name) is not None]
-            for message in found:
-                self._out[message.metadata.message_id] = None
-            return [answer(message, contexts[message.metadata.dst_node_id]) for message in found]
+            requests = [self._pending[name] for name in message_ids if self._pending.get(name) is not None]
+            for request in requests:
+                self._pending[request.metadata.message_id] = None
+            return [answer(request, contexts[request.metadata.dst_node_id]) for request in requests]
 
         def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Iterable[Any]:
             return self.pull_messages(self.push_messages(messages))

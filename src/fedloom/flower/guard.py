@@ -1,8 +1,7 @@
-"""The server tests every new state before it keeps it, and leaves out the upload that spoils it.
+"""Tests of every new server state; the engine drops the upload that spoils it.
 
-A state is kept if all its values are finite and below `LARGEST`, and if no entry changes much further than it did in
-any good round before. What the run has seen so far is kept in its folder, so that a server that starts again judges as
-before.
+A state is valid if all its values are finite and below `LARGEST`, and if no entry changes much further than in any
+accepted round before. These references are stored in the run's folder, so that a restarted server judges as before.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from fedloom.core.records import Record
 from fedloom.flower.bounds import UploadNorm, floats_of
 
 FILE = "flower-references.json"
-LARGEST = 1e9  # of any value of the server's state: beyond it, clients' losses overflow
-STRIDE = 50.0  # times as far as in any good round before
+LARGEST = 1e9  # value of the server's state: beyond it, clients' losses overflow
+STRIDE = 50.0  # change of an entry, over the largest of any accepted round before
 
 
 class References(BaseModel):
-    """What is normal in a run. items: the largest median of each item of uploads; steps: how far each entry of the
-    server's state has changed at most in a good round."""
+    """The usual sizes of a run. items: the largest median of each norm of uploads. steps: the largest accepted change
+    (L2) of each entry of the server's state."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -35,7 +34,7 @@ class References(BaseModel):
 
     @staticmethod
     def read(out: Path | None) -> References:
-        """Those of the run in `out`; new ones for a run that begins. Raises `RunFolderError` for a damaged file."""
+        """Read the references of the run in `out`, empty for a new run. Raises `RunFolderError` for a damaged file."""
         if out is None or not (out / FILE).exists():
             return References()
         try:
@@ -46,19 +45,19 @@ class References(BaseModel):
             ) from None
 
     def write(self, out: Path | None) -> None:
-        """Keep them in the run's folder."""
+        """Write the references to the run's folder."""
         if out is not None:
             write_atomic(out / FILE, self.model_dump_json(indent=1) + "\n")
 
 
 class StateGuard:
-    """Tests new server states. references: what is normal in this run, which grows with every state that passes."""
+    """Tests new server states. references: of this run; every accepted state updates them."""
 
     def __init__(self, references: References) -> None:
         self._references = references
 
     def fault(self, before: Record, after: Record) -> str | None:
-        """Why the state `after` cannot be kept in place of `before`; None if it can."""
+        """Return why the state `after` cannot replace `before`; None if it can."""
         steps = _steps(before, after)
         fault = _fault(after) or self._too_far(steps)
         if fault is None:
@@ -66,21 +65,21 @@ class StateGuard:
                 self._references.steps[name] = max(self._references.steps.get(name, 0.0), step)
         return fault
 
-    def size(self, items: Iterable[UploadNorm]) -> float:
-        """The largest of an upload's items, each beside what is usual for it."""
-        usual = self._references.items
-        return max((item.norm / (usual.get(item.key) or 1.0) for item in items), default=0.0)
+    def size(self, norms: Iterable[UploadNorm]) -> float:
+        """Return the largest ratio of an upload's norms to their references."""
+        references = self._references.items
+        return max((norm.norm / (references.get(norm.key) or 1.0) for norm in norms), default=0.0)
 
     def _too_far(self, steps: Mapping[str, float]) -> str | None:
         for name, step in steps.items():
-            usual = self._references.steps.get(name, 0.0)
-            if usual and step > STRIDE * usual:
-                return f"the server's {name} would change {step / usual:.3g} times as far as in any round before"
+            reference = self._references.steps.get(name, 0.0)
+            if reference and step > STRIDE * reference:
+                return f"the server's {name} would change {step / reference:.3g} times as far as in any round before"
         return None
 
 
 def _fault(state: Record) -> str | None:
-    """Why a state cannot be kept, by its values alone."""
+    """Return why the values of a state are invalid; None if they are valid."""
     for name, tensor in floats_of(state):
         if not torch.isfinite(tensor).all():
             return f"the server's {name} would not be finite"
@@ -90,7 +89,7 @@ def _fault(state: Record) -> str | None:
 
 
 def _steps(before: Record, after: Record) -> dict[str, float]:
-    """How far each entry moves (L2), over the floating tensors that both states have in the same shape."""
+    """Return the change (L2) of each entry, over floating-point tensors that have the same shape in both states."""
     squares: dict[str, float] = {}
     for name, value in after.items():
         earlier = before.get(name)

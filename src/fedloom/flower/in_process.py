@@ -1,4 +1,4 @@
-"""A whole federation in this process, over the same letters as a real one: for tests and for debugging."""
+"""A federation inside this process, over the same messages as a real one: for tests and debugging."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def run_in_process(
     data: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Run `config` with one node for each client, without a network and without Flower; the bits are the simulation's.
+    """Run `config` with one node for each client, without a network and without Flower.
 
-    states: where nodes keep private states; None takes a temporary folder. data: a folder with the file of each node's
-    own data (`node_data.py`), for `source: nodes`. Raises what `serve` raises, and before it begins `ConfigError` and
-    `DataError` of a node whose data cannot be used: nobody can mend them while this process waits.
+    The result has the bits of the simulation. states: folder of the nodes' private states; None takes a temporary one.
+    data: folder with a file for each node's data (`node_data.py`), for `source: nodes`. Raises what `serve` raises, and
+    before it begins `ConfigError` and `DataError` of a node whose data cannot be used.
     """
     if data is None:
         scenario = scenario or config.scenario.build(config.seed)
@@ -37,13 +37,13 @@ def run_in_process(
         folder = temporary if states is None else states
         clients = config.scenario.clients if scenario is None else scenario.clients
         first = Node(config, 0, Path(folder), scenario, node_file(data, 0))
-        like = first if data is None else None
-        others = {
-            client: Node(config, client, Path(folder), scenario, node_file(data, client), like)
+        template = first if data is None else None
+        nodes = {0: first} | {
+            client: Node(config, client, Path(folder), scenario, node_file(data, client), template)
             for client in range(1, clients)
         }
         if data is not None:
-            for node in (first, *others.values()):
+            for node in nodes.values():
                 node.require_data()
-        tests, here = server_file(data), InProcessTransport({0: first, **others})
-        return serve(config, here, scenario=scenario, tests=tests, out=out, callbacks=callbacks)
+        tests, transport = server_file(data), InProcessTransport(nodes)
+        return serve(config, transport, scenario=scenario, tests=tests, out=out, callbacks=callbacks)

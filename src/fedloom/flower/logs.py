@@ -1,7 +1,7 @@
-"""Structured logs: one JSON object a line, with the run, the round and the client that it is about.
+"""Structured logs: one JSON object a line, with its run, round and client.
 
 They go to the logger `fedloom.flower` of the standard library. Flower's apps print them to stdout; a program that
-embeds a federation may send them elsewhere, in its own format: the facts are the record's `facts`.
+embeds a federation may handle them in its own format, from the record's attribute `facts`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fedloom.runs.callbacks import Callback
 from fedloom.storage.log import Row
 
 LOGGER = logging.getLogger("fedloom.flower")
-LOGGER.addHandler(logging.NullHandler())  # silent, unless somebody listens
-_TOLD = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # measures of a round that its line has
+LOGGER.addHandler(logging.NullHandler())  # silent unless a handler is added
+_LOGGED_MEASURES = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # in the line of a round
 
 
 class LogRecord(str):
-    """A sentence for a person, with what it is about for machines. Signs that would act on a terminal are escaped.
+    """A sentence for people, with facts for machines. Control characters are escaped.
 
-    event: one word, e.g. "refused". round, client: None where it is about none.
+    event: one word, e.g. "refused". round, client: None where the sentence is about none.
     """
 
     event: str
@@ -34,13 +34,13 @@ class LogRecord(str):
     client: int | None
 
     def __new__(cls, text: str, event: str, *, round: int | None = None, client: int | None = None) -> LogRecord:
-        made = super().__new__(cls, printable(text))
-        made.event, made.round, made.client = event, round, client
-        return made
+        record = super().__new__(cls, printable(text))
+        record.event, record.round, record.client = event, round, client
+        return record
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON: time (seconds since 1970), level, the facts, and the text where there is one."""
+    """Formats a record as one line of JSON: time (seconds since 1970), level, facts, and the text if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
@@ -51,13 +51,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = logging.INFO) -> None:
-    """One line of the log; facts that are None are left out."""
-    known = {name: value for name, value in facts.items() if value is not None}
-    LOGGER.log(level, "%s", text, extra={"facts": {"event": event, **known}})
+    """Write one line to the log; facts that are None are left out."""
+    present = {name: value for name, value in facts.items() if value is not None}
+    LOGGER.log(level, "%s", text, extra={"facts": {"event": event, **present}})
 
 
 def to_stdout() -> None:
-    """Print the log as lines of JSON, once for each process."""
+    """Print the log to stdout as lines of JSON; further calls in a process change nothing."""
     if not any(isinstance(handler.formatter, JsonFormatter) for handler in LOGGER.handlers):
         handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(JsonFormatter())
@@ -67,7 +67,7 @@ def to_stdout() -> None:
 
 
 class LogCallback(Callback):
-    """Logs what happens in a run. name: what it is called among nodes, as soon as it is."""
+    """Logs the events of a run. name: returns the run's name among nodes."""
 
     def __init__(self, name: Callable[[], str]) -> None:
         self._name = name
@@ -83,9 +83,9 @@ class LogCallback(Callback):
             log("note", {"run": self._name()}, note)
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
-        of_all = (row for row in rows if row["client"] is None and row["split"] != "val")
-        told = {row["name"]: row["value"] for row in of_all if row["name"] in _TOLD}
-        log("round", {"run": self._name(), "round": round_, "rounds": config.rounds, **told})
+        summary_rows = (row for row in rows if row["client"] is None and row["split"] != "val")
+        measures = {row["name"]: row["value"] for row in summary_rows if row["name"] in _LOGGED_MEASURES}
+        log("round", {"run": self._name(), "round": round_, "rounds": config.rounds, **measures})
 
     def on_end(self, config: RunConfig, result: Result) -> None:
         numbers = result.numbers

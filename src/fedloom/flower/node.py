@@ -1,4 +1,4 @@
-"""The client's side: it answers the server's letters from its own data and its own disk."""
+"""The client's side: a node answers the server's requests from its own data and its own disk."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from fedloom.nets.groups import group_of
 
 _RUN = re.compile(r"[0-9a-f-]{1,64}")
 _LOST = "flower.state_lost"
+_MAX_TRACE = 1 << 15  # characters of a traceback
 
 
 class Node:
-    """One client of a run: its share of the scenario that the config describes, or data of its own.
+    """One client of a run, with its share of the config's scenario or with data of its own.
 
-    folder: where it keeps private states. scenario: used instead of the one that the config describes. data: the file
-    that names its own data (`node_data.py`), where the config leaves them to the nodes. like: a node of the same
-    scenario in this process, whose nets it uses in turn. Raises `ConfigError` for a client that the config does not
-    have, and for data that are missing, or that nobody asked for.
+    folder: of private states. scenario: replaces the one that the config describes. data: the file that names the
+    node's data (`node_data.py`), if the config leaves them to the nodes. template: a node of the same scenario in this
+    process, whose nets this one shares. Raises `ConfigError` for a client that the config does not have.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class Node:
         folder: Path,
         scenario: Scenario | None = None,
         data: Path | None = None,
-        like: Node | None = None,
+        template: Node | None = None,
     ) -> None:
-        self.config, self.client, self._folder, self._data, self._given = config, client, folder, data, scenario
-        self._like = like
+        self.config, self.client, self._folder, self._data, self._user_scenario = config, client, folder, data, scenario
+        self._template = template
         clients = config.scenario.clients if scenario is None else scenario.clients
         if not 0 <= client < clients:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")
         self.fingerprint = config.fingerprint()
-        self._worker = functools.lru_cache(maxsize=1)(self._made)
+        self._worker = functools.lru_cache(maxsize=1)(self._build_worker)
 
     def require_data(self) -> None:
-        """Read the client's samples now. Raises `ConfigError` and `DataError`, in one line that names the client."""
+        """Read the client's samples now. Raises `ConfigError` and `DataError` that name the client."""
         try:
             _ = self.scenario
         except (ConfigError, DataError) as error:
@@ -79,127 +79,126 @@ class Node:
 
     @functools.cached_property
     def scenario(self) -> Scenario:
-        """Where the client's samples are. Raises `ConfigError` and `DataError` for what cannot be used."""
-        config, own = self.config, node_source(self.config) is not None
-        if own and self._data is None:
+        """The scenario with the client's samples. Raises `ConfigError` and `DataError` for data that cannot be used."""
+        config, needs_file = self.config, node_source(self.config) is not None
+        if needs_file and self._data is None:
             raise ConfigError("its node has data of its own, and names no file; start it with --node-config 'data=...'")
         if self._data is not None:
             return node_scenario(config, self._data, self.client)
-        return self._given or config.scenario.build(config.seed)
+        return self._user_scenario or config.scenario.build(config.seed)
 
     @functools.cached_property
     def _setup(self) -> Setup:
-        if self._like is not None:
-            return self._like._setup
+        if self._template is not None:
+            return self._template._setup
         scenario = self.scenario
         return Setup.from_config(self.config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
 
-    def _made(self, scale: Scale | None) -> Worker:
-        """What trains and tests, with measured columns as nodes have agreed. Raises `MessageError` before they have."""
-        if self._like is not None:
-            return self._like._worker(scale)
+    def _build_worker(self, scale: Scale | None) -> Worker:
+        """Build the worker. scale: of numeric features; `MessageError` if they need one and it is None."""
+        if self._template is not None:
+            return self._template._worker(scale)
         nodes, scenario = node_source(self.config), self.scenario
         if nodes is not None and nodes.numeric_features:
             if scale is None:
-                raise MessageError("an order to work before the nodes' columns are standardised")
-            scenario = scale.on_all(scenario, nodes)
+                raise MessageError("a request to work before the nodes' columns are standardised")
+            scenario = scale.apply_to_scenario(scenario, nodes)
         worker = self._setup.worker(self.config, scenario.train_set)
         self._setup.evaluator(self.config, worker, scenario)
         return worker
 
-    def answer(self, letter: Message) -> Message:
-        """The answer to a letter from the server. Exceptions become answers, with their traceback."""
-        run = ""
+    def answer(self, message: Message) -> Message:
+        """Answer a message from the server. An exception becomes an `ErrorReply` with its traceback."""
+        run, body = "", b""
+        reply: Reply
         try:
-            order = read(letter, Request)
-            run = order.run
-            self._check(order)
-            asked: dict[str, Callable[[Request, bytes], tuple[Reply, bytes]]] = {
+            request = read(message, Request)
+            run = request.run
+            self._check(request)
+            handlers: dict[str, Callable[[Request, bytes], tuple[Reply, bytes]]] = {
                 "join": self._join,
                 "train": self._train,
                 "test": self._test,
             }
             with reproducible_settings():
-                answer, body = asked[order.do](order, letter.body)
+                reply, body = handlers[request.do](request, message.body)
         except ClientError as error:
-            told = "".join(traceback.format_exception(error.__cause__))[-(1 << 15) :]
-            answer, body = (
-                ErrorReply(run=run, client=self.client, round=error.round, error=str(error), raised=told),
-                b"",
-            )
+            trace = "".join(traceback.format_exception(error.__cause__))[-_MAX_TRACE:]
+            reply = ErrorReply(run=run, client=self.client, round=error.round, error=str(error), raised=trace)
         except FedloomError as error:
-            answer, body = ErrorReply(run=run, client=self.client, error=str(error)), b""
+            reply = ErrorReply(run=run, client=self.client, error=str(error))
         except Exception as error:
-            told = traceback.format_exc()[-(1 << 15) :]
-            said = f"client {self.client}: {type(error).__name__}: {error}"
-            answer, body = ErrorReply(run=run, client=self.client, error=said[:1000], raised=told), b""
-        about = {"run": run, "round": getattr(answer, "round", None), "client": self.client, "bytes": len(body)}
-        log(answer.kind, about, getattr(answer, "error", ""))
-        return answer.to_message(body)
+            text, trace = f"client {self.client}: {type(error).__name__}: {error}"[:1000], traceback.format_exc()
+            reply = ErrorReply(run=run, client=self.client, error=text, raised=trace[-_MAX_TRACE:])
+        facts = {"run": run, "round": getattr(reply, "round", None), "client": self.client, "bytes": len(body)}
+        log(reply.kind, facts, getattr(reply, "error", ""))
+        return reply.to_message(body)
 
-    def _check(self, order: Request) -> None:
-        if not _RUN.fullmatch(order.run):
-            raise MessageError(f"run {short_repr(order.run)}: a run is called by hexadecimal digits")
-        if order.version != __version__:
+    def _check(self, request: Request) -> None:
+        if not _RUN.fullmatch(request.run):
+            raise MessageError(f"run {short_repr(request.run)}: a run is called by hexadecimal digits")
+        if request.version != __version__:
             raise MessageError(
-                f"the server has fedloom {order.version}, client {self.client} has {__version__}; install the same "
+                f"the server has fedloom {request.version}, client {self.client} has {__version__}; install the same "
                 "version everywhere"
             )
-        if order.fingerprint != self.fingerprint:
+        if request.fingerprint != self.fingerprint:
             raise MessageError(
-                f"the server's config is {order.fingerprint}, that of client {self.client} is {self.fingerprint}; give "
-                "both the same"
+                f"the server's config is {request.fingerprint}, that of client {self.client} is {self.fingerprint}; "
+                "give both the same"
             )
-        if order.do != "join" and order.client != self.client:
-            raise MessageError(f"a letter for client {order.client} came to client {self.client}")
+        if request.do != "join" and request.client != self.client:
+            raise MessageError(f"a message for client {request.client} came to client {self.client}")
 
-    def _join(self, order: Request, body: bytes) -> tuple[Reply, bytes]:
+    def _join(self, request: Request, body: bytes) -> tuple[Reply, bytes]:
         scenario = self.scenario
         samples, names = len(scenario.train[self.client]), scenario.class_names
-        token = StateStore(self._folder, order.run, self.client).token()
-        told = JoinReply(run=order.run, client=self.client, token=token, samples=samples, classes=names)
+        token = StateStore(self._folder, request.run, self.client).token()
+        reply = JoinReply(run=request.run, client=self.client, token=token, samples=samples, classes=names)
         nodes = node_source(self.config)
-        if nodes is None or not nodes.numeric_features or order.scale is not None:
-            return told, b""
+        if nodes is None or not nodes.numeric_features or request.scale is not None:
+            return reply, b""
         moments = moments_of(scenario.train_set, scenario.train[self.client], nodes.numeric_features)
-        return told.model_copy(update={"moments": moments}), b""
+        return reply.model_copy(update={"moments": moments}), b""
 
-    def _train(self, order: Request, body: bytes) -> tuple[Reply, bytes]:
-        ctx, store, notes = self._context(order.round), StateStore(self._folder, order.run, self.client), list[Note]()
-        state = self._state(store, order.kept, ctx, notes)
-        job = Job(ctx, from_bytes(body), state, self._indices, order.measured, order.closing)
-        done = self._worker(order.scale).run(job)
+    def _train(self, request: Request, body: bytes) -> tuple[Reply, bytes]:
+        store, notes = StateStore(self._folder, request.run, self.client), list[Note]()
+        ctx = self._context(request.round)
+        state = self._state(store, request.state_round, ctx, notes)
+        job = Job(ctx, from_bytes(body), state, self._indices, request.measured, request.closing)
+        result = self._worker(request.scale).run(job)
         del job  # large
-        if done.state:
-            store.save(order.round, done.state, spare=order.kept)  # before the server knows of it
-        notes += [Note(code=note.code, message=note.message, figure=note.figure) for note in done.notes]
-        told = TrainReply(
-            run=order.run,
+        if result.state:
+            store.save(request.round, result.state, spare=request.state_round)  # before the server knows of it
+        notes += [Note(code=note.code, message=note.message, figure=note.figure) for note in result.notes]
+        reply = TrainReply(
+            run=request.run,
             client=self.client,
-            round=order.round,
-            steps=done.steps,
-            samples=done.samples,
-            seconds=done.seconds,
-            terms=dict(done.terms),
-            norms=dict(done.norms),
+            round=request.round,
+            steps=result.steps,
+            samples=result.samples,
+            seconds=result.seconds,
+            terms=dict(result.terms),
+            norms=dict(result.norms),
             notes=notes,
-            kept=bool(done.state),
+            has_state=bool(result.state),
         )
-        return told, to_bytes(done.payload)
+        return reply, to_bytes(result.payload)
 
-    def _test(self, order: Request, body: bytes) -> tuple[Reply, bytes]:
-        ctx, store = self._context(order.round), StateStore(self._folder, order.run, self.client)
-        state = self._state(store, order.kept, ctx, [])
+    def _test(self, request: Request, body: bytes) -> tuple[Reply, bytes]:
+        ctx, store = self._context(request.round), StateStore(self._folder, request.run, self.client)
+        state = self._state(store, request.state_round, ctx, [])
         if self.config.evaluation.protocol.startswith("global/"):  # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
-        done = self._worker(order.scale).test(EvalJob(ctx, from_bytes(body), state, self._indices, order.split))
-        results = {
-            name: PredictorResult(total=states.total, states=states.to_plain()) for name, states in done.tested.items()
-        }
-        told = EvalReply(run=order.run, client=self.client, round=order.round, results=results, samples=done.samples)
-        return told, b""
+        result = self._worker(request.scale).test(EvalJob(ctx, from_bytes(body), state, self._indices, request.split))
+        tested = result.tested.items()
+        results = {name: PredictorResult(total=states.total, states=states.to_plain()) for name, states in tested}
+        reply = EvalReply(
+            run=request.run, client=self.client, round=request.round, results=results, samples=result.samples
+        )
+        return reply, b""
 
-    # -- what it has ---------------------------------------------------------------------------------------------
+    # -- the client ---------------------------------------------------------------------------------------------
     @property
     def _indices(self) -> torch.Tensor:
         return self.scenario.train.tensor(self.client)
@@ -210,10 +209,11 @@ class Node:
         counts = torch.bincount(self.scenario.train_set.y[self._indices], minlength=task.num_classes)
         return ClientContext(task, round_, self.client, len(self._indices), counts)
 
-    def _state(self, store: StateStore, kept: int, ctx: ClientContext, notes: list[Note]) -> Record:
-        """The private state after the round `kept`; one that is lost starts again from the first."""
-        state = store.load(kept) if kept else None
-        if state is None and kept:
-            message = f"the private state of client {self.client} after round {kept} is not on its disk: it starts anew"
-            notes.append(Note(code=f"{_LOST}/{self.client}", message=message, figure=float(kept)))
+    def _state(self, store: StateStore, state_round: int, ctx: ClientContext, notes: list[Note]) -> Record:
+        """Load the private state after `state_round`; a lost one starts again from the first, with a note."""
+        state = store.load(state_round) if state_round else None
+        if state is None and state_round:
+            name = f"the private state of client {self.client} after round {state_round}"
+            message = f"{name} is not on its disk: it starts anew"
+            notes.append(Note(code=f"{_LOST}/{self.client}", message=message, figure=float(state_round)))
         return self._setup.method.client_init(ctx) if state is None else state

@@ -1,4 +1,4 @@
-"""What leaves a client, for every method: made from what methods declare (`Spec.sends`), never written by hand."""
+"""The data that leave a client, for every method, derived from the method's declaration (`Spec.sends`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedloom.methods import METHODS
 
-# What the facts of a node's letters tell beside the method's own upload, by the key of the letter (`wire.py`).
+# Facts in a node's replies, beside the method's upload, by the key in the reply (`wire.py`).
 REPORTED_FACTS = {
     "when it joins": {
         "token": "a random word by which its disk is known",
@@ -21,7 +21,7 @@ REPORTED_FACTS = {
         "terms": "the mean of each term of its loss",
         "norms": "how strongly each term pulls, in a few rounds",
         "notes": "what its engine reports",
-        "kept": "whether it keeps a private state",
+        "has_state": "whether it keeps a private state",
     },
     "with a test": {
         "results": "correct predictions, summed loss, and number of its test samples",
@@ -36,11 +36,11 @@ _WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classif
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Where the uploads of one method can reveal data of a client.
+    """The privacy of one method.
 
-    sends: names of the upload entries. labels: those that tell a client's label mix directly. head: trained weights
-    with a classifier head are among them, and their changes follow the class counts. per_client: entries that the
-    server reads client by client, so that no secure sum can replace them.
+    sends: entries of an upload. labels: entries that reveal the label mix directly. head: whether trained weights of a
+    classifier head are sent, whose changes follow the class counts. per_client: entries that the server reads client
+    by client, so that a secure sum cannot replace them.
     """
 
     method: str
@@ -50,20 +50,20 @@ class Privacy:
     per_client: tuple[str, ...]
 
     @property
-    def tells(self) -> str:
-        """How what leaves a client tells of its labels, in words."""
+    def label_disclosure(self) -> str:
+        """Say how an upload reveals the client's labels."""
         ways = [f"directly: {', '.join(self.labels)}"] if self.labels else []
         ways += [INDIRECTLY] if self.head else []
         return "; ".join(ways) or (BODY if self.sends else "nothing is sent")
 
     @property
     def secure_sums(self) -> bool:
-        """Whether the server needs sums alone."""
+        """Whether the server needs only sums over clients."""
         return not self.per_client and bool(self.sends)
 
 
 def privacy_of(method: str) -> Privacy:
-    """What leaves a client of `method` with its default options. Raises `ConfigError` for an unknown method."""
+    """Return the privacy of `method` with default options. Raises `ConfigError` for an unknown method."""
     kind = METHODS.get(method)
     sends = kind.configured("sound", {}).spec.sends
     return Privacy(
@@ -76,19 +76,26 @@ def privacy_of(method: str) -> Privacy:
 
 
 def reported_facts_table() -> str:
-    """The table of what nodes tell beside uploads in Markdown, for the same page."""
+    """Return the Markdown table of the facts that nodes report, for the page on privacy."""
     rows = ["| a node tells | key | what it is |", "|" + "---|" * 3]
-    rows += [f"| {when} | {key} | {what} |" for when, facts in REPORTED_FACTS.items() for key, what in facts.items()]
+    rows += [
+        f"| {when} | {key} | {meaning} |" for when, facts in REPORTED_FACTS.items() for key, meaning in facts.items()
+    ]
     return "\n".join(rows) + "\n"
 
 
-def table() -> str:
-    """The table of all methods in Markdown: what the page on deployment shows."""
+def methods_table() -> str:
+    """Return the Markdown table of all methods, for the page on privacy."""
     rows = ["| method | leaves a client | tells of its labels | a secure sum would do |", "|" + "---|" * 4]
     for name in METHODS.names():
-        found = privacy_of(name)
-        refused = f"no: {', '.join(found.per_client)}" if found.per_client else "nothing is sent"
-        sums = "yes" if found.secure_sums else refused
-        cells = [name, ", ".join(found.sends) or "nothing", found.tells, sums]
+        privacy = privacy_of(name)
+        sums = (
+            "yes"
+            if privacy.secure_sums
+            else f"no: {', '.join(privacy.per_client)}"
+            if privacy.per_client
+            else "nothing is sent"
+        )
+        cells = [name, ", ".join(privacy.sends) or "nothing", privacy.label_disclosure, sums]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"

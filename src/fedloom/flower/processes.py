@@ -1,4 +1,4 @@
-"""Processes that this one starts, and ends again with all that they started: by their ids, never by a name."""
+"""Child processes, started and ended by their ids, with all their descendants."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ from fedloom.core.errors import ConfigError, printable
 from fedloom.core.files import private_folder
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_POLITE = 5.0  # seconds to end by themselves
+_TERMINATION_SECONDS = 5.0  # between SIGTERM and SIGKILL
 
 
 def executable(name: str) -> str:
-    """A command of Flower's, from this environment first. Raises `ConfigError` if there is none."""
-    own = Path(sys.executable).parent / name
-    found = str(own) if own.exists() else shutil.which(name)
-    if found is None:
+    """Find a command of Flower's, first in this environment. Raises `ConfigError` if there is none."""
+    beside_python = Path(sys.executable).parent / name
+    path = str(beside_python) if beside_python.exists() else shutil.which(name)
+    if path is None:
         raise ConfigError(f"the command {name} is not there; pip install 'fedloom[flower]'")
-    return found
+    return path
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody uses now."""
+    """Return unused ports of the loopback."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 def require_free(port: int, host: str = "127.0.0.1") -> None:
-    """Raises `ConfigError` if somebody uses the port."""
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Raise `ConfigError` if the port is in use."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind((host, port))
+            sock.bind((host, port))
         except OSError as error:
             raise ConfigError(f"port {port} cannot be used ({error.strerror}); name another with --port") from None
 
 
 def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which nothing asks a proxy for the loopback, whatever HTTP_PROXY and its kin say."""
+    """Return a copy of an environment in which no proxy is used for the loopback."""
     changed = dict(environment)
     for name in ("no_proxy", "no_grpc_proxy"):
-        known = [host for key in (name, name.upper()) for host in environment.get(key, "").split(",") if host.strip()]
-        hosts = ",".join(dict.fromkeys([*map(str.strip, known), *_LOOPBACK]))
-        changed |= {name: hosts, name.upper(): hosts}
+        hosts = [host for key in (name, name.upper()) for host in environment.get(key, "").split(",") if host.strip()]
+        exceptions = ",".join(dict.fromkeys([*map(str.strip, hosts), *_LOOPBACK]))
+        changed |= {name: exceptions, name.upper(): exceptions}
     return changed
 
 
 class ChildProcesses:
-    """Started processes by name; each writes into a log file of its own. What they write, nobody else can read."""
+    """Child processes by name, each with a log file that only the owner can read."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         self._logs, self._environment = logs, without_proxy({**os.environ, **environment})
-        self._started: dict[str, subprocess.Popen[bytes]] = {}  # the last of each name
+        self._started: dict[str, subprocess.Popen[bytes]] = {}  # the latest of each name
         self._all: list[subprocess.Popen[bytes]] = []
         private_folder(logs)
 
-    def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own: Ctrl-C on a terminal does not reach it."""
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a command in a session of its own, so that Ctrl-C on the terminal does not reach it."""
         handle = os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "ab") as log:
-            made = subprocess.Popen(
-                list(words),
+            process = subprocess.Popen(
+                list(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -80,57 +80,57 @@ class ChildProcesses:
                 start_new_session=True,
                 umask=0o077,
             )
-        self._started[name] = made
-        self._all.append(made)
-        return made
+        self._started[name] = process
+        self._all.append(process)
+        return process
 
     def pid_of(self, name: str) -> int:
-        """The process that was last started under a name."""
+        """Return the id of the latest process of a name."""
         return self._started[name].pid
 
     def log(self, name: str) -> Path:
-        """Where a process writes."""
+        """Return the log file of a process."""
         return self._logs / f"{name}.log"
 
     def tail(self, name: str, lines: int = 5) -> str:
-        """The last words of a process, in one line."""
+        """Return the last lines of a process' log, joined to one line."""
         with contextlib.suppress(OSError):
             text = self.log(name).read_text(encoding="utf-8", errors="replace")
             return printable(" | ".join(" ".join(line.split()) for line in text.splitlines()[-lines:]))
         return ""
 
     def close(self) -> None:
-        """End them all, and what they started."""
-        everything = {pid for one in self._all for pid in family(one.pid)}
-        for one in self._all:
-            if one.poll() is None:
-                one.terminate()
-        ends = time.monotonic() + _POLITE
-        for one in self._all:
+        """End all processes and their descendants."""
+        pids = {pid for process in self._all for pid in family(process.pid)}
+        for process in self._all:
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + _TERMINATION_SECONDS
+        for process in self._all:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                one.wait(max(0.0, ends - time.monotonic()))
-        for pid in everything - {os.getpid()}:
+                process.wait(max(0.0, deadline - time.monotonic()))
+        for pid in pids - {os.getpid()}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        for one in self._all:
-            one.wait()
+        for process in self._all:
+            process.wait()
         self._started, self._all = {}, []
 
 
 def family(pid: int) -> set[int]:
-    """A process and all that descend from it, as far as the system tells."""
+    """Return the ids of a process and all its descendants, from /proc."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
-    found, waiting = set[int](), [pid]
-    while waiting:
-        found.add(now := waiting.pop())
-        waiting += [child for child in children.get(now, []) if child not in found]
-    return found
+    members, pending = set[int](), [pid]
+    while pending:
+        members.add(parent := pending.pop())
+        pending += [child for child in children.get(parent, []) if child not in members]
+    return members
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Process and parent, of all processes; nothing where there is no /proc."""
+    """Yield process id and parent id of all processes; nothing if there is no /proc."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             yield int(stat.parent.name), int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""The status of a federation for Prometheus (extra `prometheus`): read from the run's folder at every scrape."""
+"""The status of a federation for Prometheus (extra `prometheus`), read from the run's folder at every scrape."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedloom.flower.status import read_status
 
 
 def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve a run's status as Prometheus text in a thread; what is returned ends it.
+    """Serve a run's status as Prometheus text in a thread, and return a function that ends it.
 
-    Raises `ConfigError` if the package or the port is not there, `RunFolderError` if there is no status.
+    Raises `ConfigError` if the package is missing or the port in use, `RunFolderError` if there is no status.
     """
     try:
         from prometheus_client import CollectorRegistry, start_http_server
@@ -41,26 +41,26 @@ class _StatusCollector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        now = read_status(self._run)
-        wait = now.wait
+        status = read_status(self._run)
+        wait = status.wait
         gauges = {
-            "round": ("Last whole round", now.round),
-            "rounds": ("Rounds of the run", now.rounds),
-            "nodes": ("Clients whose nodes are there", sum(seat.there for seat in now.nodes)),
+            "round": ("Last whole round", status.round),
+            "rounds": ("Rounds of the run", status.rounds),
+            "nodes": ("Clients whose nodes are there", sum(node.online for node in status.nodes)),
             "waiting_clients": ("Clients that the server waits for", len(wait.clients) if wait else 0),
             "waiting_since_seconds": ("When the wait began, seconds since 1970; 0: none", wait.since if wait else 0),
-            "written_seconds": ("When the status was written, seconds since 1970", now.written),
-            "failed": ("1 if the run ended without a result", int(now.state == "failed")),
-            "finished": ("1 if the run ended with one", int(now.state == "finished")),
+            "written_seconds": ("When the status was written, seconds since 1970", status.written),
+            "failed": ("1 if the run ended without a result", int(status.state == "failed")),
+            "finished": ("1 if the run ended with one", int(status.state == "finished")),
         }
         counters = {
-            "upload_bytes": ("Bytes of payloads from clients", now.bytes_up),
-            "download_bytes": ("Bytes of payloads to clients", now.bytes_down),
-            "refused": ("Uploads and tests that were refused", now.refused),
-            "failures": ("Exceptions in clients' work", now.failures),
+            "upload_bytes": ("Bytes of payloads from clients", status.bytes_up),
+            "download_bytes": ("Bytes of payloads to clients", status.bytes_down),
+            "refused": ("Uploads and tests that were refused", status.refused),
+            "failures": ("Exceptions in clients' work", status.failures),
         }
         for kind, family in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
             for name, (text, value) in family.items():
                 metric = kind(f"fedloom_{name}", text, labels=["run", "method"])
-                metric.add_metric([now.run, now.method], value)
+                metric.add_metric([status.run, status.method], value)
                 yield metric

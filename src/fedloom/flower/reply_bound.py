@@ -1,9 +1,9 @@
-"""A bound on what a ServerApp reads of a node's reply: longer ones are turned away before their bytes are read.
+"""A bound on the length of a node's reply: longer replies are refused before their bytes are read.
 
 Flower has no such setting. Its `HttpGrid` fetches a reply in objects of a few megabytes over one HTTP client. The
-length of each is known before its body is read. How long the arrays will be that Flower joins from them is known before
-it does: one small chunk can be named a million times. This file alone touches that client and those objects, which are
-not public.
+length of each object is known before its body is read. The length of the arrays that Flower joins from them is known
+before it joins them; a reply can name one small chunk a million times. Only this file uses that client and those
+objects, which are not public.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import json
 import threading
 from typing import Any
 
-_FETCHES = ("/pull-messages", "/pull-object")  # what is fetched of a reply
-_SMALL_OBJECTS = 64  # objects of a reply beside those of its body
-_LEAST_CHUNK = 1 << 16  # bytes of a body's objects, all but the last
+_FETCH_PATHS = ("/pull-messages", "/pull-object")
+_MAX_SMALL_OBJECTS = 64  # objects of a reply beside the chunks of its body
+_MIN_CHUNK_BYTES = 1 << 16  # of every chunk of a body but the last
 
 
 class ReplyTooLarge(Exception):
@@ -22,10 +22,10 @@ class ReplyTooLarge(Exception):
 
 
 class ReplyBound:
-    """Counts what is fetched of one reply at a time, and ends the fetch at the bound.
+    """Counts the bytes of one reply at a time, and ends its fetch at the bound.
 
-    grid: Flower's; one that has no HTTP client, as in a simulation, is not bounded here. The replies of such a grid are
-    in this process' memory before they are asked for.
+    grid: Flower's. One without an HTTP client, as in a simulation, is not bounded: its replies are in this process'
+    memory already.
     """
 
     def __init__(self, grid: Any) -> None:
@@ -38,14 +38,14 @@ class ReplyBound:
         self._client = client
 
     def begin(self, limit: int) -> None:
-        """The next reply is fetched; it may have `limit` bytes."""
+        """Begin with the next reply, which may have `limit` bytes."""
         self._limit, self._bytes, self._objects = limit, 0, 0
-        self._names: list[str] = []  # of the message that is fetched
-        self._lengths: dict[str, int] = {}  # of objects, without their heads
-        self._parts: list[str] = []  # of all arrays, as often as they are named
+        self._names: list[str] = []  # of the messages that are fetched
+        self._lengths: dict[str, int] = {}  # of objects, without their headers
+        self._chunks: list[str] = []  # of all arrays, as often as they are named
 
     def drop(self) -> None:
-        """Let the SuperLink delete what is left of the reply that was turned away."""
+        """Let the SuperLink delete the rest of a refused reply."""
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
         names, run = self._names, self._grid.run.run_id
@@ -55,7 +55,7 @@ class ReplyBound:
             self._client.ConfirmMessageReceived(request)
 
     def intercept(self, context: Any, call_next: Any) -> Any:
-        """Flower calls this around every request of the client. Raises `ReplyTooLarge`."""
+        """Wrap a request of the client, as Flower's interceptors do. Raises `ReplyTooLarge`."""
         from flwr.proto.message_pb2 import PullObjectResponse
         from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
@@ -65,32 +65,32 @@ class ReplyBound:
             self._names = [message.metadata.message_id for message in messages]
         elif context.rpc_method.endswith("/PullObject"):
             self._measure(context.message.object_id, PullObjectResponse.FromString(response.content).object_content)
-        elif context.rpc_method.endswith("/ConfirmMessageReceived"):  # all is fetched, and nothing joined
-            length = sum(self._lengths.get(part, 0) for part in self._parts)
+        elif context.rpc_method.endswith("/ConfirmMessageReceived"):  # everything is fetched, and nothing joined
+            length = sum(self._lengths.get(chunk, 0) for chunk in self._chunks)
             if length > self._limit:
                 raise ReplyTooLarge(f"its arrays have {length:,} bytes; {self._limit:,} at most")
         return response
 
     def _measure(self, name: str, content: bytes) -> None:
-        """Note how long an object is, and of which parts an array is joined."""
+        """Record the length of an object, and the chunks of an array."""
         from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
 
         if not content:
-            return  # it is not there yet, and is asked for again
+            return  # not there yet; Flower asks again
         kind, children, length = get_object_head_values_from_object_content(content)
         with self._lock:
             self._lengths[name] = length
         if kind == "Array":
-            parts = [children[index] for index in json.loads(content[len(content) - length :])["arraychunk_ids"]]
+            chunks = [children[index] for index in json.loads(content[len(content) - length :])["arraychunk_ids"]]
             with self._lock:
-                self._parts += parts
+                self._chunks += chunks
 
     def _check(self, response: Any) -> None:
-        """Before a response's body is read. Raises `ReplyTooLarge`."""
-        if not response.request.url.path.endswith(_FETCHES):
+        """Count a response before its body is read. Raises `ReplyTooLarge`."""
+        if not response.request.url.path.endswith(_FETCH_PATHS):
             return
         with self._lock:
             self._bytes += int(response.headers.get("content-length", self._limit + 1))
             self._objects += 1
-            if self._bytes > self._limit or self._objects > _SMALL_OBJECTS + self._limit // _LEAST_CHUNK:
+            if self._bytes > self._limit or self._objects > _MAX_SMALL_OBJECTS + self._limit // _MIN_CHUNK_BYTES:
                 raise ReplyTooLarge(f"more than {self._limit:,} bytes, or in too many parts; it was not read")

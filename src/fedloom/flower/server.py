@@ -1,4 +1,4 @@
-"""The server's side of a run: what it is called among nodes, and the run itself over a link."""
+"""The server's side of a federation: the run over a transport, and its name among nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.logs import LogCallback
-from fedloom.flower.moments import Scale, keep_scale, outliers, pooled, read_scale
+from fedloom.flower.moments import Scale, outliers, pool_moments, read_scale, write_scale
 from fedloom.flower.node_data import node_source, server_data, server_scenario
 from fedloom.flower.node_registry import NodeRegistry, RunIdentity
 from fedloom.flower.remote import RemoteEngine
@@ -33,7 +33,7 @@ _NAME = "flower-run"
 
 def serve(
     config: RunConfig,
-    link: Transport,
+    transport: Transport,
     *,
     scenario: Scenario | None = None,
     tests: Path | None = None,
@@ -41,71 +41,73 @@ def serve(
     keys: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Run `config` over the nodes of a link; a run that was begun in `out` goes on after its last whole round.
+    """Run `config` over the nodes of a transport; an unfinished run in `out` continues after its last finished round.
 
-    tests: the file that names the server's own test data, where nodes have data of their own. keys: a folder with the
-    public keys of clients (`bindings.py`); without it each client is bound to the key that it first joins with. What
-    happens is logged (`logs.py`), and how it is now stands in the run's folder (`status.py`). Raises what
-    `fedloom.runs.run.run` raises, and `FederationError` if too few clients are there.
+    tests: the file that names the server's test data, if nodes have data of their own. keys: folder with the clients'
+    public keys (`bindings.py`); without it each client is bound to the key that it first joins with. Events are logged
+    (`logs.py`), and the status is written to the run's folder (`status.py`). Raises what `fedloom.runs.run.run` raises,
+    and `FederationError` if too few clients are online.
     """
-    kept = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))  # each round is kept
-    config = config.model_copy(update={"checkpoint": kept})
-    name, nodes, seats = RunIdentity(_name(out), config.fingerprint()), node_source(config), NodeBindings(out, keys)
+    every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))
+    config = config.model_copy(update={"checkpoint": every_round})
+    name, nodes, bindings = RunIdentity(_name(out), config.fingerprint()), node_source(config), NodeBindings(out, keys)
 
-    board = StatusWriter(config, out)
-    watching = [LogCallback(lambda: board.status.run), board, *callbacks]
+    status = StatusWriter(config, out)
+    watchers = [LogCallback(lambda: status.status.run), status, *callbacks]
 
     def say(text: str) -> None:
-        for callback in watching:
+        for callback in watchers:
             callback.on_note(config, text)
 
-    roster = None
+    registry = None
     if nodes is not None:
         scenario = server_scenario(config, None if tests is None else server_data(config, tests))
         name = replace(name, scale=read_scale(out))
         if nodes.numeric_features and name.scale is None:
             measured = len(nodes.numeric_features)
-            roster = NodeRegistry(link, name, scenario.clients, nodes.classes, board, say, measured, seats=seats)
-            name = replace(name, scale=_pooled(roster, config, nodes, say))
-        scenario = scenario if name.scale is None else name.scale.on_all(scenario, nodes)
+            registry = NodeRegistry(
+                transport, name, scenario.clients, nodes.classes, status, say, measured, bindings=bindings
+            )
+            name = replace(name, scale=_pool_scale(registry, config, nodes, say))
+        scenario = scenario if name.scale is None else name.scale.apply_to_scenario(scenario, nodes)
     elif tests is not None:
         raise ConfigError(f"{tests}: only with `source: nodes` the server has test data of its own; leave it out")
 
     def engine(federation: Federation, worker: Worker, note: Callable[[str], None]) -> Engine:
         if out is not None:
-            restrict_to_owner(out)  # its checkpoints and its list of clients are the server's alone
+            restrict_to_owner(out)  # only the server may read its checkpoints and its list of clients
             write_atomic(out / _NAME, name.name, private=True)
         if out is not None and name.scale is not None:
-            keep_scale(out, name.scale)
-        board.begin(name.name, federation.round)
-        seats.begin()
-        remote = RemoteEngine(link, name, federation, worker, config.flower, board, note, roster, out, seats)
+            write_scale(out, name.scale)
+        status.begin(name.name, federation.round)
+        bindings.begin()
+        remote = RemoteEngine(transport, name, federation, worker, config.flower, status, note, registry, out, bindings)
         federation.guard = remote.guard
         return remote
 
     try:
-        return run(config, scenario=scenario, out=out, existing="resume", callbacks=watching, engine_factory=engine)
+        return run(config, scenario=scenario, out=out, existing="resume", callbacks=watchers, engine_factory=engine)
     except BaseException as error:
-        board.failed(error)
+        status.set_failed(error)
         raise
 
 
-def _pooled(roster: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
-    """How measured features are standardised, by the training samples of all clients that are there.
+def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
+    """Pool the moments of numeric features over the training samples of all clients that are online.
 
-    Clients whose moments, or number of samples, are far from those of the others are left out of the run.
+    Clients whose moments or numbers of samples are far from the others' are left out of the run.
     """
-    wait, features = config.flower, [(nodes.features or ())[index] for index in nodes.numeric_features]
-    roster.wait(range(config.scenario.clients), wait.min_clients, wait.join_timeout, "join_timeout")
-    counts = {client: told.samples for client, told in roster.moments().items()}
-    for client, why in shares_too_large(counts, wait.max_share).items():
-        roster.refuse(client, why)
-    for client, why in outliers(roster.moments(), features).items():
-        roster.refuse(client, why)
-    reported = list(roster.moments().values())
-    size = sum(len(one.moments.model_dump_json()) for one in reported)
-    scale = pooled(reported)
-    roster.settle(scale)
+    settings, features = config.flower, [(nodes.features or ())[index] for index in nodes.numeric_features]
+    registry.wait(range(config.scenario.clients), settings.min_clients, settings.join_timeout, "join_timeout")
+    counts = {client: reported.samples for client, reported in registry.moments().items()}
+    for client, reason in shares_too_large(counts, settings.max_share).items():
+        registry.refuse(client, reason)
+    for client, reason in outliers(registry.moments(), features).items():
+        registry.refuse(client, reason)
+    reported = list(registry.moments().values())
+    size = sum(len(client.moments.model_dump_json()) for client in reported)
+    scale = pool_moments(reported)
+    registry.set_scale(scale)
     say(f"{len(scale.mean)} features are standardised by what {len(reported)} clients told of them, in {size:,} bytes")
     if len(reported) < FEWEST:
         say(f"fewer than {FEWEST} clients told of their features: nothing bounds what one of them tells")
@@ -113,7 +115,7 @@ def _pooled(roster: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable
 
 
 def _name(out: Path | None) -> str:
-    """What the run is called among nodes: kept in its folder, and drawn for a new one."""
+    """Return the run's name among nodes, from its folder, or a new random one."""
     if out is None or not (out / _NAME).exists():
         return secrets.token_hex(8)
     return (out / _NAME).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""How a federation is: a small file in the run's folder, which its server writes and anybody may read.
+"""The status of a federation: a small file in the run's folder, which the server writes and other programs read.
 
-It is written whole at every change, and every few seconds while the server waits. So no connection is needed to read
-it, and of a run that is dead it says when it was last alive.
+The file is replaced at every change, and every few seconds while the server waits. Reading it needs no connection, and
+after a crash it says when the server was last alive.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fedloom.storage.curves import total_over_rounds
 from fedloom.storage.log import Row
 
 FILE = "flower-status.json"
-SILENT = 30.0  # seconds without a word after which a server may be dead
-_BEAT = 5.0  # seconds between two words of a server that waits
+SILENT = 30.0  # seconds without a write after which a server may be dead
+_HEARTBEAT = 5.0  # seconds between two writes of a server that waits
 
 
 class _StatusFacts(BaseModel):
@@ -32,17 +32,17 @@ class _StatusFacts(BaseModel):
 
 
 class NodeStatus(_StatusFacts):
-    """A client and its node. node: Flower's number, as text. round: the last one that the client left something in."""
+    """A client and its node. node: Flower's id, as text. round: the last one with a result of the client."""
 
     client: int
     node: str
-    there: bool
+    online: bool
     samples: int
     round: int = 0
 
 
 class Absence(_StatusFacts):
-    """A node that does not take part, and why. client: which one it is, if that is known."""
+    """A node that does not take part, and why. client: None if unknown."""
 
     node: str
     client: int | None = None
@@ -50,16 +50,16 @@ class Absence(_StatusFacts):
 
 
 class Wait(_StatusFacts):
-    """For whom the server waits. since, until: seconds since 1970."""
+    """The clients that the server waits for. since, until: seconds since 1970."""
 
-    what: str
+    purpose: str
     clients: list[int]
     since: float
     until: float
 
 
 class Trouble(_StatusFacts):
-    """The last thing that went wrong."""
+    """The last error or refusal."""
 
     time: float
     event: str
@@ -69,11 +69,14 @@ class Trouble(_StatusFacts):
 
 
 class Status(_StatusFacts):
-    """What the file holds. started, written: seconds since 1970. round: the last whole one. bytes_up, bytes_down: of
-    payloads, over all whole rounds. absent: nodes that are left out, the first fifty. refused: uploads and tests.
-    failures: exceptions of clients."""
+    """The content of the status file.
 
-    version: Literal[1] = 1
+    started, written: seconds since 1970. round: the last finished one. bytes_up, bytes_down: of uploads and payloads,
+    over all finished rounds. absent: the first fifty nodes that are left out. refused: uploads and tests. failures:
+    exceptions of clients.
+    """
+
+    version: Literal[2] = 2
     run: str
     method: str
     state: Literal["running", "finished", "failed"] = "running"
@@ -92,7 +95,7 @@ class Status(_StatusFacts):
 
 
 def read_status(run: Path) -> Status:
-    """The status of the federation in a run's folder. Raises `RunFolderError` if there is none, or it is damaged."""
+    """Read the status in a run's folder. Raises `RunFolderError` if there is none, or it is damaged."""
     file = run / FILE
     try:
         return Status.model_validate_json(file.read_bytes())
@@ -105,9 +108,9 @@ def read_status(run: Path) -> Status:
 
 
 class StatusWriter(Callback):
-    """Keeps the status of one run, and writes it to the run's folder. out: that folder; None writes nothing.
+    """Writes the status of one run to its folder `out`; None writes nothing.
 
-    It is silent until `begin`: whoever cannot begin leaves the folder's status as it was.
+    Nothing is written before `begin`, so a server that cannot begin leaves the folder's status as it was.
     """
 
     def __init__(self, config: RunConfig, out: Path | None, clock: Callable[[], float] = time.time) -> None:
@@ -116,46 +119,46 @@ class StatusWriter(Callback):
         self.status = Status(run="", method=config.method, rounds=config.rounds, started=now, written=now)
 
     def begin(self, name: str, round_: int) -> None:
-        """The server looks for nodes; they know the run by `name`, and `round_` rounds were done before."""
+        """Start writing. name: of the run among nodes. round_: rounds that were finished before."""
         self._begun, self.status.run, self.status.round = True, name, round_
         self._write()
 
-    def seats(self, seats: Sequence[NodeStatus], absent: Sequence[Absence] = ()) -> None:
-        """Who is there now, and which nodes do not take part."""
-        rounds = {seat.client: seat.round for seat in self.status.nodes}
-        now = [seat.model_copy(update={"round": rounds.get(seat.client, 0)}) for seat in seats]
-        if (now, [*absent]) != (self.status.nodes, self.status.absent):
-            self.status.nodes, self.status.absent = now, [*absent]
+    def set_nodes(self, nodes: Sequence[NodeStatus], absent: Sequence[Absence] = ()) -> None:
+        """Set the clients with their nodes, and the nodes that do not take part."""
+        rounds = {node.client: node.round for node in self.status.nodes}
+        current = [node.model_copy(update={"round": rounds.get(node.client, 0)}) for node in nodes]
+        if (current, [*absent]) != (self.status.nodes, self.status.absent):
+            self.status.nodes, self.status.absent = current, [*absent]
             self._write()
 
-    def waits(self, what: str, clients: Sequence[int], seconds: float) -> None:
-        """The server waits, at most for so many seconds more. Said as often as it looks."""
+    def set_wait(self, purpose: str, clients: Sequence[int], seconds: float) -> None:
+        """Report a wait for at most `seconds` more; called at every look for replies."""
         now, before = self._clock(), self.status.wait
-        same = before is not None and before.what == what
-        since = before.since if before and same else now
-        self.status.wait = Wait(what=what, clients=sorted(clients), since=since, until=now + seconds)
-        if not same or now - self.status.written >= _BEAT:
+        is_same_wait = before is not None and before.purpose == purpose
+        since = before.since if before and is_same_wait else now
+        self.status.wait = Wait(purpose=purpose, clients=sorted(clients), since=since, until=now + seconds)
+        if not is_same_wait or now - self.status.written >= _HEARTBEAT:
             self._write()
 
-    def waited(self) -> None:
-        """The server waits no longer."""
+    def clear_wait(self) -> None:
+        """Report that the wait has ended."""
         if self.status.wait is not None:
             self.status.wait = None
             self._write()
 
-    def counts(self, client: int, round_: int) -> None:
-        """A client has left something that counts."""
-        for seat in self.status.nodes:
-            if seat.client == client:
-                seat.round = round_
+    def record_round(self, client: int, round_: int) -> None:
+        """Report that a client's result of a round was accepted."""
+        for node in self.status.nodes:
+            if node.client == client:
+                node.round = round_
 
-    def failed(self, error: BaseException) -> None:
-        """The run has ended without a result."""
+    def set_failed(self, error: BaseException) -> None:
+        """Report that the run has ended without a result."""
         if self._begun:
             self.status.state, self.status.wait = "failed", None
             self._error("ended", str(error) or type(error).__name__, None, None)
 
-    # -- what the run tells --------------------------------------------------------------------------------------
+    # -- callbacks of the run --------------------------------------------------------------------------------------
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> None:
         self._add(rows)
 

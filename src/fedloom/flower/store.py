@@ -1,8 +1,7 @@
-"""What a client keeps on its node's own disk: private states by run, client and round, written whole or not at all.
+"""Private states on the node's disk, by run, client and round, written atomically.
 
-The newest few rounds stay, and ever fewer older ones, to which a run can be taken back. The server says from which
-round to go on, for a round counts only once the server has it: an upload that was lost, refused or late leaves the
-state before it in force.
+The newest rounds are kept, and ever fewer older ones, to which a run can be rewound. The server says which round to
+continue from, because a round counts only once the server has accepted its upload.
 """
 
 from __future__ import annotations
@@ -15,25 +14,24 @@ from fedloom.core.files import restrict_to_owner, user_folder, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage.checkpoint import is_kept_for_rewind
 
-_KEPT = 3  # states of a client; a server that starts again goes back by one round, or two if its last file is damaged
+_RECENT = 3  # newest states that are kept: a restarted server goes back one round, or two if its last file is damaged
 
 _TOKEN = 16  # hexadecimal digits
 
 
 def state_dir() -> Path:
-    """Return the default folder of nodes' states: $FEDLOOM_STATE, else the platform's state folder for fedloom."""
+    """Return the default folder of states: $FEDLOOM_STATE, else `fedloom` in the user's state folder."""
     return user_folder("state", "FEDLOOM_STATE")
 
 
 class StateStore:
-    """The states of one client in one run. `run` and the folder's other parts are made by fedloom, never by letters of
-    other clients."""
+    """The states of one client in one run."""
 
     def __init__(self, folder: Path, run: str, client: int) -> None:
         self.path = folder / run / f"client-{client:06d}"
 
     def token(self) -> str:
-        """A word that tells this disk from others, drawn once; what earlier versions let others read is closed.
+        """Return the random token that identifies this disk, drawn once.
 
         Raises `DataError` if the file holds no token, or a folder is a link.
         """
@@ -52,25 +50,25 @@ class StateStore:
         return token
 
     def save(self, round_: int, state: Record, spare: int = 0) -> None:
-        """Keep the state after a round, that of the round `spare`, and older ones as `is_kept_for_rewind` says.
+        """Write the state after a round, and delete old ones, except `spare` and those of `is_kept_for_rewind`.
 
-        Raises `OSError` and then leaves the others as they were; `DataError` if a folder is a link.
+        Raises `OSError`, with the old states intact, and `DataError` if a folder is a link.
         """
         self._check_links()
         write_atomic(self._file(round_), to_bytes(state), private=True)
-        for old in sorted(self.path.glob("round-*.safetensors"))[:-_KEPT]:
+        for old in sorted(self.path.glob("round-*.safetensors"))[:-_RECENT]:
             if old != self._file(spare) and not is_kept_for_rewind(int(old.stem.removeprefix("round-")), round_):
                 old.unlink(missing_ok=True)
 
     def load(self, round_: int) -> Record | None:
-        """The state after a round; None if it is not there, or damaged."""
+        """Read the state after a round; None if it is missing or damaged."""
         try:
             return from_bytes(self._file(round_).read_bytes())
         except (FileNotFoundError, RecordError):
             return None
 
     def _check_links(self) -> None:
-        """A link in place of a folder would have this node write, and delete, elsewhere."""
+        """Refuse links in place of folders: the node would write, and delete, elsewhere."""
         for folder in (self.path.parent, self.path):
             if folder.is_symlink():
                 raise DataError(f"{folder}: it is a link, and private states are not written through links; remove it")

@@ -1,4 +1,4 @@
-"""How letters get to nodes and back: what every link can do, and the one that stays in this process."""
+"""How messages get to nodes and back: the interface of every transport, and the one inside this process."""
 
 from __future__ import annotations
 
@@ -9,48 +9,47 @@ from typing import Protocol
 from fedloom.flower.node import Node
 from fedloom.flower.wire import MAX_FACTS, Message
 
-SMALL_REPLY_BYTES = (
-    8 * MAX_FACTS
-)  # bytes of an answer without a body: four for each character of its facts, and room for Flower's
+# A reply without a body: four bytes for each character of its facts, and room for Flower's own fields.
+SMALL_REPLY_BYTES = 8 * MAX_FACTS
 
 
 class Transport(Protocol):
-    """Carries letters.
+    """Carries messages between the server and its nodes.
 
-    pause: seconds between two looks for answers. limit: bytes that an answer may have; a longer one is not read.
-    local: nodes are of this process, so that nobody else can join, and one that cannot join ends the run.
+    poll_seconds: pause between two looks for replies. reply_limit: bytes that a reply may have; a longer one is not
+    read. in_process: nodes run in this process, so nobody else can join, and one that cannot join ends the run.
     """
 
-    pause: float
-    limit: int
-    local: bool
+    poll_seconds: float
+    reply_limit: int
+    in_process: bool
 
     def nodes(self) -> set[int]:
-        """Numbers of the nodes that are there now."""
+        """Return the ids of the nodes that are connected now."""
         ...
 
     def key_of(self, node: int) -> str:
-        """The fingerprint of the key that a node has proved to have; empty where there are no keys."""
+        """Return the fingerprint of the key that a node has proved to have; empty where there are no keys."""
         ...
 
-    def send(self, node: int, letter: Message, seconds: float) -> str:
-        """Hand a letter to the network, where it is worth `seconds`; the name under which its answer is asked for."""
+    def send(self, node: int, message: Message, seconds: float) -> str:
+        """Send a message that expires after `seconds`; return the id under which `receive` looks for its reply."""
         ...
 
-    def take(self, names: Collection[str]) -> Iterable[tuple[str, Message | str]]:
-        """Answers that have come; a word in place of a letter says why there will be none."""
+    def receive(self, message_ids: Collection[str]) -> Iterable[tuple[str, Message | str]]:
+        """Yield the replies that have arrived; text instead of a message says why there will be none."""
         ...
 
 
 class InProcessTransport:
-    """Nodes of this process, each asked when its answer is taken."""
+    """Calls nodes of this process, each when its reply is received."""
 
-    pause, limit, local = 0.0, SMALL_REPLY_BYTES, True
+    poll_seconds, reply_limit, in_process = 0.0, SMALL_REPLY_BYTES, True
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self._nodes = nodes
         self._waiting: dict[str, tuple[int, Message]] = {}
-        self._names = map(str, itertools.count())
+        self._message_ids = map(str, itertools.count())
 
     def nodes(self) -> set[int]:
         return set(self._nodes)
@@ -58,14 +57,14 @@ class InProcessTransport:
     def key_of(self, node: int) -> str:
         return ""
 
-    def send(self, node: int, letter: Message, seconds: float) -> str:
-        name = next(self._names)
-        self._waiting[name] = node, letter
-        return name
+    def send(self, node: int, message: Message, seconds: float) -> str:
+        message_id = next(self._message_ids)
+        self._waiting[message_id] = node, message
+        return message_id
 
-    def take(self, names: Collection[str]) -> list[tuple[str, Message | str]]:
-        for name in names:
-            if name in self._waiting:
-                node, letter = self._waiting.pop(name)
-                return [(name, self._nodes[node].answer(letter))]
+    def receive(self, message_ids: Collection[str]) -> list[tuple[str, Message | str]]:
+        for message_id in message_ids:
+            if message_id in self._waiting:
+                node, message = self._waiting.pop(message_id)
+                return [(message_id, self._nodes[node].answer(message))]
         return []

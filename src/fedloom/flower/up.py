@@ -1,4 +1,4 @@
-"""A real federation on this machine: SuperLink, SuperNodes, keys and certificates; run, collect, and end everything."""
+"""A federation of real processes on this machine: SuperLink, SuperNodes, keys and certificates."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from fedloom.flower.remote import RemoteError
 from fedloom.results.result import Result
 
 HOST, NAME = "127.0.0.1", "fedloom"
-_START = 120.0  # seconds for a process to listen
+_START_SECONDS = 120.0  # for a process to listen
 _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class LocalFederation:
-    """SuperLink and SuperNodes of this machine, between `__enter__` and `__exit__`.
+    """SuperLink and SuperNodes of this machine, as a context manager.
 
-    folder: holds the app, keys, logs and, for each node, its private states; kept, so that the same command goes on.
-    data: a folder with the file of each node's own data, and the server's (`node_data.py`).
+    folder: of the app, keys, logs and the nodes' private states; it stays, so that the same command continues. data:
+    folder with the files of the nodes' data and the server's (`node_data.py`).
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class LocalFederation:
         self.clients = config.scenario.clients
         if port is not None:
             require_free(port)
-        first, *others = free_ports(self.clients + 1)
-        self.port, self._node_ports = port or first, others
-        restrict_to_owner(self.folder)  # of an earlier version, which let everybody read it
+        free_port, *node_ports = free_ports(self.clients + 1)
+        self.port, self._node_ports = port or free_port, node_ports
+        restrict_to_owner(self.folder)  # an earlier version let other users read it
         home = self.folder / "home"
         path = os.pathsep.join(
             [str(Path(executable("flwr")).parent), os.environ.get("PATH", "")]
@@ -68,7 +68,7 @@ class LocalFederation:
         if insecure:
             address += "insecure = true\n"
         else:
-            certificates.make(self._keys, [HOST, "localhost"], self.clients)
+            certificates.create(self._keys, [HOST, "localhost"], self.clients)
             certificates.check(self._keys, HOST, say)
             address += f'root-certificates = "{self._keys / "ca.crt"}"\n'
         write_atomic(home / "config.toml", address, private=True)
@@ -90,56 +90,61 @@ class LocalFederation:
         self.processes.close()
 
     def _start_superlink(self) -> None:
-        words = [executable("flower-superlink"), "--host", HOST, "--port", str(self.port)]
-        words += ["--disable-runtime-dependency-installation"]
+        command = [executable("flower-superlink"), "--host", HOST, "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation"]
         if self.insecure:
-            words += ["--insecure"]
+            command += ["--insecure"]
         else:
-            words += ["--ssl-certfile", f"{self._keys / 'server.crt'}", "--ssl-keyfile", f"{self._keys / 'server.key'}"]
-            words += ["--ssl-ca-certfile", f"{self._keys / 'ca.crt'}", "--enable-supernode-auth"]
-        process = self.processes.start("superlink", words)
-        ends = time.monotonic() + _START
+            command += [
+                "--ssl-certfile",
+                f"{self._keys / 'server.crt'}",
+                "--ssl-keyfile",
+                f"{self._keys / 'server.key'}",
+            ]
+            command += ["--ssl-ca-certfile", f"{self._keys / 'ca.crt'}", "--enable-supernode-auth"]
+        process = self.processes.start("superlink", command)
+        deadline = time.monotonic() + _START_SECONDS
         while not _listens(self.port):
             if process.poll() is not None:
                 raise FederationError(f"the SuperLink ended at once: {self.processes.tail('superlink')}")
-            if time.monotonic() > ends:
-                raise FederationError(f"the SuperLink does not listen on port {self.port} after {_START:g} s")
+            if time.monotonic() > deadline:
+                raise FederationError(f"the SuperLink does not listen on port {self.port} after {_START_SECONDS:g} s")
             time.sleep(0.2)
 
     def start_node(self, client: int, key: Path | None = None, name: str | None = None) -> subprocess.Popen[bytes]:
-        """Start the node of a client, again if it was lost. key: its private key, if not the registered one."""
+        """Start the node of a client. key: a private key instead of the registered one. name: of the process."""
         state = self.folder / "states" / f"node-{client:06d}"
-        words = [executable("flower-supernode"), "--superlink", f"{HOST}:{self.port}"]
-        words += ["--host", HOST, "--port", str(self._node_ports[client])]
+        command = [executable("flower-supernode"), "--superlink", f"{HOST}:{self.port}"]
+        command += ["--host", HOST, "--port", str(self._node_ports[client])]
         data = node_file(self._data, client)
-        own = f' data="{data}"' if data else ""
-        words += ["--node-config", f'partition-id={client} state="{state}"{own}']
+        data_key = f' data="{data}"' if data else ""
+        command += ["--node-config", f'partition-id={client} state="{state}"{data_key}']
         if self.insecure:
-            words += ["--insecure"]
+            command += ["--insecure"]
         else:
-            words += ["--root-certificates", str(self._keys / "ca.crt")]
-            words += ["--auth-supernode-private-key", str(key or self._key(client))]
-        return self.processes.start(name or f"node-{client:06d}", words)
+            command += ["--root-certificates", str(self._keys / "ca.crt")]
+            command += ["--auth-supernode-private-key", str(key or self._key(client))]
+        return self.processes.start(name or f"node-{client:06d}", command)
 
     def run(self, out: Path) -> subprocess.Popen[bytes]:
-        """Start the run; its process ends with the run."""
-        words = [executable("flwr"), "run", str(self.folder / "app"), NAME, "--stream"]
+        """Start the run in `out`, and return its process, which ends with the run."""
+        command = [executable("flwr"), "run", str(self.folder / "app"), NAME, "--stream"]
         tests = server_file(self._data)
-        own = f' test="{tests}"' if tests else ""
+        test_key = f' test="{tests}"' if tests else ""
         keys = "none" if self.insecure else self._keys
-        return self.processes.start("run", [*words, "-c", f'out="{out.resolve()}" keys="{keys}"{own}'])
+        return self.processes.start("run", [*command, "-c", f'out="{out.resolve()}" keys="{keys}"{test_key}'])
 
     def _key(self, client: int) -> Path:
         return self._keys / f"node-{client:06d}"
 
-    def _flwr(self, *words: str) -> None:
-        process = self.processes.start("flwr", [executable("flwr"), *words])
+    def _flwr(self, *arguments: str) -> None:
+        process = self.processes.start("flwr", [executable("flwr"), *arguments])
         try:
-            code = process.wait(_START)
+            code = process.wait(_START_SECONDS)
         except subprocess.TimeoutExpired:
-            raise FederationError(f"`flwr {shlex.join(words)}` takes longer than {_START:g} s") from None
+            raise FederationError(f"`flwr {shlex.join(arguments)}` takes longer than {_START_SECONDS:g} s") from None
         if code and "already" not in self.processes.tail("flwr"):
-            raise FederationError(f"`flwr {shlex.join(words)}` failed: {self.processes.tail('flwr')}")
+            raise FederationError(f"`flwr {shlex.join(arguments)}` failed: {self.processes.tail('flwr')}")
 
 
 def up(
@@ -151,35 +156,35 @@ def up(
     data: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Run `config` on processes of this machine, and end them all, whatever happens; a run in `out` goes on.
+    """Run `config` on processes of this machine, and end them all afterwards; an unfinished run in `out` continues.
 
-    data: as in `LocalFederation`.
-    Raises `ConfigError` before anything starts, and `FederationError` or the run's own error if it ends without result.
+    data: as in `LocalFederation`. Raises `ConfigError` before anything starts, and `FederationError` or the run's error
+    if there is no result.
     """
     with (
-        _ended_politely(),
-        LocalFederation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as there,
+        _sigterm_as_interrupt(),
+        LocalFederation(config, folder_of(out), insecure=insecure, port=port, say=say, data=data) as federation,
     ):
-        process, read = there.run(out), _Lines(there.processes.log("run"))
+        process, new_lines = federation.run(out), _JsonLines(federation.processes.log("run"))
         while process.poll() is None:
-            for line in read:
+            for line in new_lines:
                 say(line)
             time.sleep(0.2)
-        for line in read:
+        for line in new_lines:
             say(line)
-        return collected(out, there.processes)
+        return collect_result(out, federation.processes)
 
 
 def folder_of(out: Path) -> Path:
-    """Where a run's federation keeps keys, logs and states: beside the run's folder."""
+    """Return the folder of a federation's keys, logs and states, beside the run's folder `out`."""
     return out.with_name(out.name + ".flower")
 
 
-def collected(out: Path, processes: ChildProcesses) -> Result:
-    """The result of a run that has ended. Raises what ended it."""
+def collect_result(out: Path, processes: ChildProcesses) -> Result:
+    """Return the result of a run that has ended. Raises the error that ended it."""
     with contextlib.suppress(FileNotFoundError):
-        told: dict[str, Any] = parse_json((out / FAILED).read_text(encoding="utf-8"))
-        raise _failure(told)
+        facts: dict[str, Any] = parse_json((out / FAILED).read_text(encoding="utf-8"))
+        raise _failure(facts)
     result = Result.read(out)
     if result is None:
         raise FederationError(
@@ -188,47 +193,47 @@ def collected(out: Path, processes: ChildProcesses) -> Result:
     return result
 
 
-def _failure(told: dict[str, Any]) -> FedloomError:
-    error = FederationError(printable(str(told["error"])))
-    error.exit_code = int(told["exit_code"])
-    if told["traceback"]:
+def _failure(facts: dict[str, Any]) -> FedloomError:
+    error = FederationError(printable(str(facts["error"])))
+    error.exit_code = int(facts["exit_code"])
+    if facts["traceback"]:
         error.__cause__ = RemoteError("where it happened:")
-        error.__cause__.add_note(printable(str(told["traceback"]), keep_lines=True))
+        error.__cause__.add_note(printable(str(facts["traceback"]), keep_lines=True))
     return error
 
 
-class _Lines:
-    """Lines that a log has got since the last look, those of the run alone: JSON."""
+class _JsonLines:
+    """The JSON lines that a log has got since the last iteration."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._place = file, file.stat().st_size if file.exists() else 0
+        self._file, self._offset = file, file.stat().st_size if file.exists() else 0
 
     def __iter__(self) -> Iterator[str]:
         with self._file.open("rb") as stream:
-            stream.seek(self._place)
+            stream.seek(self._offset)
             for line in stream:
                 if not line.endswith(b"\n"):
                     break
-                self._place += len(line)
+                self._offset += len(line)
                 if line.startswith(b"{"):
                     yield line.decode(errors="replace").rstrip()
 
 
 @contextlib.contextmanager
-def _ended_politely() -> Iterator[None]:
-    """SIGTERM ends this process as Ctrl-C does: what it started goes with it."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, so that its child processes end too."""
 
     def handle(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, handle)
+    previous_handler = signal.signal(signal.SIGTERM, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _listens(port: int) -> bool:
-    with socket.socket() as one:
-        one.settimeout(1.0)
-        return one.connect_ex((HOST, port)) == 0
+    with socket.socket() as sock:
+        sock.settimeout(1.0)
+        return sock.connect_ex((HOST, port)) == 0

@@ -1,6 +1,6 @@
-"""Every upload is checked before it touches the model: size, names, shapes, dtypes, values, counts, and its distance.
+"""Checks of every upload before it is aggregated: size, names, shapes, dtypes, values, counts, and distance.
 
-What is expected is what this very server would send: one rehearsal of the method's client work on a few samples.
+The expected upload comes from a rehearsal: the server runs the method's client work on a few samples.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from fedloom.flower.checks import check_trained
 from fedloom.flower.wire import TrainReply
 from fedloom.methods import Method
 
-_EACH = 2  # samples of each class in a rehearsal
-_SPARE = 1 << 16  # bytes above twice the expected ones, for names and masks
+_PER_CLASS = 2  # samples of each class in a rehearsal
+_MARGIN = 1 << 16  # bytes above twice the expected ones, for names and masks
 _RESERVED, _HEADER = "__metadata__", "fedloom"
 
 
 class UploadError(FedloomError):
-    """An upload that must not touch the model."""
+    """An upload that must not be aggregated."""
 
 
 @dataclass(slots=True)
 class Rehearsal:
-    """A client's round at the server, on a few samples: how an upload must look.
+    """A client's round on the server, on a few samples.
 
-    payload: the upload, without its values. terms: names of all loss terms and gradient norms so far. passes: samples
-    that it processed, over its training samples. round: the last round that was rehearsed.
+    payload: the upload, without its values. terms: names of all loss terms and gradient norms so far. passes: processed
+    samples over training samples. round: the last rehearsed one.
     """
 
     payload: Record
@@ -49,9 +49,9 @@ class Rehearsal:
 
 
 class UploadReader:
-    """Reads what clients send, or refuses it.
+    """Reads and checks uploads.
 
-    worker: the server's, for rehearsals. max_norm: longest distance from what a client was sent; None for any.
+    worker: the server's, for rehearsals. max_norm: largest distance (L2) from the payload; None for any.
     """
 
     def __init__(self, federation: Federation, worker: Worker, max_norm: float | None = None) -> None:
@@ -59,38 +59,38 @@ class UploadReader:
         self._rehearsals: dict[tuple[int, bool], Rehearsal] = {}
 
     def read(self, body: bytes, job: Job, samples: int) -> Record:
-        """The record that a client with `samples` training samples sends after `job`. Raises `UploadError`."""
-        expected, most = self._rehearsed(job).payload, self.limit(job)
-        if len(body) > most:
-            raise UploadError(f"{len(body):,} bytes; {most:,} at most")
+        """Read the upload of a client with `samples` training samples after `job`. Raises `UploadError`."""
+        expected, limit = self._rehearsal_of(job).payload, self.limit(job)
+        if len(body) > limit:
+            raise UploadError(f"{len(body):,} bytes; {limit:,} at most")
         sends = self.method_of(job).spec.sends
-        varying = {name for name, sent in sends.items() if sent.form == "own"}
-        _check_header(body, expected, varying)
+        variable_entries = {name for name, sent in sends.items() if sent.form == "own"}
+        _check_header(body, expected, variable_entries)
         try:
             record = from_bytes(body)
         except (RecordError, MemoryError) as error:
             raise UploadError(str(error)[:300]) from None
-        _same_keys("", record, expected)
+        _check_keys("", record, expected)
         for name, value in record.items():
-            _check_value(name, value, expected[name], name in varying)
+            _check_value(name, value, expected[name], name in variable_entries)
         _check_counts(record, samples, None if self._federation.scenario.remote else job.ctx.class_counts)
-        if varying:
-            self._try(record, job)
+        if variable_entries:
+            self._try_to_aggregate(record, job)
         if self._max_norm is not None:
             weights = [name for name, sent in sends.items() if sent.form == "whole"]
             _check_distance(record, job.payload, weights, self._max_norm)
         return record
 
     def limit(self, job: Job) -> int:
-        """Bytes that an upload after `job` may have."""
-        return 2 * wire_size(self._rehearsed(job).payload) + _SPARE
+        """Return the number of bytes that an upload after `job` may have."""
+        return 2 * wire_size(self._rehearsal_of(job).payload) + _MARGIN
 
     def check(self, trained: TrainReply, job: Job, samples: int) -> None:
         """Check the facts beside the upload of a client with `samples` training samples. Raises `MessageError`.
 
-        A method may have other loss terms in a later round, so a round whose terms are new is rehearsed once more.
+        A method may have other loss terms in a later round, so a round with new terms is rehearsed again.
         """
-        rehearsal = self._rehearsed(job)
+        rehearsal = self._rehearsal_of(job)
         reported = {*trained.terms, *trained.norms} - {CE}
         if not reported <= rehearsal.terms and job.ctx.round > rehearsal.round:
             rehearsal.terms |= self._rehearse(job).terms
@@ -98,36 +98,38 @@ class UploadReader:
         check_trained(trained, job.measured, samples, rehearsal.terms, rehearsal.passes)
 
     def method_of(self, job: Job) -> Method:
-        """The method of a job: the run's, or that of its closing round."""
+        """Return the method of a job: the run's, or that of its closing round."""
         return (self._federation.method.closing() if job.closing else None) or self._federation.method
 
-    def _rehearsed(self, job: Job) -> Rehearsal:
-        """The rehearsal for clients of the job's architecture."""
+    def _rehearsal_of(self, job: Job) -> Rehearsal:
+        """Return the rehearsal for clients of the job's architecture."""
         key = job.ctx.task.group, job.closing
         if key not in self._rehearsals:
             self._rehearsals[key] = self._rehearse(job)
         return self._rehearsals[key]
 
     def _rehearse(self, job: Job) -> Rehearsal:
-        indices = self._few
+        indices = self._rehearsal_indices
         counts = torch.bincount(self._worker.data.y[indices], minlength=job.ctx.task.num_classes)
         ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
-        few = replace(job, ctx=ctx, indices=indices)
-        first = self._federation.run_first_round(self._worker, few)
+        rehearsal_job = replace(job, ctx=ctx, indices=indices)
+        first = self._federation.run_first_round(self._worker, rehearsal_job)
         state = first.state or self._federation.method.client_init(ctx)
-        result = self._worker.run(replace(few, state=state))
+        result = self._worker.run(replace(rehearsal_job, state=state))
         names = {*first.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
-        return Rehearsal(map_tensors(result.payload, _shape_alone), names, max(1.0, passes), job.ctx.round)
+        return Rehearsal(map_tensors(result.payload, _without_values), names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property
-    def _few(self) -> Tensor:
-        """A few samples of each class."""
+    def _rehearsal_indices(self) -> Tensor:
+        """Indices of a few samples of each class."""
         labels = self._worker.data.y.cpu()
-        return torch.cat([(labels == label).nonzero()[:_EACH, 0] for label in range(self._worker.data.num_classes)])
+        return torch.cat(
+            [(labels == label).nonzero()[:_PER_CLASS, 0] for label in range(self._worker.data.num_classes)]
+        )
 
-    def _try(self, record: Record, job: Job) -> None:
-        """Where shapes vary, the server's own step says whether it can use them."""
+    def _try_to_aggregate(self, record: Record, job: Job) -> None:
+        """Aggregate an upload whose shapes may vary, to see whether the server can use it."""
         server, method = self._federation.server, self.method_of(job)
         ctx = replace(self._federation.server_context(), round=job.ctx.round)
         try:
@@ -136,13 +138,13 @@ class UploadReader:
             raise UploadError(f"the server cannot use it ({type(error).__name__}: {str(error)[:200]})") from None
 
 
-def _shape_alone(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape and dtype that takes no room; masks stay, for their rows are counted."""
+def _without_values(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape and dtype that takes no memory; masks keep their values."""
     return tensor if tensor.dtype == torch.bool else tensor.new_zeros(()).expand(tensor.shape)
 
 
-def _check_header(body: bytes, expected: Record, varying: set[str]) -> None:
-    """Before any tensor is made: rows of class tables, which are spread over all classes, have the expected width."""
+def _check_header(body: bytes, expected: Record, variable_entries: set[str]) -> None:
+    """Check an upload's header before any tensor is created, including the shapes of class tables."""
     header = _header_of(body)
     for name, value in expected.items():
         if isinstance(value, ClassTable):
@@ -151,13 +153,14 @@ def _check_header(body: bytes, expected: Record, varying: set[str]) -> None:
                 raise UploadError(f"{name}: rows {short_repr(shape)}; need [held classes, {value.values.shape[1]}]")
             if header.get(f"{name}/held", {}).get("shape") != [*value.held.shape]:
                 raise UploadError(f"{name}: the mask needs shape {[*value.held.shape]}")
-    there, wanted = _entries(header), _entries({_RESERVED: {_HEADER: json_header(expected)}})
-    _same_keys("", there, wanted)
-    for name, (kind, names) in wanted.items():
-        if there[name][0] != kind:
-            raise UploadError(f"{name}: a {short_repr(there[name][0])}; need a {kind}")
-        if name not in varying and there[name][1] != names:
-            _same_keys(name, dict.fromkeys(there[name][1]), dict.fromkeys(names))
+    sent, required = _entries(header), _entries({_RESERVED: {_HEADER: json_header(expected)}})
+    _check_keys("", sent, required)
+    for name, (kind, names) in required.items():
+        sent_kind, sent_names = sent[name]
+        if sent_kind != kind:
+            raise UploadError(f"{name}: a {short_repr(sent_kind)}; need a {kind}")
+        if name not in variable_entries and sent_names != names:
+            _check_keys(name, dict.fromkeys(sent_names), dict.fromkeys(names))
             raise UploadError(f"{name}: its tensors come in another order, or twice")
 
 
@@ -175,7 +178,7 @@ def _header_of(body: bytes) -> dict[str, Any]:
 
 
 def _entries(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Kind, and of trees the names, of every entry of a record; names in order."""
+    """Return the kind of every entry of a record, and the names of trees in order."""
     try:
         entries = parse_json(header[_RESERVED][_HEADER])["entries"]
         return {name: (str(entry["kind"]), tuple(entry.get("names", ()))) for name, entry in entries.items()}
@@ -183,35 +186,35 @@ def _entries(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[str, ...]]
         raise UploadError("it is no record of fedloom") from None
 
 
-def _same_keys(place: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    if there.keys() != wanted.keys():
-        more, less = sorted(there.keys() - wanted.keys()), sorted(wanted.keys() - there.keys())
-        what = f"lacks {short_repr(less[0])}" if less else f"has {short_repr(more[0])}, which nobody asked for"
-        raise UploadError(f"{place}{': ' if place else 'it '}{what}")
+def _check_keys(path: str, sent: Mapping[str, Any], required: Mapping[str, Any]) -> None:
+    if sent.keys() != required.keys():
+        extra, missing = sorted(sent.keys() - required.keys()), sorted(required.keys() - sent.keys())
+        fault = f"lacks {short_repr(missing[0])}" if missing else f"has {short_repr(extra[0])}, which nobody asked for"
+        raise UploadError(f"{path}{': ' if path else 'it '}{fault}")
 
 
-def _check_value(name: str, value: Value, wanted: Value, varies: bool) -> None:
-    if type(value) is not type(wanted):
-        raise UploadError(f"{name}: a {type(value).__name__}; need a {type(wanted).__name__}")
-    if isinstance(value, dict) and isinstance(wanted, dict):
-        if not varies:
-            _same_keys(name, value, wanted)
+def _check_value(name: str, value: Value, expected: Value, has_free_shape: bool) -> None:
+    if type(value) is not type(expected):
+        raise UploadError(f"{name}: a {type(value).__name__}; need a {type(expected).__name__}")
+    if isinstance(value, dict) and isinstance(expected, dict):
+        if not has_free_shape:
+            _check_keys(name, value, expected)
         for key, tensor in value.items():
-            _check_tensor(f"{name}/{key}", tensor, None if varies else wanted[key])
-    elif isinstance(value, ClassTable) and isinstance(wanted, ClassTable):
-        _check_tensor(f"{name}/held", value.held, wanted.held)
-        _check_tensor(f"{name}/rows", value.values, wanted.values)
-    elif isinstance(value, Tensor) and isinstance(wanted, Tensor):
-        _check_tensor(name, value, None if varies else wanted)
+            _check_tensor(f"{name}/{key}", tensor, None if has_free_shape else expected[key])
+    elif isinstance(value, ClassTable) and isinstance(expected, ClassTable):
+        _check_tensor(f"{name}/held", value.held, expected.held)
+        _check_tensor(f"{name}/rows", value.values, expected.values)
+    elif isinstance(value, Tensor) and isinstance(expected, Tensor):
+        _check_tensor(name, value, None if has_free_shape else expected)
     elif isinstance(value, float) and not math.isfinite(value):
         raise UploadError(f"{name} = {value}: need a finite number")
 
 
-def _check_tensor(path: str, tensor: Tensor, wanted: Tensor | None) -> None:
-    """wanted: None for one whose shape is free."""
-    if wanted is not None and (tensor.dtype != wanted.dtype or tensor.shape != wanted.shape):
+def _check_tensor(path: str, tensor: Tensor, expected: Tensor | None) -> None:
+    """Check one tensor. expected: None if its shape is free."""
+    if expected is not None and (tensor.dtype != expected.dtype or tensor.shape != expected.shape):
         raise UploadError(
-            f"{path}: {tensor.dtype} {tuple(tensor.shape)}; need {wanted.dtype} {tuple(wanted.shape)}".replace(
+            f"{path}: {tensor.dtype} {tuple(tensor.shape)}; need {expected.dtype} {tuple(expected.shape)}".replace(
                 "torch.", ""
             )
         )
@@ -222,9 +225,9 @@ def _check_tensor(path: str, tensor: Tensor, wanted: Tensor | None) -> None:
 
 
 def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> None:
-    """Check that counts are not negative, and that they agree with the samples that the client joined with.
+    """Check that counts are not negative, and that they agree with `samples`, with which the client joined.
 
-    class_counts: the client's samples of each class [C], where the server knows them.
+    class_counts: the client's samples of each class [C], if the server knows them.
     """
     reported = record.get("samples", samples)
     if reported != samples:
@@ -243,14 +246,14 @@ def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> 
                 raise UploadError(f"{name} = {value.tolist()}: by the config the client has {class_counts.tolist()}")
 
 
-def _check_distance(record: Record, sent: Record, weights: Collection[str], most: float) -> None:
-    """Check how far the trees called `weights` are from those that were sent, over all their entries together."""
+def _check_distance(record: Record, payload: Record, weights: Collection[str], max_norm: float) -> None:
+    """Check the distance of the trees `weights` from those of the payload, over all their entries together."""
     squares = 0.0
     for name in weights:
-        value, before = record.get(name), sent.get(name)
-        if isinstance(value, dict) and isinstance(before, dict):
-            for key in value.keys() & before.keys():
-                if value[key].is_floating_point() and value[key].shape == before[key].shape:
-                    squares += float((value[key].double() - before[key].double()).square().sum())
-    if math.sqrt(squares) > most:
-        raise UploadError(f"it is {math.sqrt(squares):.4g} away from what was sent; flower.max_norm = {most:g}")
+        value, received = record.get(name), payload.get(name)
+        if isinstance(value, dict) and isinstance(received, dict):
+            for key in value.keys() & received.keys():
+                if value[key].is_floating_point() and value[key].shape == received[key].shape:
+                    squares += float((value[key].double() - received[key].double()).square().sum())
+    if math.sqrt(squares) > max_norm:
+        raise UploadError(f"it is {math.sqrt(squares):.4g} away from what was sent; flower.max_norm = {max_norm:g}")

@@ -1,6 +1,6 @@
-"""What server and nodes write to each other: facts as JSON, and a record as safetensors bytes. Nothing is executed.
+"""The messages between server and nodes: facts as JSON, and a record as safetensors bytes. Reading executes nothing.
 
-A letter is read strictly: unknown keys, wrong types and another version are refused.
+Reading is strict: unknown keys, wrong types and another version of the format are refused.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from fedloom.core.errors import FedloomError
 from fedloom.flower.moments import Moments, Scale
 
 VERSION = 2
-MAX_FACTS = 1 << 20  # characters of a letter's facts
+MAX_FACTS = 1 << 20  # characters of a message's facts
 _Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 _Name: TypeAlias = Annotated[str, Field(max_length=200)]
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
 _Samples: TypeAlias = Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
 # A loss that is not finite must be able to travel: the server reports it as the simulation does.
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
-_NOTES, _TERMS = 16, 64  # at most, in one answer
+_MAX_NOTES, _MAX_TERMS = 16, 64  # in one reply
 
 
 class MessageError(FedloomError):
-    """A letter that cannot be read, or does not belong here."""
+    """A message that cannot be read, or that does not answer the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """As it travels. `body`: a record's bytes (`core/records.py`), or nothing."""
+    """A message as it travels. facts: JSON. body: the bytes of a record (`core/records.py`), or nothing."""
 
     facts: str
     body: bytes = b""
@@ -40,20 +40,20 @@ class Message:
 class _MessageFacts(BaseModel):
     model_config = _STRICT
 
-    letter: Literal[1] = 1
+    wire_version: Literal[2] = 2
     run: _Name
 
     def to_message(self, body: bytes = b"") -> Message:
-        """These facts with a record's bytes."""
+        """Return these facts as a message with the bytes of a record."""
         return Message(self.model_dump_json(), body)
 
 
 class Request(_MessageFacts):
-    """From the server to a node.
+    """A request from the server to a node.
 
-    do: join (say who you are), train or test. fingerprint, version: of the config and of fedloom. kept: the round that
-    left the private state to go on from, 0 for the first one. measured, closing: as in a `Job`. split: of a test.
-    scale: of measured features, where nodes have pooled it.
+    do: join the run, train, or test. fingerprint, version: of the config and of fedloom. state_round: the round after
+    which the node stored the private state to continue from, 0 for none. measured, closing: as in a `Job`. split: of
+    a test. scale: of numeric features, once the nodes' columns are standardised.
     """
 
     do: Literal["join", "train", "test"]
@@ -61,7 +61,7 @@ class Request(_MessageFacts):
     version: _Name
     client: int = -1
     round: _Count = 0
-    kept: _Count = 0
+    state_round: _Count = 0
     measured: bool = False
     closing: bool = False
     split: Literal["test", "val"] = "test"
@@ -69,7 +69,7 @@ class Request(_MessageFacts):
 
 
 class Note(BaseModel):
-    """A diagnostic on its way."""
+    """A diagnostic of the node's engine."""
 
     model_config = _STRICT
 
@@ -79,7 +79,7 @@ class Note(BaseModel):
 
 
 class JoinReply(_MessageFacts):
-    """Who a node is: its client, a token of its disk, its samples and class names; moments where nodes pool them."""
+    """The node's client, a token of its disk, its training samples and class names; moments if nodes pool them."""
 
     kind: Literal["joined"] = "joined"
     client: _Count
@@ -90,7 +90,7 @@ class JoinReply(_MessageFacts):
 
 
 class TrainReply(_MessageFacts):
-    """What a `JobResult` tells beside its payload. kept: whether the node keeps a private state of this round."""
+    """The facts of a client's result; its upload is the body. has_state: whether the node stored a private state."""
 
     kind: Literal["trained"] = "trained"
     client: _Count
@@ -98,10 +98,10 @@ class TrainReply(_MessageFacts):
     steps: _Count
     samples: _Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    terms: Annotated[Mapping[_Name, float], Field(max_length=_TERMS)]
-    norms: Annotated[Mapping[_Name, float], Field(max_length=_TERMS)]
-    notes: Annotated[Sequence[Note], Field(max_length=_NOTES)]
-    kept: bool
+    terms: Annotated[Mapping[_Name, float], Field(max_length=_MAX_TERMS)]
+    norms: Annotated[Mapping[_Name, float], Field(max_length=_MAX_TERMS)]
+    notes: Annotated[Sequence[Note], Field(max_length=_MAX_NOTES)]
+    has_state: bool
 
 
 class PredictorResult(BaseModel):
@@ -110,21 +110,21 @@ class PredictorResult(BaseModel):
     model_config = _STRICT
 
     total: _Samples
-    states: Annotated[Mapping[_Name, Mapping[_Name, Any]], Field(max_length=_TERMS)]
+    states: Annotated[Mapping[_Name, Mapping[_Name, Any]], Field(max_length=_MAX_TERMS)]
 
 
 class EvalReply(_MessageFacts):
-    """What a `EvalResult` tells."""
+    """The results of a client's test, by predictor. samples: those that adapting processed."""
 
     kind: Literal["scored"] = "scored"
     client: _Count
     round: _Count
-    results: Annotated[Mapping[_Name, PredictorResult], Field(max_length=_TERMS)]
+    results: Annotated[Mapping[_Name, PredictorResult], Field(max_length=_MAX_TERMS)]
     samples: _Samples
 
 
 class ErrorReply(_MessageFacts):
-    """A node that cannot do what it was asked. raised: an exception inside the client's work, with its traceback."""
+    """Why a node cannot do what was requested. raised: the traceback of an exception in the client's work, if any."""
 
     kind: Literal["failed"] = "failed"
     client: int = -1
@@ -137,22 +137,22 @@ Reply: TypeAlias = JoinReply | TrainReply | EvalReply | ErrorReply
 F = TypeVar("F", bound=_MessageFacts)
 
 
-def read(letter: Message, kind: type[F]) -> F:
-    """The facts of a letter that is a `kind`. Raises `MessageError` for anything else."""
-    if len(letter.facts) > MAX_FACTS:
-        raise MessageError(f"a letter of {len(letter.facts)} characters; {MAX_FACTS} at most")
+def read(message: Message, kind: type[F]) -> F:
+    """Read the facts of a message that is a `kind`. Raises `MessageError` for anything else."""
+    if len(message.facts) > MAX_FACTS:
+        raise MessageError(f"a message of {len(message.facts)} characters; {MAX_FACTS} at most")
     try:
-        return kind.model_validate_json(letter.facts)
+        return kind.model_validate_json(message.facts)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))[:80] or "facts"
-        why = " ".join(f"{place}: {first['msg']}".split())[:200]
-        raise MessageError(f"no letter of version {VERSION} ({why})") from None
+        first_error = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first_error["loc"]))[:80] or "facts"
+        reason = " ".join(f"{field}: {first_error['msg']}".split())[:200]
+        raise MessageError(f"no message of version {VERSION} ({reason})") from None
 
 
-def read_reply(letter: Message, kind: type[F]) -> F | ErrorReply:
-    """The same, or why there is none."""
+def read_reply(message: Message, kind: type[F]) -> F | ErrorReply:
+    """Read a reply that is a `kind`, or the node's error. Raises `MessageError` for anything else."""
     try:
-        return read(letter, ErrorReply)
+        return read(message, ErrorReply)
     except MessageError:
-        return read(letter, kind)
+        return read(message, kind)
