@@ -219,7 +219,7 @@ DOORS = [
     ),
     refuses("no picture at all", tree({"train/cat/0.dcm": b"", "train/cat/1.dcm": b""}), "no pictures", "2 (2 .dcm)"),
     refuses("parts of different sets", split("a_train", "b_test"), "a_train/, b_test/ look like parts of different"),
-    refuses("sites of parts", split("north/train", "north/test", "south/train", "south/test"), "sets of their own"),
+    refuses("sites of parts", split("north/train", "north/test", "south/train", "south/test"), "as separate sets do"),
     refuses("two sets", split("a_train", "a_test", "b_train", "b_test"), "a_train/ and b_train/ may"),
     refuses(
         "a class that is tested only",

@@ -18,16 +18,15 @@ from fedloom.data.sources.images import resized
 from fedloom.data.sources.mnist import MNIST
 from fedloom.data.sources.source import source
 
-_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+_PHOTOGRAPH_NAMES = ("china.jpg", "flower.jpg")
 
 
 @source("blended")
 class Blended(ImageSource):
     """Colour images [3, size, size]: |photograph - digit| per pixel and channel, the recipe of Ganin et al. 2016.
 
-    Digits lie on patches of the two photographs that scikit-learn ships; training digits on their left three quarters,
-    test digits on the right quarter. A stand-in of its own: its figures say nothing about any published set of blended
-    digits.
+    Digits lie on patches of the two photographs that scikit-learn ships: training digits on the left three quarters,
+    test digits on the right quarter. Results cannot be compared with those on published blended digits.
     """
 
     model: ClassVar[str] = "fedbn-digits-cnn"
@@ -59,47 +58,48 @@ class Blended(ImageSource):
     )
 
     def files(self) -> Sequence[Path]:
-        return [*_photographs(), *self._digits().files()]
+        return [*_photograph_paths(), *self._digit_source().files()]
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
-        splits = self._digits().load()
-        photographs = [_pixels(path) for path in _photographs()]
+        splits = self._digit_source().load()
+        photographs = [_read_photograph(path) for path in _photograph_paths()]
         train, test = (
-            self._blend(data, photographs, number, allocate) for number, data in enumerate((splits.train, splits.test))
+            self._blend(data, photographs, part, allocate) for part, data in enumerate((splits.train, splits.test))
         )
         return ParsedSplits("blended", train, test, splits.train.classes)
 
-    def _digits(self) -> Digits | MNIST:
+    def _digit_source(self) -> Digits | MNIST:
         return Digits() if self.digits == "digits" else MNIST(path=self.path)
 
-    def _blend(self, data: Dataset, photographs: list[np.ndarray], number: int, allocate: Allocator) -> ParsedSamples:
-        rng = np.random.default_rng([self.source_seed, number])
+    def _blend(self, data: Dataset, photographs: list[np.ndarray], part: int, allocate: Allocator) -> ParsedSamples:
+        """Blend every digit; part: 0 for training, 1 for test."""
+        rng = np.random.default_rng([self.source_seed, part])
         x = data.x.numpy()
-        brightest = 16 if self.digits == "digits" else 255
-        digits = resized((x.astype(np.float64) * 255 / brightest).astype(np.uint8), self.size, 1)
-        out = allocate(("train.x", "test.x")[number], (self.copies * len(x), 3, self.size, self.size), np.uint8)
-        for row in range(len(out)):
+        white = 16 if self.digits == "digits" else 255
+        digits = resized((x.astype(np.float64) * 255 / white).astype(np.uint8), self.size, 1)
+        blended = allocate(("train.x", "test.x")[part], (self.copies * len(x), 3, self.size, self.size), np.uint8)
+        for row in range(len(blended)):
             photograph = photographs[rng.integers(len(photographs))]
             height, width = photograph.shape[1:]
             border = width * 3 // 4
-            left, right = (0, border) if number == 0 else (border, width)
+            left_edge, right_edge = (0, border) if part == 0 else (border, width)
             top = int(rng.integers(height - self.size + 1))
-            start = int(rng.integers(left, right - self.size + 1))
-            patch = photograph[:, top : top + self.size, start : start + self.size].astype(np.int16)
-            out[row] = np.abs(patch - digits[row % len(x)])
-        return ParsedSamples(out, np.tile(data.y.numpy(), self.copies))
+            left = int(rng.integers(left_edge, right_edge - self.size + 1))
+            patch = photograph[:, top : top + self.size, left : left + self.size].astype(np.int16)
+            blended[row] = np.abs(patch - digits[row % len(x)])
+        return ParsedSamples(blended, np.tile(data.y.numpy(), self.copies))
 
 
-def _photographs() -> list[Path]:
+def _photograph_paths() -> list[Path]:
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise DataError("source blended: scikit-learn is not installed; its package holds the photographs")
     folder = Path(spec.submodule_search_locations[0]) / "datasets" / "images"
-    return [folder / name for name in _PHOTOGRAPHS]
+    return [folder / name for name in _PHOTOGRAPH_NAMES]
 
 
-def _pixels(path: Path) -> np.ndarray:
-    """[3, height, width]."""
+def _read_photograph(path: Path) -> np.ndarray:
+    """Read pixels [3, height, width]."""
     from PIL import Image
 
     try:

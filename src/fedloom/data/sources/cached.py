@@ -1,4 +1,4 @@
-"""What sources share that parse files: checks, the cache, and how pixels are scaled."""
+"""Base classes of sources that parse files: they check samples, cache them on disk and normalise pixels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inp
 from fedloom.data.sources.source import Source, Splits
 
 Allocator = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
-"""Makes the array for "train.x" or "test.x", on disk where a cache entry is being made."""
+"""Creates the array "train.x" or "test.x" of a shape and dtype: on disk while a cache entry is written."""
 
 Normalise = Annotated[
     Literal["own", "unit", "half", "published"],
@@ -32,7 +32,7 @@ Normalise = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ParsedSamples:
-    """Samples as parsed: x [n, ...], labels y [n], domain ids [n] or None."""
+    """Unchecked samples: x [n, ...], labels y [n], domain ids [n] or None."""
 
     x: np.ndarray
     y: np.ndarray
@@ -41,8 +41,14 @@ class ParsedSamples:
 
 @dataclass(frozen=True, slots=True)
 class ParsedSplits:
-    """A set as parsed, not yet checked. `origin` names it in messages; `tokens`: x holds token ids, of `words`; white:
-    as in `Dataset`; notes: as in `Splits`."""
+    """An unchecked training and test set.
+
+    Args:
+        origin: name of the set in messages.
+        tokens: whether x holds token ids, of the vocabulary `words`.
+        white: pixel value of white, as in `Dataset`.
+        notes: as in `Splits`.
+    """
 
     origin: str
     train: ParsedSamples
@@ -55,27 +61,27 @@ class ParsedSplits:
     notes: tuple[str, ...] = ()
 
     def with_notes(self, *notes: str) -> ParsedSplits:
-        """The same set with more notes."""
+        """Append notes."""
         return replace(self, notes=(*self.notes, *notes))
 
 
 def checked_splits(parsed: ParsedSplits) -> Splits:
-    """Both parts as datasets. Raises `DataError` for everything that `checked` refuses and for unequal shapes."""
+    """Check both parts. Raises `DataError` as `checked` does, and for parts with different sample shapes."""
     train, test = (
         replace(
             checked(
-                part.x,
-                part.y,
+                samples.x,
+                samples.y,
                 origin=f"{parsed.origin} ({name})",
                 classes=parsed.classes,
-                domain=part.domain,
+                domain=samples.domain,
                 domains=parsed.domains,
                 tokens=parsed.tokens,
             ),
             words=parsed.words,
             white=parsed.white,
         )
-        for name, part in (("train", parsed.train), ("test", parsed.test))
+        for name, samples in (("train", parsed.train), ("test", parsed.test))
     )
     if train.input_shape != test.input_shape:
         raise DataError(
@@ -85,25 +91,28 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
 
 
 class CachedSource(Source):
-    """Base of sources that parse files: `parse` runs once, later loads map the cached arrays."""
+    """Base of sources that parse files once; later loads map the cached arrays into memory."""
 
     uncached_keys: ClassVar[frozenset[str]] = frozenset({"offline", "verify", "limit", "normalise"})
-    """Keys that do not change what is cached."""
+    """Keys that do not change the cached arrays."""
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
-        """Read the files. Large arrays are made with `new("train.x", shape, dtype)` and filled in place."""
+        """Read the files. Large arrays are created by `allocate("train.x", shape, dtype)` and filled in place."""
         raise TypeError(f"{type(self).__name__} defines no parse()")
 
     def cache_keys(self) -> dict[str, Any]:
-        """What names the cache entry, beside the files' sizes and times."""
-        own = {name: getattr(self, name) for name in type(self).model_fields if name not in self.uncached_keys}
-        plain = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in own.items()}
+        """Return the values that name the cache entry, beside the files' sizes and times."""
+        values = {name: getattr(self, name) for name in type(self).model_fields if name not in self.uncached_keys}
+        plain = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in values.items()}
         return plain | {"source": f"{type(self).__module__}.{type(self).__qualname__}"}
 
     def load(self) -> Splits:
-        return _from_entry(cached(self.kind, self.cache_keys(), self.files(), self._build))
+        return _splits_of_entry(self._entry())
 
-    def _build(self, writer: CacheWriter) -> dict[str, Any]:
+    def _entry(self) -> CacheEntry:
+        return cached(self.kind, self.cache_keys(), self.files(), self._write_entry)
+
+    def _write_entry(self, writer: CacheWriter) -> dict[str, Any]:
         splits = checked_splits(self.parse(writer.new))
         for name, data in (("train", splits.train), ("test", splits.test)):
             for key in ("x", "y", "domain"):
@@ -125,47 +134,51 @@ class ImageSource(CachedSource):
     """Base of image sources."""
 
     published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
-    """Printed mean and deviation per channel, of pixels in [0, 1]."""
+    """Mean and standard deviation per channel that papers print, for pixels in [0, 1]."""
 
     normalise: Normalise = "own"
 
     @model_validator(mode="after")
-    def _has_published(self) -> ImageSource:
+    def _refuse_unpublished_moments(self) -> ImageSource:
         if self.normalise == "published" and self.published is None:
             raise ValueError(f"no published mean is known for {self.kind}; take own, unit or half")
         return self
 
     def load(self) -> Splits:
-        entry = cached(self.kind, self.cache_keys(), self.files(), self._build)
-        return self.scaled(_from_entry(entry), entry.meta["moments"])
+        entry = self._entry()
+        return self.normalised(_splits_of_entry(entry), entry.meta["moments"])
 
-    def scaled(self, splits: Splits, own: Any) -> Splits:
-        """Both parts with the chosen mean and deviation; sets without channels are left alone."""
-        if own is None:
+    def normalised(self, splits: Splits, moments: Any) -> Splits:
+        """Set the mean and standard deviation that the key `normalise` names.
+
+        Args:
+            moments: see `training_moments`; None leaves sets without channels as they are.
+        """
+        if moments is None:
             return splits
-        bytes_or_unit = 255.0 if splits.train.x.dtype == torch.uint8 else 1.0
-        scale = bytes_or_unit if splits.train.white is None else splits.train.white
+        brightest = 255.0 if splits.train.x.dtype == torch.uint8 else 1.0
+        white = brightest if splits.train.white is None else splits.train.white
         channels = splits.train.input_shape[0]
         mean, std = {
-            "own": own,
-            "unit": [[0.0] * channels, [scale] * channels],
-            "half": [[0.5 * scale] * channels] * 2,
-            "published": [[scale * v for v in values] for values in self.published or ((), ())],
+            "own": moments,
+            "unit": [[0.0] * channels, [white] * channels],
+            "half": [[0.5 * white] * channels] * 2,
+            "published": [[white * value for value in values] for values in self.published or ((), ())],
         }[self.normalise]
-        centre, spread = torch.tensor(mean), torch.tensor(std)
+        means, deviations = torch.tensor(mean), torch.tensor(std)
         return replace(
             splits,
-            train=replace(splits.train, mean=centre, std=spread),
-            test=replace(splits.test, mean=centre, std=spread),
+            train=replace(splits.train, mean=means, std=deviations),
+            test=replace(splits.test, mean=means, std=deviations),
         )
 
 
 def training_moments(train: Dataset) -> tuple[list[float], list[float]] | None:
-    """Mean and deviation per channel in stored units; None for what are no images and no volumes."""
+    """Mean and standard deviation per channel, in stored units; None unless samples are images or volumes."""
     return channel_moments(train.x.numpy()) if train.x.dim() >= 4 else None
 
 
-def _from_entry(entry: CacheEntry) -> Splits:
+def _splits_of_entry(entry: CacheEntry) -> Splits:
     def dataset(name: str) -> Dataset:
         x, y, domain = (entry.arrays.get(f"{name}.{key}") for key in ("x", "y", "domain"))
         assert x is not None

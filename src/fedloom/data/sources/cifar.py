@@ -16,39 +16,42 @@ from fedloom.data.sources.image_folder import parse_class_folders
 from fedloom.data.sources.published import PublishedImages, has_layout, search_path
 from fedloom.data.sources.source import source
 
-_PIXELS = 3 * 32 * 32
-_TEN = "airplane automobile bird cat deer dog frog horse ship truck"
+_PIXEL_COUNT = 3 * 32 * 32
+_CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 class _Cifar(PublishedImages):
-    """Base: the binary version, whose records are `label_bytes` label bytes (the last one counts) and 3072 pixels."""
+    """Base: records of `label_bytes` label bytes, of which the last one is used, and 3072 pixels."""
 
     label_bytes: ClassVar[int]
-    binary: ClassVar[str]
-    pickled: ClassVar[tuple[str, ...]]
+    binary_folder: ClassVar[str]
+    pickle_names: ClassVar[tuple[str, ...]]
+    """Names of the python version, or of a file in it."""
     train_names: ClassVar[tuple[str, ...]]
     test_name: ClassVar[str]
     normalise: Normalise = "published"
 
     def layouts(self) -> Sequence[tuple[str, str]]:
-        folders = [(place, self.train_names[0]) for place in ("", self.binary)]
-        archive = f"{self.binary.replace('-batches-bin', '-binary')}.tar.gz"
+        folders = [(subpath, self.train_names[0]) for subpath in ("", self.binary_folder)]
+        archive = f"{self.binary_folder.replace('-batches-bin', '-binary')}.tar.gz"
         return [*folders, (archive, ""), (f"{self.kind}.npz", ""), ("", "train/")]
 
     def data_path(self) -> Path:
-        home = search_path(self.kind, self.path)
-        if self._is_pickle(home):
+        root = search_path(self.kind, self.path)
+        if self._is_pickle(root):
             raise DataError(
-                f"{home}: this is the python version of {self.kind}, a pickle, and opening one can run any program; "
+                f"{root}: this is the python version of {self.kind}, a pickle, and opening one can run any program; "
                 f"fetch the binary version ({self.layouts()[2][0]}) from the same page, or convert it to .npz"
             )
         return super().data_path()
 
-    def _is_pickle(self, home: Path) -> bool:
-        if home.name in self.pickled:
+    def _is_pickle(self, root: Path) -> bool:
+        if root.name in self.pickle_names:
             return True
-        inside = {child.name for child in home.iterdir()} if home.is_dir() else set()
-        return bool(inside & set(self.pickled)) and not any(has_layout(home, *layout) for layout in self.layouts())
+        children = {child.name for child in root.iterdir()} if root.is_dir() else set()
+        if children.isdisjoint(self.pickle_names):
+            return False
+        return not any(has_layout(root, *layout) for layout in self.layouts())
 
     def names_to_read(self, files: Files) -> list[str] | None:
         return [*self.train_names, self.test_name] if files.has(self.train_names[0]) else None
@@ -56,27 +59,28 @@ class _Cifar(PublishedImages):
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         if not files.has(self.train_names[0]):
             return parse_class_folders(files, 32, 3, allocate, classes=self.class_names)
-        read = dict(files.read_each([*self.train_names, self.test_name]))
-        blocks = {name: self._records(raw, files.display_name(name)) for name, raw in read.items()}
-        train = np.concatenate([blocks[name] for name in self.train_names])
-        return ParsedSplits(str(files.path), self._part(train), self._part(blocks[self.test_name]), self.class_names)
+        contents = dict(files.read_each([*self.train_names, self.test_name]))
+        records = {name: self._records(raw, files.display_name(name)) for name, raw in contents.items()}
+        train = self._samples(np.concatenate([records[name] for name in self.train_names]))
+        return ParsedSplits(str(files.path), train, self._samples(records[self.test_name]), self.class_names)
 
-    def _records(self, raw: bytes, label: str) -> np.ndarray:
-        length = self.label_bytes + _PIXELS
+    def _records(self, raw: bytes, origin: str) -> np.ndarray:
+        length = self.label_bytes + _PIXEL_COUNT
         if not raw or len(raw) % length:
-            raise DataError(f"{label}: {len(raw)} bytes are no whole records of {length}; truncated, fetch it again")
+            raise DataError(f"{origin}: {len(raw)} bytes are no whole records of {length}; truncated, fetch it again")
         return np.frombuffer(raw, np.uint8).reshape(-1, length)
 
-    def _part(self, records: np.ndarray) -> ParsedSamples:
+    def _samples(self, records: np.ndarray) -> ParsedSamples:
         pixels = np.ascontiguousarray(records[:, self.label_bytes :]).reshape(-1, 3, 32, 32)
         return ParsedSamples(pixels, records[:, self.label_bytes - 1].astype(np.int64))
 
 
 @source("cifar10")
 class CIFAR10(_Cifar):
-    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 10 classes. The binary version
-    (`cifar-10-binary.tar.gz` or its folder), `cifar10.npz` in the Keras convention, or train/<class>/* and
-    test/<class>/*. Never the python version: it is a pickle. Official test set kept.
+    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 10 classes.
+
+    Reads the binary version (`cifar-10-binary.tar.gz` or its folder), `cifar10.npz` in the Keras convention, or
+    train/<class>/* and test/<class>/*. The python version is refused, since it is a pickle.
     """
 
     publisher: ClassVar[str] = "Alex Krizhevsky's CIFAR page as cifar-10-binary.tar.gz"
@@ -85,19 +89,19 @@ class CIFAR10(_Cifar):
         (0.4914, 0.4822, 0.4465),
         (0.2023, 0.1994, 0.2010),
     )
-    class_names: ClassVar[tuple[str, ...]] = tuple(_TEN.split())
+    class_names: ClassVar[tuple[str, ...]] = tuple(_CIFAR10_CLASSES.split())
     label_bytes: ClassVar[int] = 1
-    binary: ClassVar[str] = "cifar-10-batches-bin"
-    pickled: ClassVar[tuple[str, ...]] = ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
+    binary_folder: ClassVar[str] = "cifar-10-batches-bin"
+    pickle_names: ClassVar[tuple[str, ...]] = ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
     train_names: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
     test_name: ClassVar[str] = "test_batch.bin"
 
 
 @source("cifar100")
 class CIFAR100(_Cifar):
-    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 100 fine classes (the coarse label of the
-    binary records is skipped: it follows from the fine one). Layouts as for cifar10, with `cifar-100-binary.tar.gz`
-    and `cifar100.npz`. Official test set kept.
+    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32x32, 100 fine classes.
+
+    Reads the same layouts as cifar10, with `cifar-100-binary.tar.gz` and `cifar100.npz`.
     """
 
     publisher: ClassVar[str] = "Alex Krizhevsky's CIFAR page as cifar-100-binary.tar.gz"
@@ -108,7 +112,7 @@ class CIFAR100(_Cifar):
     )
     class_names: ClassVar[tuple[str, ...]] = CLASSES
     label_bytes: ClassVar[int] = 2
-    binary: ClassVar[str] = "cifar-100-binary"
-    pickled: ClassVar[tuple[str, ...]] = ("cifar-100-python", "cifar-100-python.tar.gz", "meta")
+    binary_folder: ClassVar[str] = "cifar-100-binary"
+    pickle_names: ClassVar[tuple[str, ...]] = ("cifar-100-python", "cifar-100-python.tar.gz", "meta")
     train_names: ClassVar[tuple[str, ...]] = ("train.bin",)
     test_name: ClassVar[str] = "test.bin"

@@ -35,18 +35,17 @@ CLASSES = tuple(sorted(name for names in SUPERCLASSES.values() for name in names
 
 
 def coarse_labels(classes: Sequence[str]) -> list[int]:
-    """The superclass (0 .. 19) of each of the 100 `classes`, in whatever order they come.
+    """Return the superclass (0 .. 19) of each of the 100 classes, in their order.
 
-    Classes that have no names but "0" .. "99" are taken to be the official fine labels. Raises `DataError` for
-    classes that are not those of CIFAR-100.
+    Classes called "0" .. "99" are the official fine labels. Raises `DataError` for other classes than CIFAR-100's.
     """
-    names = CLASSES if list(classes) == [str(c) for c in range(100)] else classes
-    coarse = {name: label for label, members in enumerate(SUPERCLASSES.values()) for name in members}
+    names = CLASSES if list(classes) == [str(label) for label in range(100)] else classes
+    superclass_of = {name: label for label, members in enumerate(SUPERCLASSES.values()) for name in members}
     if len(names) != len(CLASSES):
         raise DataError(f"superclasses are CIFAR-100's: need its 100 classes, got {len(names)}")
     for name in names:
-        if name not in coarse:
-            raise DataError(f"superclasses are CIFAR-100's: it has no class '{name}'; {suggest_name(name, coarse)}")
+        if name not in superclass_of:
+            raise DataError(f"superclasses are CIFAR-100's: it has no class '{name}'; {suggest_name(name, superclass_of)}")
     if len(set(names)) < len(names):
         raise DataError("superclasses are CIFAR-100's: a class is named twice")
-    return [coarse[name] for name in names]
+    return [superclass_of[name] for name in names]

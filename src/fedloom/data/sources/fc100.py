@@ -1,4 +1,4 @@
-"""FC100: CIFAR-100 as a few-shot set, split by superclass, so that new classes are unlike the trained ones."""
+"""FC100: CIFAR-100 as a few-shot set, split by superclass, so that new classes differ from the trained ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedloom.data.views import Indices
 
 ClassGroup = Literal["train", "val", "test"]
 
-# Official coarse labels of each part: Oreshkin et al. 2018 (TADAM, arXiv 1805.10123), and the code they published.
+# Superclasses of each group, by coarse label: Oreshkin et al. 2018 (TADAM, arXiv 1805.10123) and their code.
 CLASS_GROUPS: dict[ClassGroup, frozenset[int]] = {
     "train": frozenset({1, 2, 3, 4, 5, 6, 9, 10, 15, 17, 18, 19}),
     "val": frozenset({8, 11, 13, 16}),
@@ -32,10 +32,9 @@ CLASS_GROUPS: dict[ClassGroup, frozenset[int]] = {
 class FC100(CIFAR100):
     """FC100 (Oreshkin et al. 2018): CIFAR-100 split by superclass into 60 training, 20 validation and 20 test classes.
 
-    Training data are all images of the 60 base classes, official test images included; the test set holds other
-    classes, so that only `evaluation: {protocol: few-shot}` can test on it. Files and keys as for cifar100, of which it
-    uses the cache entry. With `normalise: own` pixels are scaled by the base images: nothing of a new class is known in
-    training.
+    The training set holds all images of the 60 base classes, official test images included. The test set holds other
+    classes, so only `evaluation: {protocol: few-shot}` can test on it. Files, keys and cache entry are those of
+    cifar100. `normalise: own` takes the moments of the base classes only.
     """
 
     model: ClassVar[str] = "resnet10"
@@ -46,23 +45,22 @@ class FC100(CIFAR100):
     normalise: Normalise = "own"
 
     def files(self) -> Sequence[Path]:
-        return self._whole().files()
+        return self._cifar100().files()
 
     def load(self) -> Splits:
-        split = fc100(self._whole().load(), self.novel)
-        split = self.scaled(split, training_moments(split.train))
-        return split if self.limit is None else replace(split, train=split.train.head(self.limit))
+        splits = fc100(self._cifar100().load(), self.novel)
+        splits = self.normalised(splits, training_moments(splits.train))
+        return splits if self.limit is None else replace(splits, train=splits.train.head(self.limit))
 
-    def _whole(self) -> CIFAR100:
+    def _cifar100(self) -> CIFAR100:
         return CIFAR100(path=self.path, verify=self.verify, offline=self.offline)
 
 
 def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
-    """The 60 base classes as training set, labels 0 .. 59; the 20 classes of `novel` as test set, labels 0 .. 19.
+    """Split CIFAR-100 into the 60 base classes, labels 0 .. 59, and the 20 classes of `novel`, labels 0 .. 19.
 
-    As published, both take all 600 images of their classes, those of CIFAR-100's official training set first. Labels
-    follow the order of `cifar100`'s classes; mean and standard deviation are left as they are. Raises `DataError` if
-    the classes are not those of CIFAR-100.
+    As published, both take all 600 images of each class, those of the official training set first. Labels follow the
+    order of `cifar100`'s classes; mean and standard deviation stay. Raises `DataError` for other classes.
     """
     coarse = coarse_labels(cifar100.train.classes)
     groups: tuple[ClassGroup, ClassGroup] = ("train", novel)
@@ -75,15 +73,15 @@ def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
     return Splits(train, test)
 
 
-def _samples_of_classes(cifar100: Splits, chosen: list[int]) -> Dataset:
-    """All samples of the `chosen` classes, relabelled 0 .. len(chosen) - 1."""
-    renamed: Indices = np.full(cifar100.train.num_classes, -1, np.int64)
-    renamed[chosen] = np.arange(len(chosen))
+def _samples_of_classes(cifar100: Splits, class_ids: list[int]) -> Dataset:
+    """All samples of these classes, relabelled 0 .. len(class_ids) - 1."""
+    new_labels: Indices = np.full(cifar100.train.num_classes, -1, np.int64)
+    new_labels[class_ids] = np.arange(len(class_ids))
     x, y = [], []
-    for half in (cifar100.train, cifar100.test):
-        labels = torch.from_numpy(renamed)[half.y]
+    for part in (cifar100.train, cifar100.test):
+        labels = torch.from_numpy(new_labels)[part.y]
         rows = torch.nonzero(labels >= 0).flatten()
-        x.append(half.x[rows])
+        x.append(part.x[rows])
         y.append(labels[rows])
-    names, train = tuple(cifar100.train.classes[c] for c in chosen), cifar100.train
+    names, train = tuple(cifar100.train.classes[c] for c in class_ids), cifar100.train
     return Dataset(torch.cat(x), torch.cat(y), names, train.mean, train.std)

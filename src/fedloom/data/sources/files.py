@@ -1,4 +1,4 @@
-"""A folder or an archive as named files. Archives are read where they are: nothing is ever unpacked to disk."""
+"""Named files of a folder or an archive. Archives are never unpacked to disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedloom.core.files import cache_dir, expand_home
 from fedloom.data.memory import require_memory
 from fedloom.data.sources.regular_files import read_regular, require_regular
 
-_DAMAGE = (
+_READ_ERRORS = (
     OSError,
     EOFError,
     ValueError,
@@ -29,14 +29,14 @@ _DAMAGE = (
     tarfile.TarError,
 )
 ENCRYPTED = 1
-"""The flag of encrypted members of a .zip."""
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+"""Flag bit of encrypted members of a .zip."""
+_ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 
 def data_dir() -> Path:
-    """Where a source looks that is given no `path`: $FEDLOOM_DATA, else `data` in the cache folder."""
-    own = os.environ.get("FEDLOOM_DATA")
-    return expand_home(own) if own else cache_dir() / "data"
+    """Return the folder where sources without `path` look: $FEDLOOM_DATA, else `data` in the cache folder."""
+    configured = os.environ.get("FEDLOOM_DATA")
+    return expand_home(configured) if configured else cache_dir() / "data"
 
 
 class Files:
@@ -46,22 +46,22 @@ class Files:
         self.path = path
 
     def names(self) -> list[str]:
-        """All names, sorted; hidden files are left out, and so are pipes and devices (see `notes`).
+        """List all names, sorted, without hidden files, pipes and devices.
 
         Raises `DataError` for a folder that cannot be read, and for a link back to a folder around it.
         """
         return sorted(self._walk()[0])
 
     def notes(self) -> tuple[str, ...]:
-        """One sentence on what lies here and is not listed in `names`, since it holds no data."""
-        special = self._walk()[1]
-        return (f"pipes or devices that are not read: {special}",) if special else ()
+        """Return a sentence that counts the pipes and devices, which `names` does not list; () if there are none."""
+        skipped = self._walk()[1]
+        return (f"pipes or devices that are not read: {skipped}",) if skipped else ()
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Name and contents, in the order that is cheapest to read. Raises `DataError` for what cannot be read."""
+        """Yield name and contents, in the fastest order. Raises `DataError` for files that cannot be read."""
         for name in names:
             yield name, read_regular(self.path / name)
 
@@ -69,79 +69,79 @@ class Files:
         return next(iter(self.read_each([name])))[1]
 
     def display_name(self, name: str) -> str:
-        """The file as messages name it."""
+        """Return the file's name for messages."""
         return printable(str(self.path / name))
 
     def stamped_paths(self, names: Sequence[str] | None = None) -> list[Path]:
-        """The paths whose sizes and times say whether `names` (or all) have changed."""
+        """Return the paths whose sizes and times show whether `names` (None for all) have changed."""
         return [self.path / name for name in (self.names() if names is None else names)]
 
     def _walk(self) -> tuple[list[str], int]:
-        """Names of files, and how many entries are neither files nor folders."""
+        """Names of files, and the number of entries that are neither files nor folders."""
         names: list[str] = []
-        special = 0
-        pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]  # folders, and the folders around them
+        skipped = 0
+        pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]  # folders, and ids of the folders above
         while pending:
-            prefix, around = pending.pop()
+            prefix, ancestors = pending.pop()
             folder = self.path / prefix
             try:
-                stat_of = folder.stat()
-                identity = (stat_of.st_dev, stat_of.st_ino)
-                if identity in around:
+                status = folder.stat()
+                identity = (status.st_dev, status.st_ino)
+                if identity in ancestors:
                     raise DataError(f"{self.display_name(prefix)}: a link back to a folder around it; remove it")
                 with os.scandir(folder) as entries:
                     for entry in entries:
-                        if _hidden(entry.name):
+                        if _is_hidden(entry.name):
                             continue
                         if entry.is_dir():
-                            pending.append((f"{prefix}{entry.name}/", (*around, identity)))
-                        elif entry.is_file() or entry.is_symlink():  # a link to nothing is refused when it is read
+                            pending.append((f"{prefix}{entry.name}/", (*ancestors, identity)))
+                        elif entry.is_file() or entry.is_symlink():  # a broken link is refused when it is read
                             names.append(f"{prefix}{entry.name}")
                         else:
-                            special += 1
+                            skipped += 1
             except OSError as error:
                 raise DataError(f"{self.display_name(prefix)}: cannot be read ({error.strerror})") from None
-        return names, special
+        return names, skipped
 
 
 class _Archive(Files):
-    """Members of an archive; a single folder around all of them is left out of their names."""
+    """Members of an archive. A single folder around all of them is left out of their names."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         require_regular(path)
-        self._unread = 0
+        self._skipped = 0
         try:
-            listed = [name for name in self._list() if not _hidden(_safe(path, name))]
-        except _DAMAGE as error:
-            raise _damaged(path, error) from None
-        tops = {name.partition("/")[0] for name in listed}
-        top = f"{tops.pop()}/" if len(tops) == 1 and all("/" in name for name in listed) else ""
-        self._members = {name.removeprefix(top): name for name in listed}
-        if len(self._members) < len(listed):
-            twice = next(name for name, count in Counter(listed).items() if count > 1)
-            raise DataError(f"{path}: holds '{printable(twice)}' twice; pack it again, with each file once")
+            stored_names = [name for name in self._list() if not _is_hidden(_refuse_outside(path, name))]
+        except _READ_ERRORS as error:
+            raise _read_error(path, error) from None
+        top_folders = {name.partition("/")[0] for name in stored_names}
+        folder = f"{top_folders.pop()}/" if len(top_folders) == 1 and all("/" in name for name in stored_names) else ""
+        self._members = {name.removeprefix(folder): name for name in stored_names}
+        if len(self._members) < len(stored_names):
+            repeated = next(name for name, count in Counter(stored_names).items() if count > 1)
+            raise DataError(f"{path}: holds '{printable(repeated)}' twice; pack it again, with each file once")
 
     def names(self) -> list[str]:
         return sorted(self._members)
 
     def notes(self) -> tuple[str, ...]:
-        return (f"links or devices in the archive that are not read: {self._unread}",) if self._unread else ()
+        return (f"links or devices in the archive that are not read: {self._skipped}",) if self._skipped else ()
 
     def has(self, name: str) -> bool:
         return name in self._members
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        wanted = {}
+        names_by_member = {}
         for name in names:
             if name not in self._members:
                 raise DataError(f"{self.path}: holds no {printable(name)}")
-            wanted[self._members[name]] = name
+            names_by_member[self._members[name]] = name
         try:
-            for member, raw in self._read(wanted):
-                yield wanted[member], raw
-        except _DAMAGE as error:
-            raise _damaged(self.path, error) from None
+            for member, raw in self._read(names_by_member):
+                yield names_by_member[member], raw
+        except _READ_ERRORS as error:
+            raise _read_error(self.path, error) from None
 
     def display_name(self, name: str) -> str:
         return printable(f"{self.path}: {name}")
@@ -152,7 +152,7 @@ class _Archive(Files):
     def _list(self) -> list[str]:
         raise NotImplementedError
 
-    def _read(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    def _read(self, members: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         raise NotImplementedError
 
 
@@ -163,12 +163,12 @@ class _Zip(_Archive):
         if any(member.flag_bits & ENCRYPTED for member in members):
             raise DataError(f"{self.path}: is encrypted; unpack it, and give the folder")
         plain = [member for member in members if not stat.S_ISLNK(member.external_attr >> 16)]
-        self._unread = len(members) - len(plain)
+        self._skipped = len(members) - len(plain)
         return [member.filename for member in plain]
 
-    def _read(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    def _read(self, members: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(self.path) as archive:
-            for name in wanted:
+            for name in members:
                 require_memory(archive.getinfo(name).file_size, self.display_name(name))
                 yield name, archive.read(name)
 
@@ -178,63 +178,65 @@ class _Tar(_Archive):
         with tarfile.open(self.path) as archive:
             members = [member for member in archive if not member.isdir()]
         plain = [member for member in members if member.isfile()]
-        self._unread = len(members) - len(plain)
+        self._skipped = len(members) - len(plain)
         return [member.name.removeprefix("./") for member in plain]
 
-    def _read(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        left = set(wanted)
+    def _read(self, members: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        remaining = set(members)
         with tarfile.open(self.path) as archive:
             for member in archive:
                 name = member.name.removeprefix("./")
-                if member.isfile() and name in left:
+                if member.isfile() and name in remaining:
                     require_memory(member.size, self.display_name(name))
                     stream = archive.extractfile(member)
-                    left.remove(name)
+                    remaining.remove(name)
                     yield name, stream.read() if stream is not None else b""
-                if not left:
+                if not remaining:
                     return
 
 
 def open_files(path: Path) -> Files:
-    """The files of a folder, .zip or .tar(.gz, .xz, .bz2). Raises `DataError` for anything else, for damaged and
-    encrypted archives, and for archives with members outside their own folder or with two of one name.
+    """Open a folder, .zip or .tar(.gz, .xz, .bz2).
+
+    Raises `DataError` for other files, for damaged and encrypted archives, and for archives with members that lead
+    outside their folder or share a name.
     """
     if path.is_dir():
         return Files(path)
     if path.suffix.lower() == ".zip":
         return _Zip(path)
-    if path.name.lower().endswith(_ARCHIVES):
+    if path.name.lower().endswith(_ARCHIVE_SUFFIXES):
         return _Tar(path)
-    raise DataError(f"{path}: neither a folder nor an archive ({', '.join(_ARCHIVES)})")
+    raise DataError(f"{path}: neither a folder nor an archive ({', '.join(_ARCHIVE_SUFFIXES)})")
 
 
 def verify_md5(paths: Iterable[Path], published: dict[str, str]) -> None:
-    """Raises `DataError` for a file whose name is in `published` and whose MD5 is another."""
+    """Raise `DataError` for a file whose MD5 differs from that in `published`, which maps file names to MD5s."""
     for path in paths:
         expected = published.get(path.name)
         if expected is None:
             continue
         with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-        if found != expected:
+            digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if digest != expected:
             raise DataError(
-                f"{path}: MD5 {found}, its publisher gives {expected}; fetch it again, or set scenario.verify=false "
+                f"{path}: MD5 {digest}, its publisher gives {expected}; fetch it again, or set scenario.verify=false "
                 "if you changed it"
             )
 
 
-def _safe(archive: Path, name: str) -> str:
+def _refuse_outside(archive: Path, name: str) -> str:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0] == "/" or parts[0].endswith(":") or ".." in parts:
         raise DataError(f"{archive}: member '{printable(name)}' leads outside its folder; do not trust this archive")
     return name
 
 
-def _hidden(name: str) -> bool:
+def _is_hidden(name: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
-def _damaged(path: Path, error: BaseException) -> DataError:
+def _read_error(path: Path, error: BaseException) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError(f"{path}: no such file")
     return DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); damaged or truncated, fetch it again")

@@ -114,7 +114,7 @@ class HuggingFace(ImageSource):
         if self.revision is not None and _COMMIT.fullmatch(self.revision):
             return super().load()
         splits = checked_splits(self.parse(lambda _, shape, dtype: np.empty(shape, dtype)))
-        return self.scaled(splits, training_moments(splits.train))
+        return self.normalised(splits, training_moments(splits.train))
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         train = self._fetch(self.train_split)
@@ -300,4 +300,4 @@ def from_huggingface(data: Any, **keys: Any) -> Splits:
     if not all(hasattr(part, "select") for part in parts):
         raise DataError("from_huggingface: streamed data have no length; load them with streaming=False")
     splits = checked_splits(made.parsed(parts[0], parts[1] if len(parts) > 1 else None))
-    return made.scaled(splits, training_moments(splits.train))
+    return made.normalised(splits, training_moments(splits.train))

@@ -1,4 +1,4 @@
-"""What image sets share that are read from the files their publishers give out."""
+"""The base class of image sets that are read from published files, and the search for these files."""
 
 from __future__ import annotations
 
@@ -17,38 +17,42 @@ from fedloom.data.sources.source import Splits
 
 
 def search_path(kind: str, path: Path | None) -> Path:
-    """Where a set is looked for: `path`, or its own folder in the data folder."""
+    """Return `path`, or by default the set's folder in the data folder."""
     return data_dir() / kind if path is None else path
 
 
 def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], publisher: str) -> Path:
-    """The folder or archive that holds a set: `path` itself if it is a file, else the first of `layouts` below it.
+    """Find the folder or archive of a set: `path` itself if it is a file, else the first of `layouts` below it.
 
-    A layout is (folder or file below `path`, file or folder/ that must be in it); "" for `path` itself and for nothing.
-    Raises `DataError` that says what is expected where, and who publishes it.
+    Args:
+        layouts: pairs of a folder or file below `path` ("" for `path` itself), and a file or folder/ that it must
+            contain ("" for none).
+        publisher: who publishes the set, for the message.
+
+    Raises `DataError` that names the expected files and the publisher.
     """
-    home = search_path(kind, path)
-    if home.is_file():
-        return home
-    for place, needed in layouts:
-        if has_layout(home, place, needed):
-            return home / place
-    expected = ", ".join(f"{place}/{needed}".strip("/") for place, needed in layouts)
-    state = "no folder" if not home.is_dir() else "nothing usable in"
+    root = search_path(kind, path)
+    if root.is_file():
+        return root
+    for subpath, member in layouts:
+        if has_layout(root, subpath, member):
+            return root / subpath
+    expected = ", ".join(f"{subpath}/{member}".strip("/") for subpath, member in layouts)
+    problem = "no folder" if not root.is_dir() else "nothing usable in"
     raise DataError(
-        f"source {kind}: {state} {home}; expected there one of {expected}; published by {publisher}; "
-        "scenario.path names another place"
+        f"source {kind}: {problem} {root}; expected there one of {expected}; published by {publisher}; "
+        "set scenario.path if they are elsewhere"
     )
 
 
-def has_layout(home: Path, place: str, needed: str) -> bool:
-    """Whether a layout of `locate` is there."""
-    spot = home / place / needed
-    return spot.is_dir() if needed.endswith("/") else spot.is_file()
+def has_layout(root: Path, subpath: str, member: str) -> bool:
+    """Whether a layout of `locate` exists below `root`."""
+    path = root / subpath / member
+    return path.is_dir() if member.endswith("/") else path.is_file()
 
 
 class PublishedImages(ImageSource):
-    """Base of sets with published files."""
+    """Base of image sets with published files."""
 
     publisher: ClassVar[str] = ""
     class_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
@@ -75,11 +79,11 @@ class PublishedImages(ImageSource):
         return splits if self.limit is None else replace(splits, train=splits.train.head(self.limit))
 
     def layouts(self) -> Sequence[tuple[str, str]]:
-        """Where the files may lie, best first; see `locate`."""
+        """Return where the files may be, in order of preference; see `locate`."""
         raise TypeError(f"{type(self).__name__} defines no layouts()")
 
     def names_to_read(self, files: Files) -> list[str] | None:
-        """The names that `read` uses; None for all."""
+        """Return the names of the files that `read` uses; None for all."""
         return None
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
@@ -87,24 +91,24 @@ class PublishedImages(ImageSource):
         raise TypeError(f"{type(self).__name__} defines no read()")
 
     def data_path(self) -> Path:
-        """The folder, archive or .npz file that is read."""
+        """Find the folder, archive or .npz file that is read."""
         return locate(self.kind, self.path, self.layouts(), self.publisher)
 
     def files(self) -> Sequence[Path]:
-        found = self.data_path()
-        if found.is_file():
-            return [found]
-        files = open_files(found)
+        path = self.data_path()
+        if path.is_file():
+            return [path]
+        files = open_files(path)
         return files.stamped_paths(self.names_to_read(files))
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
-        found = self.data_path()
-        if found.suffix == ".npz":
-            return self.from_npz(found, allocate)
+        path = self.data_path()
+        if path.suffix == ".npz":
+            return self.from_npz(path, allocate)
         if self.verify:
             verify_md5(self.files() if self.checksums else [], self.checksums)
-        return self.read(open_files(found), allocate)
+        return self.read(open_files(path), allocate)
 
     def from_npz(self, path: Path, allocate: Allocator) -> ParsedSplits:
-        """The set from an .npz in the Keras convention."""
+        """Parse an .npz in the Keras convention."""
         return parse_npz(path, allocate, self.class_names)

@@ -122,7 +122,7 @@ def _splits(
         ParsedSplits(origin, parts[0], parts[1], names, tuple(domains), tokens, white=white, notes=tuple(notes))
     )
     measured = _all_features(splits, tokens) if standardise else ()
-    scaled = configure_source(ImageSource, normalise=normalise).scaled(splits, training_moments(splits.train))
+    scaled = configure_source(ImageSource, normalise=normalise).normalised(splits, training_moments(splits.train))
     return replace(scaled, domains_are_owners=owners is not None, numeric_features=measured)
 
 

@@ -1,4 +1,4 @@
-"""Any data that are at hand, recognised by what they are."""
+"""Splits from data of any supported Python type."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fedloom.data.sources.hf import from_huggingface
 from fedloom.data.sources.python import from_arrays, from_clients, from_torch, is_pair
 from fedloom.data.sources.source import Splits
 
-_KNOWN = (
+_SUPPORTED_DATA = (
     "the name of a source, a pair of arrays (x, y), a torch Dataset of (sample, label), a list of such datasets (one a "
-    "client), a Hugging Face Dataset, or what fedloom.data.from_arrays and its like give"
+    "client), a Hugging Face Dataset, or the result of fedloom.data.from_arrays and its like"
 )
 
 
 def splits_from(data: Any) -> Splits:
-    """Splits from what `fedloom.scenario` is given. Raises `DataError` for what is none of the kinds it knows."""
+    """Recognise the data passed to `fedloom.scenario` by their type. Raises `DataError` for unsupported types."""
     if isinstance(data, Splits):
         return data
     if type(data).__module__.partition(".")[0] == "datasets":
@@ -28,10 +28,10 @@ def splits_from(data: Any) -> Splits:
         return from_clients(data)
     if isinstance(data, list) or _is_dataset(data):
         return from_torch(data)
-    raise DataError(f"fl.scenario: a {type(data).__name__} is no data that it knows; need {_KNOWN}")
+    raise DataError(f"fl.scenario: cannot read a {type(data).__name__} as data; need {_SUPPORTED_DATA}")
 
 
 def _is_dataset(data: Any) -> bool:
-    """Whether items are read by number, as of a torch Dataset; not so of words, arrays and tables."""
-    items = hasattr(data, "__getitem__") and not hasattr(data, "keys") and not hasattr(data, "shape")
-    return items and not isinstance(data, Sequence)
+    """Whether `data` is indexed by row, as a torch Dataset is; texts, arrays and tables are not counted."""
+    by_row = hasattr(data, "__getitem__") and not hasattr(data, "keys") and not hasattr(data, "shape")
+    return by_row and not isinstance(data, Sequence)

@@ -20,9 +20,8 @@ from fedloom.data.sources.source import source
 class Rendered(ImageSource):
     """Colour images [3, size, size] of digits drawn from the twelve DejaVu text fonts that matplotlib ships.
 
-    Font, height (half to nine tenths of the image), turn (up to 25 degrees), place and the colours of digit and ground
-    are drawn anew for each image; classes take turns. A stand-in of its own: its figures say nothing about any
-    published set of rendered digits.
+    Each image draws its font, height (half to nine tenths of the image), rotation (up to 25 degrees), position and both
+    colours; classes take turns. Results cannot be compared with those on published rendered digits.
     """
 
     model: ClassVar[str] = "fedbn-digits-cnn"
@@ -50,21 +49,21 @@ class Rendered(ImageSource):
     )
 
     def files(self) -> Sequence[Path]:
-        return _fonts()
+        return _find_fonts()
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
-        parts = []
-        for number, count in enumerate((self.per_class, self.test_per_class)):
-            rng = np.random.default_rng([self.source_seed, number])
+        samples = []
+        for part, count in enumerate((self.per_class, self.test_per_class)):
+            rng = np.random.default_rng([self.source_seed, part])
             labels = np.arange(10 * count) % 10
-            images = allocate(("train.x", "test.x")[number], (len(labels), 3, self.size, self.size), np.uint8)
+            images = allocate(("train.x", "test.x")[part], (len(labels), 3, self.size, self.size), np.uint8)
             for row, label in enumerate(labels):
-                images[row] = _draw(int(label), self.size, rng)
-            parts.append(ParsedSamples(images, labels))
-        return ParsedSplits("rendered", parts[0], parts[1], tuple("0123456789"))
+                images[row] = _draw_digit(int(label), self.size, rng)
+            samples.append(ParsedSamples(images, labels))
+        return ParsedSplits("rendered", samples[0], samples[1], tuple("0123456789"))
 
 
-def _fonts() -> list[Path]:
+def _find_fonts() -> list[Path]:
     spec = find_spec("matplotlib")
     if spec is None or not spec.submodule_search_locations:
         raise DataError("source rendered: matplotlib is not installed; its package holds the fonts")
@@ -76,30 +75,30 @@ def _fonts() -> list[Path]:
 
 
 @lru_cache(maxsize=512)
-def _font(path: Path, height: int) -> Any:
+def _load_font(path: Path, height: int) -> Any:
     from PIL import ImageFont
 
     return ImageFont.truetype(str(path), height)
 
 
-def _draw(label: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """One digit as uint8 [3, size, size]."""
+def _draw_digit(label: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw one digit as uint8 [3, size, size]."""
     from PIL import Image, ImageDraw
 
-    fonts = _fonts_once()
-    font = _font(fonts[rng.integers(len(fonts))], int(rng.integers(size // 2, size * 9 // 10 + 1)) * 5 // 4)
-    middle = size / 2 + rng.uniform(-size / 10, size / 10, 2)
+    fonts = _cached_fonts()
+    font = _load_font(fonts[rng.integers(len(fonts))], int(rng.integers(size // 2, size * 9 // 10 + 1)) * 5 // 4)
+    centre = size / 2 + rng.uniform(-size / 10, size / 10, 2)
     mask = Image.new("L", (size, size))
-    ImageDraw.Draw(mask).text((float(middle[0]), float(middle[1])), str(label), fill=255, font=font, anchor="mm")
+    ImageDraw.Draw(mask).text((float(centre[0]), float(centre[1])), str(label), fill=255, font=font, anchor="mm")
     mask = mask.rotate(float(rng.uniform(-25, 25)), resample=Image.Resampling.BILINEAR)
-    ground = rng.integers(0, 256, 3)
+    background = rng.integers(0, 256, 3)
     ink = rng.integers(0, 256, 3)
-    while abs(int(ink.sum()) - int(ground.sum())) < 180:  # a digit that can be seen; about every second draw is
+    while abs(int(ink.sum()) - int(background.sum())) < 180:  # too little contrast to see the digit; half of all draws
         ink = rng.integers(0, 256, 3)
-    share = np.asarray(mask, np.float64)[None] / 255
-    return np.rint(ground[:, None, None] * (1 - share) + ink[:, None, None] * share).astype(np.uint8)
+    opacity = np.asarray(mask, np.float64)[None] / 255
+    return np.rint(background[:, None, None] * (1 - opacity) + ink[:, None, None] * opacity).astype(np.uint8)
 
 
 @lru_cache(maxsize=1)
-def _fonts_once() -> list[Path]:
-    return _fonts()
+def _cached_fonts() -> list[Path]:
+    return _find_fonts()

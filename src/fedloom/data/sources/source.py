@@ -1,4 +1,4 @@
-"""A source: where real samples come from, with its own split into training and test."""
+"""The base class of all sources, and the training and test set that a source returns."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ SourceType = TypeVar("SourceType", bound="Source")
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """A source's training set and its official test set (or the fixed one that the source's text states).
+    """A training set and a test set: the official one, or the fixed one that the source describes.
 
-    owned: domains are owners, so that each becomes a client unless another partition is asked for. measured: the
-    features of a table that are measurements. They are standardised when the scenario is made, by what clients train on
-    (`fedloom.data.assemble.make_scenario`): only then is it known what validation and test samples are. notes: one
-    sentence for each thing that was left out (counted) or that looks unlike what the user meant; shown once.
+    Args:
+        domains_are_owners: whether each domain is an owner and becomes a client, unless another partition is set.
+        numeric_features: indices of measured features. `make_scenario` standardises them, because only then is it known
+            which samples clients train on.
+        notes: one sentence on each kind of data that was left out or looks like a mistake; shown once.
     """
 
     train: Dataset
@@ -46,18 +47,15 @@ class Splits:
 
     @property
     def owner_count(self) -> int:
-        """How many owners hold training samples; 0 where domains are none."""
-        return (
-            len(np.unique(self.train.domain.numpy()))
-            if self.domains_are_owners and self.train.domain is not None
-            else 0
-        )
+        """Number of owners with training samples; 0 where domains are not owners."""
+        domain = self.train.domain if self.domains_are_owners else None
+        return 0 if domain is None else len(np.unique(domain.numpy()))
 
 
 class Source(BaseModel):
-    """Base of all sources: its fields are its config keys, `load()` reads the data.
+    """Base of all sources: its fields are config keys, and `load` reads the data, once per scenario.
 
-    Subclasses register with `@source("name")`. Loading is done once per scenario.
+    Subclasses register with `@source("name")`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,8 +64,8 @@ class Source(BaseModel):
     model: ClassVar[str] = "lenet5"
     """The model that the demo and the docs pair with this source."""
     keys_added_later: ClassVar[frozenset[str]] = frozenset()
-    """Keys of this class that runs of earlier versions do not know; bases name theirs. At their default they are not
-    written, so that these runs keep their fingerprint and resume."""
+    """Keys of this class, without those of its bases, that earlier versions did not have. They are not written at their
+    default, so that runs of these versions keep their fingerprint and resume."""
 
     offline: bool = Field(
         False,
@@ -76,43 +74,44 @@ class Source(BaseModel):
         "uses the network.",
     )
 
-    _home = field_validator("*")(expand_if_path)
+    _expand_paths = field_validator("*")(expand_if_path)
 
     @model_serializer(mode="wrap")
-    def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_added_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
-        later = {key for kind in type(self).__mro__ for key in vars(kind).get("keys_added_later", ())}
-        unset = {key for key in later if getattr(self, key) == fields[key].default}
-        return {key: value for key, value in serialize(self).items() if key not in unset}
+        added_keys = {key for base in type(self).__mro__ for key in vars(base).get("keys_added_later", ())}
+        at_default = {key for key in added_keys if getattr(self, key) == fields[key].default}
+        return {key: value for key, value in serialize(self).items() if key not in at_default}
 
     def reading_keys(self) -> dict[str, Any]:
-        """The keys with which new samples are read as this source reads its own (`fedloom predict`)."""
+        """Keys by which `fedloom predict` reads new files as this source reads its own."""
         return {}
 
     def load(self) -> Splits:
-        """Read the data. Raises `DataError` that names the file and what is wrong."""
+        """Read the data. Raises `DataError` that names the file and the problem."""
         raise TypeError(f"{type(self).__name__} defines no load()")
 
     def files(self) -> Sequence[Path]:
-        """The files that `load` reads. Raises `DataError` that says what is missing and where it comes from."""
+        """List the files that `load` reads. Raises `DataError` that names missing files and their publisher."""
         return []
 
 
 def configure_source(kind: type[SourceType], **keys: Any) -> SourceType:
-    """A source from keys given in Python. Raises `DataError` with one line for a key that is wrong."""
+    """Create a source from keys given in Python. Raises `DataError`, one line, for a wrong key."""
     try:
         return kind(**keys)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or kind.kind
-        raise DataError(f"{where} = {first['input']!r:.80}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"])) or kind.kind
+        message = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
+        raise DataError(f"{key} = {problem['input']!r:.80}: {message}") from None
 
 
 def source(name: str) -> Callable[[type[Source]], type[Source]]:
-    """Class decorator: register a source under `name`."""
+    """Register the decorated source class under `name`."""
 
-    def enter(made: type[Source]) -> type[Source]:
-        made.kind = name
-        return SOURCES.register(name)(made)
+    def register(kind: type[Source]) -> type[Source]:
+        kind.kind = name
+        return SOURCES.register(name)(kind)
 
-    return enter
+    return register
