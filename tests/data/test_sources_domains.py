@@ -297,12 +297,12 @@ def test_blended_mnist(tmp_path):
 
 def test_blended_is_photograph_minus_digit():
     """Where a digit is black its photograph shows unchanged: some patch of a photograph, up to the digit's ink."""
-    from fedloom.data.sources.blended import _photographs, _pixels
+    from fedloom.data.sources.blended import _photograph_paths, _read_photograph
     from fedloom.data.sources.images import resized
 
     splits = load("blended")
     digit = resized((load("digits").train.x[:1].numpy() * 255.0 / 16).astype(np.uint8), 28, 1)[0, 0]
     ground = digit == 0
     image = splits.train.x[0].numpy()
-    windows = [np.lib.stride_tricks.sliding_window_view(_pixels(path)[0], (28, 28)) for path in _photographs()]
+    windows = [np.lib.stride_tricks.sliding_window_view(_read_photograph(path)[0], (28, 28)) for path in _photograph_paths()]
     assert any((window[..., ground] == image[0][ground]).all(-1).any() for window in windows)
