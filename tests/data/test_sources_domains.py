@@ -304,5 +304,7 @@ def test_blended_is_photograph_minus_digit():
     digit = resized((load("digits").train.x[:1].numpy() * 255.0 / 16).astype(np.uint8), 28, 1)[0, 0]
     ground = digit == 0
     image = splits.train.x[0].numpy()
-    windows = [np.lib.stride_tricks.sliding_window_view(_read_photograph(path)[0], (28, 28)) for path in _photograph_paths()]
+    windows = [
+        np.lib.stride_tricks.sliding_window_view(_read_photograph(path)[0], (28, 28)) for path in _photograph_paths()
+    ]
     assert any((window[..., ground] == image[0][ground]).all(-1).any() for window in windows)
