@@ -1,4 +1,4 @@
-"""What a client is asked to do, what it has while it does it, and what it leaves."""
+"""Jobs and results: a client's work in a round or a test, and its outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AWAY = "kept by the client since round"
 
 
 def kept_remotely(round_: int) -> Record:
-    """What stands for the state that a client keeps itself, as it was after a round."""
+    """Return a placeholder for a state that the client itself keeps, as it was after a round."""
     return {_AWAY: round_}
 
 
@@ -59,10 +59,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a client leaves: payload, next state, mean loss terms of its last epoch, steps and samples processed.
+    """The outcome of a job: upload, next state, mean loss terms of the last epoch, steps and samples processed.
 
-    norms: of the gradients of loss terms, where asked for (`engine/term_balance.py`). notes: what the worker has to
-    say, once.
+    norms: of the gradients of loss terms, if the job measures them (`engine/term_balance.py`). notes: messages of the
+    worker.
     """
 
     client: int
@@ -89,7 +89,7 @@ class EvalJob:
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """What a test found, by predictor; `samples` that adapting processed."""
+    """The outcome of a test: metric states by predictor, and the number of `samples` that adapting processed."""
 
     client: int
     tested: dict[str, MetricStates]

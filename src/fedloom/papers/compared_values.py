@@ -56,7 +56,7 @@ class ComparedValue:
 
     @property
     def rank_value(self) -> float:
-        """What orders the methods: the mean, or infinity (rounds) if a seed never reached the target."""
+        """The value that orders the methods: the mean, or infinity (rounds) if a seed never reached the target."""
         return inf if self.missed_seeds else fmean(self.ours)
 
 

@@ -1,6 +1,6 @@
-"""What a run or a study costs on this machine, before it runs: samples from the setting, speed from a short trial.
+"""Estimate the cost of a run or a study on this machine: samples from the setting, speed from a short trial.
 
-No data are read: noise of the right shape stands in for them.
+No data are read: the trial trains on noise of the right shape.
 """
 
 from __future__ import annotations

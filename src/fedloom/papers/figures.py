@@ -41,10 +41,10 @@ def figure_rows(
 
 
 def _model_measure(recipe: Recipe) -> Callable[[Result], list[FigureRow]] | None:
-    """What measures a trained model; None for figures of accuracies."""
+    """Return the function that measures a trained model; None for figures of accuracies."""
     if recipe.table.kind not in MODEL_FIGURES:
         return None
-    from fedloom.papers import probes  # brings torch
+    from fedloom.papers import probes  # imports torch
 
     if recipe.table.kind == "points":
         return lambda result: probes.points(result, **recipe.table.points.model_dump())

@@ -1,4 +1,4 @@
-"""What a method gains over the plain one of its table, seed by seed, beside the printed gain."""
+"""Compare a method's gain over the plain one of its table, seed by seed, with the printed gain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Gain:
 
     @property
     def outcome(self) -> str:
-        """What the 95 % t interval of the mean allows to say."""
+        """The conclusion that the 95 % t interval of the mean allows."""
         bounds = interval(self.ours)
         if bounds is None:
             return "one seed"

@@ -1,4 +1,4 @@
-"""What runs gave for printed values, one line for each value and seed: as CSV, read back, and merged."""
+"""Measured values of printed ones, one for each value and seed: written as CSV, read back, and merged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Measurement:
 
     @property
     def key(self) -> tuple[str, str, str, str | None, int]:
-        """What identifies a measurement."""
+        """The fields that identify a measurement."""
         return self.column, self.row, self.metric, self.domain, self.seed
 
     @property

@@ -135,7 +135,7 @@ class Recipe:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What the paper leaves open, and what was chosen."""
+        """The choices that were made where the paper is silent."""
         return self.paper.choices + self.table.choices
 
     @property
@@ -146,7 +146,7 @@ class Recipe:
 
     @property
     def not_drawn(self) -> list[str]:
-        """What of the paper's figure is not drawn, and why."""
+        """The elements of the paper's figure that are not drawn, with reasons."""
         texts = (*filter(None, [self.table.why_not_run]), *self.table.choices)
         return [text.removeprefix(_NOT_DRAWN).strip() for text in texts if text.startswith(_NOT_DRAWN)]
 

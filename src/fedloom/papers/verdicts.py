@@ -1,4 +1,4 @@
-"""What a comparison with a printed value may say, and no more."""
+"""Judge measured values by the printed ones, claiming no more than the seeds allow."""
 
 from __future__ import annotations
 

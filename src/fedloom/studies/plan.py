@@ -142,13 +142,13 @@ class Study:
         """Hash (16 hex digits) of everything in the study that can change a number."""
         return hashlib.sha256(json.dumps(relevant(self.values), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
-    def holds(self, other: Study) -> bool:
+    def holds(self, subset: Study) -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
-        same = (self.tried, self.trials) == (other.tried, other.trials)
+        same = (self.tried, self.trials) == (subset.tried, subset.trials)
         if self.tried and "seed" not in self.trials:  # trials use the first seed, so that it must stay the first
             mine = self._first
-            same = same and all(mine.get(group) == folder for group, folder in other._first.items())
-        return same and {cell.folder for cell in other.cells} <= {cell.folder for cell in self.cells}
+            same = same and all(mine.get(group) == folder for group, folder in subset._first.items())
+        return same and {cell.folder for cell in subset.cells} <= {cell.folder for cell in self.cells}
 
     @property
     def _first(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is unusual about the pictures of a set, counted while they are read."""
+"""Count unusual pictures of a set while they are read, and describe them."""
 
 from __future__ import annotations
 

@@ -143,6 +143,7 @@ def dims(batch: Batch) -> Any:
 
 
 def first_rows(sums: dict[str, Tree], clients: int) -> dict[str, Tree]:
+    """Return the rows of the first clients, without a copy."""
     return {name: {n: value[:clients] for n, value in tree.items()} for name, tree in sums.items()}
 
 

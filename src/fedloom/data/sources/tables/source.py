@@ -1,4 +1,4 @@
-"""What the sources `csv` and `parquet` share: rows of numbers and words with a label."""
+"""The base of the sources `csv` and `parquet`: rows of numbers and words with a label."""
 
 from __future__ import annotations
 
