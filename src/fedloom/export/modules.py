@@ -45,7 +45,7 @@ def config_of(resolved: Mapping[str, Any], user_model: OwnModel | None) -> RunCo
             f"this run's models from Python: {had}; pass these, or what makes them, to fedloom.load(..., model=...)"
         )
     for number, source in zip(places, sources, strict=True):
-        words[number] = UserModelConfig.model_validate({**words[number], "make": UserModel(source)})
+        words[number] = UserModelConfig.model_validate({**words[number], "user_model": UserModel(source)})
     return parse({**resolved, "model": words if isinstance(named, list) else words[0]})
 
 

@@ -84,8 +84,8 @@ class Blended(ImageSource):
             border = width * 3 // 4
             left_edge, right_edge = (0, border) if part == 0 else (border, width)
             top = int(rng.integers(height - self.size + 1))
-            left = int(rng.integers(left_edge, right_edge - self.size + 1))
-            patch = photograph[:, top : top + self.size, left : left + self.size].astype(np.int16)
+            left_column = int(rng.integers(left_edge, right_edge - self.size + 1))
+            patch = photograph[:, top : top + self.size, left_column : left_column + self.size].astype(np.int16)
             blended[row] = np.abs(patch - digits[row % len(x)])
         return ParsedSamples(blended, np.tile(data.y.numpy(), self.copies))
 

@@ -56,21 +56,21 @@ class _DomainFolders(PublishedImages):
         return [("", f"{self.domain_names[0]}/"), (self.folder, f"{self.domain_names[0]}/"), (f"{self.folder}.zip", "")]
 
     def names_to_read(self, files: Files) -> list[str]:
-        names, wanted = files.names(), set(self.class_names)
-        here = {name.partition("/")[0] for name in names if "/" in name}
-        if absent := [f"{domain}/" for domain in self.domain_names if domain not in here]:
+        names, class_names = files.names(), set(self.class_names)
+        present = {name.partition("/")[0] for name in names if "/" in name}
+        if absent := [f"{domain}/" for domain in self.domain_names if domain not in present]:
             raise DataError(f"{files.path}: no {' and no '.join(absent)}; published by {self.publisher}")
         return [
             name
             for name in names
             if name.endswith(("_train.txt", "_test.txt"))
-            or ((parts := name.split("/"))[0] in self.domain_names and len(parts) > 2 and parts[1] in wanted)
+            or ((parts := name.split("/"))[0] in self.domain_names and len(parts) > 2 and parts[1] in class_names)
         ]
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         names = self.names_to_read(files)
         split = [self._split(files, names, number) for number in range(len(self.domain_names))]
-        train, test = ([item for parts in split for item in parts[side]] for side in (0, 1))
+        train, test = ([sample for parts in split for sample in parts[side]] for side in (0, 1))
         parsed = decode_parts(files, train, test, self.class_names, self.size, 3, allocate)
         missing = [
             note
@@ -86,22 +86,22 @@ class _DomainFolders(PublishedImages):
         named = [str(name).replace("_", "") for name in arrays.get("classes", self.class_names)]
         if named != [name.replace("_", "") for name in self.class_names]:
             raise DataError(f"{path}: its classes are {', '.join(named)[:200]}; need {', '.join(self.class_names)}")
-        kept: tuple[list[ParsedSamples], list[ParsedSamples]] = ([], [])
+        split_parts: tuple[list[ParsedSamples], list[ParsedSamples]] = ([], [])
         for number, domain in enumerate(self.domain_names):
             x, y = channels_first(arrays[f"x_{domain}"]), arrays[f"y_{domain}"]
             if x.ndim == 4 and x.dtype != np.uint8:
                 raise DataError(f"{path}: x_{domain} has dtype {x.dtype}; need uint8 pixels")
             if y.shape != (len(x),):
                 raise DataError(f"{path}: y_{domain} has shape {y.shape}; need one label for each of {len(x)} samples")
-            for rows, parts in zip(self._rows(y, number), kept, strict=True):
+            for rows, parts in zip(self._rows(y, number), split_parts, strict=True):
                 parts.append(ParsedSamples(resized(x[rows], self.size, 3) if x.ndim == 4 else x[rows], y[rows]))
-        if len({part.x.shape[1:] for part in (*kept[0], *kept[1])}) > 1:
+        if len({part.x.shape[1:] for part in (*split_parts[0], *split_parts[1])}) > 1:
             raise DataError(f"{path}: domains differ in sample shape")
         train, test = (
             ParsedSamples(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
-            for parts in kept
+            for parts in split_parts
         )
-        counts = [(len(a.y), len(b.y)) for a, b in zip(*kept, strict=True)]
+        counts = [(len(a.y), len(b.y)) for a, b in zip(*split_parts, strict=True)]
         return self._with_domains(ParsedSplits(str(path), train, test, self.class_names), counts)
 
     def _split(self, files: Files, names: Sequence[str], number: int) -> tuple[LabelledFiles, LabelledFiles]:

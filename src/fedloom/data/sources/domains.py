@@ -84,29 +84,29 @@ class JoinedSources(ImageSource):
 
     def domain_sources(self) -> dict[str, Source]:
         """The sources of the parts by domain name, in order."""
-        made: dict[str, Source] = {}
+        sources: dict[str, Source] = {}
         for part in self.parts:
             keys = {"source": part} if isinstance(part, str) else dict(part)
             kind = str(keys.pop("source", "none"))
             name = str(keys.pop("name", kind))
-            if name in made:
+            if name in sources:
                 raise DataError(f"domains: two parts are called '{name}'; give one of them another name")
             path = {"path": self.paths[name]} if name in self.paths else {}
-            made[name] = SOURCES.get(kind)(**keys, **path)
-        return made
+            sources[name] = SOURCES.get(kind)(**keys, **path)
+        return sources
 
     def files(self) -> Sequence[Path]:
         """The files of all parts. Raises one `DataError` that says of every part what is missing."""
-        found: list[Path] = []
+        paths: list[Path] = []
         absent: list[str] = []
         for part in self.domain_sources().values():
             try:
-                found += part.files()
+                paths += part.files()
             except DataError as error:
                 absent.append(str(error))
         if absent:
             raise DataError(f"{'; '.join(absent)}; paths of parts belong in scenario.paths, by name")
-        return found
+        return paths
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         loaded = {name: part.load() for name, part in self.domain_sources().items()}

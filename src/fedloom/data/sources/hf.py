@@ -168,8 +168,8 @@ class HuggingFace(ImageSource):
 
     def _require_column(self, data: Any, name: str) -> None:
         if name not in data.column_names:
-            there = f"it has {', '.join(data.column_names)}: say which as image or text, and label"
-            raise DataError(f"source hf: {self.dataset} has no column '{name}'; {there}")
+            hint = f"it has {', '.join(data.column_names)}: say which as image or text, and label"
+            raise DataError(f"source hf: {self.dataset} has no column '{name}'; {hint}")
 
     def _column(self, data: Any, name: str) -> Any:
         self._require_column(data, name)
@@ -290,14 +290,14 @@ def from_huggingface(data: Any, **keys: Any) -> Splits:
     """
     split = hasattr(data, "keys")
     keys = {"test_split": "test" if split and "test" in data else None, "dataset": "data", **keys}
-    made = configure_source(HuggingFace, **keys)
-    wanted = [name for name in (made.train_split, made.test_split) if name is not None]
-    missing = [name for name in wanted if name not in data] if split else []
-    if missing or (not split and made.test_split is not None):
-        there = f"its splits are {', '.join(data)}" if split else "a Dataset has no splits"
-        raise DataError(f"from_huggingface: no split '{(missing or wanted[1:])[0]}'; {there}")
-    parts = [data[name] for name in wanted] if split else [data]
+    configured = configure_source(HuggingFace, **keys)
+    split_names = [name for name in (configured.train_split, configured.test_split) if name is not None]
+    missing = [name for name in split_names if name not in data] if split else []
+    if missing or (not split and configured.test_split is not None):
+        hint = f"its splits are {', '.join(data)}" if split else "a Dataset has no splits"
+        raise DataError(f"from_huggingface: no split '{(missing or split_names[1:])[0]}'; {hint}")
+    parts = [data[name] for name in split_names] if split else [data]
     if not all(hasattr(part, "select") for part in parts):
         raise DataError("from_huggingface: streamed data have no length; load them with streaming=False")
-    splits = checked_splits(made.parsed(parts[0], parts[1] if len(parts) > 1 else None))
-    return made.normalised(splits, training_moments(splits.train))
+    splits = checked_splits(configured.parsed(parts[0], parts[1] if len(parts) > 1 else None))
+    return configured.normalised(splits, training_moments(splits.train))

@@ -72,11 +72,11 @@ def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] 
     x, y, x_test, y_test = (parse_idx(read.pop(name), files.display_name(name)) for name in names)
     if x.ndim != 3 or x.size == 0:
         raise DataError(f"{files.path}: training images have shape {x.shape}; need [n, h, w]")
-    (ids, test_ids), known = class_ids([y, y_test], str(files.path), classes)
+    (ids, test_ids), class_names = class_ids([y, y_test], str(files.path), classes)
     if classes is None and test_ids.max(initial=0) > ids.max(initial=0):
-        alone = known[int(test_ids.max())]
+        alone = class_names[int(test_ids.max())]
         raise DataError(f"{files.path} (test): label {alone} is above all of the training set's; nobody could learn it")
-    return ParsedSplits(str(files.path), ParsedSamples(x, ids), ParsedSamples(x_test, test_ids), known)
+    return ParsedSplits(str(files.path), ParsedSamples(x, ids), ParsedSamples(x_test, test_ids), class_names)
 
 
 @source("idx")

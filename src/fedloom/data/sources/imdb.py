@@ -41,21 +41,21 @@ class IMDB(TextSource):
     )
 
     def files(self) -> Sequence[Path]:
-        found = self._data_path()
-        files = open_files(found)
-        return files.stamped_paths(_wanted(files) if found.is_dir() else None)
+        folder = self._data_path()
+        files = open_files(folder)
+        return files.stamped_paths(_wanted(files) if folder.is_dir() else None)
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
-        found = self._data_path()
-        files = open_files(found)
+        folder = self._data_path()
+        files = open_files(folder)
         if self.verify:
-            verify_md5([found] if found.is_file() else [], self.checksums)
-        if found.is_dir() and files.has("imdb_train.tsv"):
+            verify_md5([folder] if folder.is_file() else [], self.checksums)
+        if folder.is_dir() and files.has("imdb_train.tsv"):
             train, test, _ = read_tsv(files, "imdb_train.tsv", "imdb_test.tsv", classes=("0", "1"))
         else:
             train, test = _read_folders(files)
         rows = np.random.default_rng(0).permutation(len(train.texts))
-        return str(found), Texts([train.texts[row] for row in rows], train.labels[rows]), test, _CLASSES
+        return str(folder), Texts([train.texts[row] for row in rows], train.labels[rows]), test, _CLASSES
 
     def _data_path(self) -> Path:
         layouts = [("", "train/pos/"), ("aclImdb", "train/pos/"), ("aclImdb_v1.tar.gz", ""), ("", "imdb_train.tsv")]

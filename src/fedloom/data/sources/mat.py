@@ -68,8 +68,8 @@ def _parse(raw: bytes, label: str) -> ParsedSamples:
         raise DataError(f"{label}: cannot be read as .mat ({' '.join(str(error).split())}); fetch it again") from None
     x, y = arrays.get("X"), arrays.get("y")
     if x is None or y is None or x.ndim != 4 or x.dtype != np.uint8 or y.dtype.kind not in "iuf":
-        found = {name: (array.shape, str(array.dtype)) for name, array in arrays.items() if name in ("X", "y")}
-        raise DataError(f"{label}: holds {found or 'neither X nor y'}; need X [h, w, c, n] uint8 and y [n, 1]")
+        shapes = {name: (array.shape, str(array.dtype)) for name, array in arrays.items() if name in ("X", "y")}
+        raise DataError(f"{label}: holds {shapes or 'neither X nor y'}; need X [h, w, c, n] uint8 and y [n, 1]")
     with np.errstate(invalid="ignore"):  # NaN becomes some whole number, and differs from it
         labels = y.reshape(-1).astype(np.int64)
     if (labels != y.reshape(-1)).any():

@@ -66,10 +66,10 @@ class Nodes(Source):
 
     @field_validator("classes", mode="before")
     @classmethod
-    def _words(cls, given: Any) -> Any:
+    def _words(cls, value: Any) -> Any:
         """Whole numbers are names, too."""
-        each = isinstance(given, list | tuple)
-        return [str(name) if type(name) is int else name for name in given] if each else given
+        is_list = isinstance(value, list | tuple)
+        return [str(name) if type(name) is int else name for name in value] if is_list else value
 
     @model_validator(mode="after")
     def _agrees(self) -> Nodes:
@@ -124,8 +124,8 @@ class Nodes(Source):
             raise DataError(f"{origin}: samples are {stored}, those of the federation {self.values} (scenario.values)")
         x = self._columns(data, origin)[0] if self.features and data.features else data.x
         if tuple(x.shape[1:]) != self.input_shape:
-            there, agreed = list(x.shape[1:]), list(self.input_shape)
-            raise DataError(f"{origin}: samples have shape {there}, those of the federation {agreed}")
+            sample_shape, agreed = list(x.shape[1:]), list(self.input_shape)
+            raise DataError(f"{origin}: samples have shape {sample_shape}, those of the federation {agreed}")
         return Dataset(x, self._labels(data, origin), self.classes, *self._scale(), features=self.features or ())
 
     def notes(self, data: Dataset, origin: str) -> list[str]:
@@ -168,11 +168,14 @@ class Nodes(Source):
 
     def _labels(self, data: Dataset, origin: str) -> Tensor:
         rank = {name: label for label, name in enumerate(self.classes)}
-        unknown = next((data.classes[one] for one in np.unique(data.y.numpy()) if data.classes[one] not in rank), None)
+        unknown = next(
+            (data.classes[class_id] for class_id in np.unique(data.y.numpy()) if data.classes[class_id] not in rank),
+            None,
+        )
         if unknown is not None:
-            known, twin = ", ".join(self.classes)[:200], twin_of(unknown, self.classes)
+            class_list, twin = ", ".join(self.classes)[:200], twin_of(unknown, self.classes)
             hint = "" if twin is None else f"; write '{twin[:40]}'"
-            raise DataError(f"{origin}: class '{unknown[:40]}' is none of the federation's: {known}{hint}")
+            raise DataError(f"{origin}: class '{unknown[:40]}' is none of the federation's: {class_list}{hint}")
         return torch.tensor([rank.get(name, -1) for name in data.classes])[data.y]
 
 

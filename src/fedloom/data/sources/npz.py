@@ -56,13 +56,13 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Raises `ValueError` for an array whose header is not the size of its data."""
     with archive.open(member) as stream:
         start = stream.read(12)
-    one = start[6:7] == b"\x01"
-    length = int.from_bytes(start[8:10] if one else start[8:12], "little")
+    is_version_one = start[6:7] == b"\x01"
+    length = int.from_bytes(start[8:10] if is_version_one else start[8:12], "little")
     if not start.startswith(np.lib.format.MAGIC_PREFIX) or length > _LONGEST_HEADER:
         raise ValueError(f"{member.filename} does not begin as an array does")
     with archive.open(member) as stream:
         np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
+        read = np.lib.format.read_array_header_1_0 if is_version_one else np.lib.format.read_array_header_2_0
         try:
             shape, _, dtype = read(stream)
         except Exception as error:  # numpy has no one kind of error for headers that are no Python values

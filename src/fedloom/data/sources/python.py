@@ -113,7 +113,7 @@ def _splits(
     where = [None if of is None else as_array(of, origin) for of in (domain, domain_test)]
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
-    parts = [ParsedSamples(*given) for given in zip(x, ids, where, strict=False)]
+    parts = [ParsedSamples(*split_arrays) for split_arrays in zip(x, ids, where, strict=False)]
     if len(parts) == 1:
         parts = held_out(parts[0], test_share, len(names), owners is not None, origin)
     notes += pictures.sentences()
@@ -187,10 +187,10 @@ def owner_ids(
             )
         words.append(None if plain is None else plain.astype(np.str_))
     present = [np.unique(part, return_inverse=True) for part in words if part is not None]
-    known = sorted_words(np.unique(np.concatenate([kinds for kinds, _ in present])))
-    rank = {name: place for place, name in enumerate(known)}
+    owner_words = sorted_words(np.unique(np.concatenate([kinds for kinds, _ in present])))
+    rank = {name: place for place, name in enumerate(owner_words)}
     ids = iter(np.array([rank[str(name)] for name in kinds], np.int64)[place] for kinds, place in present)
-    return [None if part is None else next(ids) for part in words], known
+    return [None if part is None else next(ids) for part in words], owner_words
 
 
 def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, origin: str) -> list[ParsedSamples]:
@@ -205,13 +205,13 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
         from fedloom.data.client_splits import split_three  # needs the partitions, which need sources
 
         views = Views.from_owners(whole.domain, int(whole.domain.max(initial=0)) + 1)
-        kept, _, test = split_three(views, whole.y, classes, 0.0, share, rng)
+        training, _, test = split_three(views, whole.y, classes, 0.0, share, rng)
         if not len(test.order):
             raise DataError(
                 f"{origin}: no owner has samples enough to hold out {share:g} of them ({len(whole.y)} samples of "
                 f"{len(np.unique(whole.domain))} owners); give a test set, or leave the owners out"
             )
-        rows = kept.order, test.order
+        rows = training.order, test.order
     else:
         rows = stratified_split(whole.y, share, rng, origin)
     return [
@@ -231,12 +231,12 @@ def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np
     samples: list[np.ndarray] = []
     labels: list[int | str] = []
     for row in range(_length(data, part)):
-        item = data[row]
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise DataError(f"from_torch: item {row} of {part} is a {type(item).__name__}; need (sample, label)")
-        sample, label = (as_array(value, f"from_torch: item {row} of {part}", pictures) for value in item)
+        entry = data[row]
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            raise DataError(f"from_torch: item {row} of {part} is a {type(entry).__name__}; need (sample, label)")
+        sample, label = (as_array(value, f"from_torch: item {row} of {part}", pictures) for value in entry)
         if label.ndim > 0 or label.dtype.kind not in "iuU":
-            shown = f"{item[1]!r:.60}".split("\n")[0]
+            shown = f"{entry[1]!r:.60}".split("\n")[0]
             raise DataError(f"from_torch: label {row} of {part} is {shown}; need an integer or a word")
         if samples and sample.shape != samples[0].shape:
             raise DataError(f"from_torch: item {row} of {part} has shape {sample.shape}, item 0 {samples[0].shape}")

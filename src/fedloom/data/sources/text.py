@@ -56,8 +56,8 @@ def utf8(raw: bytes, label: str) -> str:
 
 def words(text: str) -> list[str]:
     """Lower-case words: letters and digits of any script, with inner apostrophes; HTML line breaks are spaces."""
-    found: list[str] = _WORD.findall(_BREAK.sub(" ", text).lower())
-    return found
+    tokens: list[str] = _WORD.findall(_BREAK.sub(" ", text).lower())
+    return tokens
 
 
 def characters(text: str) -> list[str]:
@@ -80,7 +80,7 @@ def vocabulary(texts: Sequence[str], size: int, tokens: Tokens | None = None) ->
     split, counts = splitter(tokens), Counter[str]()
     for text in texts:
         counts.update(split(text))
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ranked = sorted(counts.items(), key=lambda word_count: (-word_count[1], word_count[0]))
     return {token: number for number, (token, _) in enumerate(ranked[: size - 2], 2)}
 
 

@@ -31,9 +31,9 @@ def stratified_split(
     if not 0 < total < len(labels):
         raise DataError(f"{origin}: {len(labels)} samples cannot be split into training and test parts")
     exact = counts * (total / len(labels))
-    taken = np.floor(exact + 1e-9).astype(np.int64)
-    taken[np.argsort(taken - exact, kind="stable")[: total - int(taken.sum())]] += 1
+    counts_taken = np.floor(exact + 1e-9).astype(np.int64)
+    counts_taken[np.argsort(counts_taken - exact, kind="stable")[: total - int(counts_taken.sum())]] += 1
     test = np.zeros(len(labels), bool)
     for label in range(len(present)):
-        test[rng.permutation(np.flatnonzero(place == label))[: taken[label]]] = True
+        test[rng.permutation(np.flatnonzero(place == label))[: counts_taken[label]]] = True
     return rng.permutation(np.flatnonzero(~test)), rng.permutation(np.flatnonzero(test))

@@ -24,11 +24,11 @@ def read_tsv(
 ) -> tuple[Texts, Texts, tuple[str, ...]]:
     """Both parts and the classes: those in_memory, else the training labels, in numerical order if all are integers."""
     rows = [_rows(files, name, separator) for name in (train, test)]
-    ids, known = named_ids(
+    ids, class_names = named_ids(
         [[label for label, _ in part] for part in rows], [files.display_name(name) for name in (train, test)], classes
     )
     parts = [Texts([text for _, text in part], labels) for part, labels in zip(rows, ids, strict=True)]
-    return parts[0], parts[1], known
+    return parts[0], parts[1], class_names
 
 
 def _rows(files: Files, name: str, separator: str) -> Rows:
