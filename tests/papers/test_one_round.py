@@ -21,7 +21,7 @@ from fedloom.papers.measurements import accuracy
 from fedloom.papers.recipe import Recipe, recipes
 from fedloom.papers.shapes import Shape, shape_of
 from fedloom.runs.run import run
-from fedloom.studies.plan import Cell, laid
+from fedloom.studies.plan import Cell, overlaid
 
 RUN = [recipe for recipe in recipes().values() if recipe.table.why_not_run is None]
 # What runs in place of a large net; where that has batch norm, so has this.
@@ -122,7 +122,7 @@ def tiny(cell: Cell) -> RunConfig:
         "scenario": size | least | even,
         "evaluation": {"episodes": 4},
     }
-    return parse(laid(cell.values, keys | OPTIONS))
+    return parse(overlaid(cell.values, keys | OPTIONS))
 
 
 def few(shape: Shape) -> Shape:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.studies.plan import laid, parse_study, read_study
+from fedloom.studies.plan import overlaid, parse_study, read_study
 
 SHARED: dict[str, Any] = {
     "scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 3},
@@ -158,8 +158,8 @@ def test_patterns_choose_by_setting_method_or_seed() -> None:
 
 
 def test_sections_are_joined_key_by_key_and_words_are_names() -> None:
-    assert laid({"optimizer": "adam", "a": {"b": 1, "c": 2}}, {"optimizer": {"lr": 0.1}, "a": {"c": 3}}) == {
+    assert overlaid({"optimizer": "adam", "a": {"b": 1, "c": 2}}, {"optimizer": {"lr": 0.1}, "a": {"c": 3}}) == {
         "optimizer": {"name": "adam", "lr": 0.1},
         "a": {"b": 1, "c": 3},
     }
-    assert laid({"model": "mlp"}, {"model": {"name": "lenet5"}}) == {"model": {"name": "lenet5"}}
+    assert overlaid({"model": "mlp"}, {"model": {"name": "lenet5"}}) == {"model": {"name": "lenet5"}}

@@ -70,7 +70,7 @@ def test_what_is_begun_here_goes_on_here(table: Path, figure: tuple[Study, Study
 
 def test_a_cell_that_another_process_holds_is_left_to_it(table: Path, figure: tuple[Study, StudyFolder]) -> None:
     study, study_folder = figure
-    with StudyFolder(study_folder.path).taken(study.cells[0].folder):
+    with StudyFolder(study_folder.path).cell_lock(study.cells[0].folder):
         assert reuse(study_folder, study.cells, table) == []
 
 

@@ -33,6 +33,6 @@ def test_a_study_with_other_names_for_the_same_cells_takes_the_folder_over(tmp_p
 
 
 def test_a_cell_that_somebody_holds_is_under_way(tmp_path: Path) -> None:
-    with StudyFolder(tmp_path).taken("trials/cell"):
+    with StudyFolder(tmp_path).cell_lock("trials/cell"):
         assert StudyFolder(tmp_path).state("trials/cell", CONFIG) == "under way"
     assert StudyFolder(tmp_path).state("trials/cell", CONFIG) == "left"

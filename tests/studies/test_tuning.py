@@ -91,7 +91,7 @@ def test_a_failed_trial_that_is_tried_again_stops_nothing(tmp_path: Path) -> Non
     held = threading.Event()
 
     def work_elsewhere() -> None:
-        with StudyFolder(study_folder.path).taken(trial.folder):
+        with StudyFolder(study_folder.path).cell_lock(trial.folder):
             held.set()
             time.sleep(1)
 

@@ -136,7 +136,7 @@ def test_who_waits_for_other_processes_says_so_once(tmp_path: Path) -> None:
     held = threading.Event()
 
     def work_elsewhere() -> None:
-        with StudyFolder(study_folder.path).taken(study.cells[0].folder):
+        with StudyFolder(study_folder.path).cell_lock(study.cells[0].folder):
             held.set()
             time.sleep(1)
 

@@ -46,7 +46,7 @@ def read_samples(
             part = torch.from_numpy(x)
             names += [f"{path.name}:{row + 1}" for row in range(len(part))]
         else:
-            part = _one(path, expected, pictures)
+            part = _read_sample(path, expected, pictures)
             names.append(path.name)
             for sentence in token_notes(part.numpy(), str(path)) if expected.ids is not None else ():
                 note(sentence)
@@ -76,7 +76,7 @@ def _arrays(path: Path, expected: Input) -> Tensor:
     return data.x
 
 
-def _one(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
+def _read_sample(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
     if not path.is_file():
         require_regular(path)
         raise DataError(f"{path}: no such file")

@@ -19,7 +19,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import PrintedValue, printed_values
-from fedloom.studies.plan import OF_STUDIES, Study, laid, parse_study
+from fedloom.studies.plan import OF_STUDIES, Study, overlaid, parse_study
 
 Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
@@ -125,7 +125,7 @@ class Recipe:
         rows = self.table.own_rows
         if not rows:
             names = self.paper.rows if self.table.rows is None else self.table.rows
-            rows = {name: laid(self.paper.rows[name], self.table.row_overrides.get(name, {})) for name in names}
+            rows = {name: overlaid(self.paper.rows[name], self.table.row_overrides.get(name, {})) for name in names}
         return {name: self._with_preset(keys) for name, keys in rows.items()}
 
     @property
@@ -206,9 +206,9 @@ class Recipe:
             raise ConfigError(f"{key} = {short_repr(overrides[key])}: a table has its own; see --seeds and --only")
         study = parse_study(
             {
-                **(laid(self.paper.small.keys, self.table.small) if small else {}),
+                **(overlaid(self.paper.small.keys, self.table.small) if small else {}),
                 "settings": {name: self._setting(name, small) for name in self.table.columns},
-                "methods": {row: laid(row_keys, overrides) for row, row_keys in self.rows.items()},
+                "methods": {row: overlaid(row_keys, overrides) for row, row_keys in self.rows.items()},
                 "seeds": seeds or (self.paper.small.seeds if small else self.table.seeds),
             }
         )
@@ -238,13 +238,13 @@ class Recipe:
         setting = {key: value for key, value in column.items() if key not in _COLUMN_KEYS}
         if not small:
             return setting
-        setting = laid(setting, column.get("small", {}))
+        setting = overlaid(setting, column.get("small", {}))
         left_out = [
             row
             for row, patterns in self.paper.small.left_out.items()
             if row in self.rows and any(fnmatchcase(name, pattern) for pattern in patterns)
         ]
-        return laid(setting, {"without": [*setting.get("without", []), *left_out]}) if left_out else setting
+        return overlaid(setting, {"without": [*setting.get("without", []), *left_out]}) if left_out else setting
 
 
 @cache

@@ -40,10 +40,10 @@ def epoch_ms(result: RunData) -> float | None:
 
 def costs(groups: Sequence[Group]) -> list[Costs]:
     """Return the costs of every group, in their order."""
-    return [_of(group, _baseline(group, groups)) for group in groups]
+    return [_costs_of(group, _baseline(group, groups)) for group in groups]
 
 
-def _of(group: Group, baseline: Group | None) -> Costs:
+def _costs_of(group: Group, baseline: Group | None) -> Costs:
     ours, base = _times(group), [] if baseline is None else _times(baseline)
     mean, std = mean_std(ours) if ours else (None, None)
     relative = mean / fmean(base) if mean is not None and base and fmean(base) else None

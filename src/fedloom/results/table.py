@@ -82,7 +82,9 @@ def grouped(results: Sequence[RunData]) -> list[Group]:
     for key, cell, runs in zip(keys, cells, runs_by_key.values(), strict=True):
         cell = cell if cells.count(cell) == 1 else None
         siblings = [sibling for sibling in keys if sibling["method"] == key["method"]]
-        differing = {n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _told(n, key, siblings)}
+        differing = {
+            n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _belongs_in_label(n, key, siblings)
+        }
         cell_name = "/".join(filter(None, cell if several else cell[1:])) if cell else ""
         label = cell_name or _label(key, siblings, differing)
         groups.append(_group(runs, label, cell, differing))
@@ -130,7 +132,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
             yield f"{prefix}{key}", str(value)
 
 
-def _told(name: str, key: dict[str, str], siblings: Sequence[dict[str, str]]) -> bool:
+def _belongs_in_label(name: str, key: dict[str, str], siblings: Sequence[dict[str, str]]) -> bool:
     """Whether a differing key belongs in a label: a method's options do only between rows of one preset."""
     if not name.startswith(f"{key['method']}."):
         return True

@@ -36,7 +36,7 @@ def tuned_keys(results: Sequence[RunData]) -> set[str]:
     return {key for path in paths for key in read(path)["chosen"]}
 
 
-def told(values: Mapping[str, Any]) -> str:
+def assignments(values: Mapping[str, Any]) -> str:
     """Format values as words: "optimizer.lr=0.1"."""
     return ",".join(f"{key}={value}" for key, value in values.items())
 
@@ -66,4 +66,4 @@ def _has_score(trial: Any) -> bool:
 
 def _chosen(record: Mapping[str, Any]) -> str:
     score = max(trial["validation_accuracy"] for trial in record["trials"])
-    return f"{told(record['chosen'])} ({percent(score)} %)"
+    return f"{assignments(record['chosen'])} ({percent(score)} %)"

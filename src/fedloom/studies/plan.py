@@ -23,7 +23,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.results.table import flat
 from fedloom.studies.compare import folder_name
-from fedloom.studies.search_space import Space, check_tries, once, plain_space, read_space, tried_in
+from fedloom.studies.search_space import Space, check_tries, plain_space, read_space, tried_in, without_repeats
 
 OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # all other keys belong to a config
 _MOST_SEEDS = 10_000  # a larger count is probably meant as a seed
@@ -52,14 +52,14 @@ class StudyKeys(Section):
     @classmethod
     def _settings(cls, value: Any) -> Any:
         if isinstance(value, list):
-            return {str(name): {"config": name} for name in once("settings", value)}
+            return {str(name): {"config": name} for name in without_repeats("settings", value)}
         return {key: {} if keys is None else keys for key, keys in value.items()} if _named(value) else value
 
     @field_validator("methods", mode="before")
     @classmethod
     def _methods(cls, value: Any) -> Any:
         if isinstance(value, list):
-            return {str(name): {} for name in once("methods", value)}
+            return {str(name): {} for name in without_repeats("methods", value)}
         return {key: {} if keys is None else keys for key, keys in value.items()} if _named(value) else value
 
     @field_validator("seeds", mode="wrap")
@@ -227,18 +227,18 @@ def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **blocks}
 
 
-def laid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Put `over` on top of `values`, joining sections key by key. A section that is a word is its `name`."""
     joined = dict(values)
     for key, value in over.items():
         section = joined.get(key)
         if isinstance(value, Mapping) and isinstance(section, str) and "name" not in value:
             section = {"name": section}
-        joined[key] = laid(section, value) if isinstance(value, Mapping) and isinstance(section, Mapping) else value
+        joined[key] = overlaid(section, value) if isinstance(value, Mapping) and isinstance(section, Mapping) else value
     return joined
 
 
-def at(key: str, value: Any) -> dict[str, Any]:
+def nested(key: str, value: Any) -> dict[str, Any]:
     """Return a value at a dotted key as nested sections."""
     for part in reversed(key.split(".")):
         value = {part: value}
@@ -250,11 +250,11 @@ def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any
     setting_keys = {key: value for key, value in block.items() if key != "config"}
     named = block.get("config", keys.config)
     if named is None:
-        return laid(shared, setting_keys)
+        return overlaid(shared, setting_keys)
     if not isinstance(named, str):
         raise ConfigError(f"config = {short_repr(named)}: need a YAML file, or the name of a ready config")
     path = beside / named
-    return laid(laid(load(path if path.is_file() else find_config(Path(named))), shared), setting_keys)
+    return overlaid(overlaid(load(path if path.is_file() else find_config(Path(named))), shared), setting_keys)
 
 
 def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
@@ -270,11 +270,11 @@ def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
         if label and isinstance(method_keys.get("method"), list):
             listed = short_repr(method_keys["method"])
             raise ConfigError(f"methods.{label}.method = {listed}: a label is of one; give each a label of its own")
-        values = laid(plain, method_keys)
+        values = overlaid(plain, method_keys)
         method = method_keys.get("method", label) if label else values.get("method", "fedavg")
         methods = None if isinstance(method, list) else [method]
         for point in grid_points({**values, "method": method}, methods, seeds):
-            cells.append(Cell(name, label or point.config.method, _told(point), point.values, point.config))
+            cells.append(Cell(name, label or point.config.method, _listed_values(point), point.values, point.config))
     return cells
 
 
@@ -290,7 +290,7 @@ def _refuse_namesakes(cells: Sequence[Cell]) -> None:
             )
 
 
-def _told(point: GridPoint) -> str:
+def _listed_values(point: GridPoint) -> str:
     return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.chosen.items())
 
 

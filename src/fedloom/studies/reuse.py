@@ -41,8 +41,8 @@ def reuse(folder: StudyFolder, cells: Sequence[Cell], source_study: Path) -> lis
 
 def _take(folder: StudyFolder, cell: Cell, source: Path) -> bool:
     target, copy = folder.cell(cell.folder), folder.path / COPIES / cell.folder
-    with folder.taken(cell.folder) as mine:
-        if not mine or target.exists():
+    with folder.cell_lock(cell.folder) as locked:
+        if not locked or target.exists():
             return False
         try:
             shutil.rmtree(copy, ignore_errors=True)

@@ -46,7 +46,7 @@ def read_space(values: Mapping[str, Any]) -> Space:
     for key, tried in _with_dots(values):
         if key in space:
             raise ConfigError(f"tune.{key} stands twice, with dots and in a section; name it once")
-        space[key] = _one(f"tune.{key}", tried)
+        space[key] = _dimension(f"tune.{key}", tried)
     return space
 
 
@@ -65,7 +65,7 @@ def _is_section(value: Any) -> TypeGuard[Mapping[str, Any]]:
     return all(isinstance(value[key], list | tuple | Mapping) for key in value.keys() & Range.model_fields.keys())
 
 
-def _one(key: str, value: Any) -> tuple[Any, ...] | Range:
+def _dimension(key: str, value: Any) -> tuple[Any, ...] | Range:
     if isinstance(value, Mapping) and value:
         try:
             return Range.model_validate(value)
@@ -73,10 +73,10 @@ def _one(key: str, value: Any) -> tuple[Any, ...] | Range:
             raise explain_validation_error(error, key, Range) from None
     if not isinstance(value, list | tuple) or not value:
         raise ConfigError(f"{key} = {short_repr(value)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
-    return tuple(once(key, value))
+    return tuple(without_repeats(key, value))
 
 
-def once(key: str, values: Sequence[Any]) -> Sequence[Any]:
+def without_repeats(key: str, values: Sequence[Any]) -> Sequence[Any]:
     """Return the values of a key. Raises `ConfigError` if one of them occurs twice."""
     twice = next((value for position, value in enumerate(values) if value in values[:position]), None)
     if twice is not None:

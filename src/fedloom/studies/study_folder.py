@@ -115,21 +115,21 @@ class StudyFolder:
             except RunFolderError:
                 return "failed"
             return "done"
-        if self.held(folder):
+        if self.is_locked(folder):
             return "under way"
         if self.error(folder) is not None:
             return "failed"
         return "begun" if (self.cell(folder) / "checkpoint").exists() else "left"
 
-    def held(self, folder: str) -> bool:
+    def is_locked(self, folder: str) -> bool:
         """Whether another process holds a cell's lock. Nothing is written."""
         if not self._lock(folder).exists():
             return False
-        with self.taken(folder) as mine:
-            return not mine
+        with self.cell_lock(folder) as locked:
+            return not locked
 
     @contextlib.contextmanager
-    def taken(self, folder: str) -> Iterator[bool]:
+    def cell_lock(self, folder: str) -> Iterator[bool]:
         """Hold a cell's lock; gives False if another process holds it. The system frees the lock with its process."""
         self._lock(folder).parent.mkdir(exist_ok=True)
         lock = FileLock(self._lock(folder), timeout=0)

@@ -16,9 +16,9 @@ from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, write_atomic
 from fedloom.results.result import Result
-from fedloom.results.tuning_record import RULE, TRIALS, read, told
+from fedloom.results.tuning_record import RULE, TRIALS, assignments, read
 from fedloom.studies.compare import folder_name
-from fedloom.studies.plan import Cell, Study, at, laid
+from fedloom.studies.plan import Cell, Study, nested, overlaid
 from fedloom.studies.study_folder import StudyFolder
 
 
@@ -33,7 +33,7 @@ class Trial:
     @property
     def name(self) -> str:
         """The trial's name in messages and listings."""
-        return f"{self.group}/trial/{told(self.tried)}"
+        return f"{self.group}/trial/{assignments(self.tried)}"
 
     @property
     def folder(self) -> str:
@@ -51,7 +51,7 @@ def trials_of(study: Study, cell: Cell) -> list[Trial]:
     first = next(candidate for candidate in study.cells if candidate.group == cell.group)
     trials = []
     for tried in study.tried:
-        config = parse(laid(_with(first.values, tried), study.trials))
+        config = parse(overlaid(_with(first.values, tried), study.trials))
         _refuse_without_validation(config, cell.group)
         trials.append(Trial(cell.group, tried, config))
     return trials
@@ -87,7 +87,7 @@ class Choices:
         earlier: Mapping[str, str] | None = None,
         records: bool = False,
     ) -> None:
-        self._study, self._place, self._records = study, study_folder, records
+        self._study, self._study_folder, self._records = study, study_folder, records
         self._earlier = earlier or {}
         self._known: dict[str, dict[str, Any]] = {}
 
@@ -98,14 +98,20 @@ class Choices:
         if cell.group not in self._known:
             trials = trials_of(self._study, cell)
             for trial in trials:
-                if not self._place.finished(trial.folder):
+                if not self._study_folder.finished(trial.folder):
                     return None, self._failure(trial)
-            record = self._place.path / TRIALS / f"choice-{_slug(cell.group)}-{trials[0].config.fingerprint()[:8]}.json"
+            record = (
+                self._study_folder.path
+                / TRIALS
+                / f"choice-{_slug(cell.group)}-{trials[0].config.fingerprint()[:8]}.json"
+            )
             if record.exists():
                 self._known[cell.group] = read(record)["chosen"]
             else:
                 try:
-                    scores = [validation_accuracy(self._place.result(trial.folder, trial.config)) for trial in trials]
+                    scores = [
+                        validation_accuracy(self._study_folder.result(trial.folder, trial.config)) for trial in trials
+                    ]
                 except RunFolderError as damage:
                     return None, f"not tuned: {damage}"
                 self._known[cell.group] = self._choose(record, cell.group, trials, scores)
@@ -114,9 +120,9 @@ class Choices:
 
     def _failure(self, trial: Trial) -> str | None:
         """Return the error of a failed trial; None if it has not failed, or is being run again."""
-        if self._place.held(trial.folder):  # asked first, as the holder of the lock may clear the error
+        if self._study_folder.is_locked(trial.folder):  # asked first, as the holder of the lock may clear the error
             return None
-        error = self._place.error(trial.folder)
+        error = self._study_folder.error(trial.folder)
         if error is None or error == self._earlier.get(trial.folder):
             return None
         return f"not tuned: {trial.name}: {error.partition(chr(10))[0]}"
@@ -136,7 +142,7 @@ class Choices:
 def _with(values: Mapping[str, Any], tried: Mapping[str, Any]) -> dict[str, Any]:
     plain = dict(values)
     for key, value in tried.items():
-        plain = laid(plain, at(key, value))
+        plain = overlaid(plain, nested(key, value))
     return plain
 
 

@@ -232,8 +232,8 @@ class StudyWorker:
             if tuned is None:
                 return why is not None
             job = tuned
-        with self.study_folder.taken(job.folder) as mine:
-            if not mine:
+        with self.study_folder.cell_lock(job.folder) as locked:
+            if not locked:
                 return False
             error = self.study_folder.error(job.folder)
             if self.study_folder.finished(job.folder):

@@ -39,7 +39,7 @@ class Batched:
 
     def keep(self, record: Record) -> Record:
         """Return `record` with copies of tensors that are views of a stack, which would keep all clients in memory."""
-        return map_tensors(record, _own)
+        return map_tensors(record, _with_own_memory)
 
     def notes(self) -> list[Diagnostic]:
         notes, self.stacks.notes = self.stacks.notes, []
@@ -49,6 +49,6 @@ class Batched:
         pass
 
 
-def _own(tensor: Tensor) -> Tensor:
+def _with_own_memory(tensor: Tensor) -> Tensor:
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)

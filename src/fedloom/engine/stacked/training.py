@@ -43,7 +43,7 @@ class StackedTraining:
         self.trainable = trainable_names(self.net.parameters, phase, ctx)
         for name in tree:
             if name in self.trainable or name not in {*self.net.parameters, *ctx.task.frozen}:
-                self._own(name)
+                self._with_own_memory(name)
         specs = [phase.spec_of(name, worker.local_training.optimizer) for name in self.trainable]
         self.optimizer = Optimizer(specs, [self.tree[name] for name in self.trainable], ctx.round)
         self.consts = self._constants()
@@ -68,7 +68,7 @@ class StackedTraining:
     def _constants(self) -> Stacked:
         return Stacked.of([client.consts for client in self.clients]).on(self.worker.device)
 
-    def _own(self, name: str) -> Tensor:
+    def _with_own_memory(self, name: str) -> Tensor:
         """Return an entry with memory of its own for every client, copying it if they share it."""
         if is_common(self.tree[name]):
             self.tree[name] = self.tree[name].clone(memory_format=torch.contiguous_format)
