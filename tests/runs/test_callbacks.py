@@ -180,7 +180,7 @@ def test_without_validation_data_it_is_refused_before_training(monkeypatch: Any)
     scenario = {"source": "digits", "partition": "iid", "clients": 2, "val": 0}
     with pytest.raises(ConfigError, match="there is no validation data"):
         run(small(scenario=scenario), callbacks=[EarlyStopping()])
-    monkeypatch.setattr(run_module._Run, "_round", lambda self: pytest.fail("trained"))
+    monkeypatch.setattr(run_module._Run, "_train_round", lambda self: pytest.fail("trained"))
     with pytest.raises(ConfigError, match="there is no validation data"):
         run(small(scenario=scenario, early_stopping={}))
 

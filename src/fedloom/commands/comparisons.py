@@ -159,7 +159,7 @@ def table(
         raise ConfigError("--target and --costs are two tables: ask for one of them")
     text = done.target_table(target, format) if target else done.cost_table(format) if costs else done.table(format)
     say_left_out(collected.left_out)
-    for part in sections_of_studies(_studies(runs, collected.results, allow_mixed), beside=False):
+    for part in sections_of_studies(_studies(runs, collected.results, allow_mixed), with_paper_values=False):
         for limit in part.limits:
             say(limit)
     print(printable(text, keep_lines=True))

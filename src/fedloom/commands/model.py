@@ -32,14 +32,14 @@ def export(
         "model.safetensors"
     ),
     client: Client = None,
-    at: Round = "last",
+    selection: Round = "last",
     as_json: AsJson = False,
 ) -> None:
     """Write a run's trained model: a plain state dict, and what it is."""
     from fedloom.export.metadata import check_place
 
     check_place(out)
-    trained = _trained(run, client, at)
+    trained = _trained(run, client, selection)
     card = trained.save(out)
     if as_json:
         typer.echo(json.dumps({"weights": str(out), "card": str(card), **_about(trained)}))
@@ -51,14 +51,14 @@ def predict(
     run: Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")],
     files: Annotated[list[Path], typer.Argument(help="What the run learned from: pictures, texts, tables, .npz.")],
     client: Client = None,
-    at: Round = "last",
+    selection: Round = "last",
     top: Annotated[int, typer.Option(min=1, help="Classes to print for each sample.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Class names and probabilities for new samples."""
     from fedloom.export.samples import read_samples
 
-    trained = _trained(run, client, at)
+    trained = _trained(run, client, selection)
     names, samples = read_samples(files, trained.metadata.input, note=lambda text: typer.echo(text, err=True))
     rows: list[list[float]] = trained.probabilities(samples).tolist()
     classes = trained.metadata.classes
@@ -79,10 +79,10 @@ def predict(
         echo(f"{name:{width}}  " + "  ".join(f"{label} {100 * share:.1f} %" for share, label in ranked))
 
 
-def _trained(run: Path, client: int | None, at: str) -> Trained:
+def _trained(run: Path, client: int | None, selection: str) -> Trained:
     from fedloom.export.trained import read
 
-    return read(run, client, cast("RoundSelection", at), note=say)
+    return read(run, client, cast("RoundSelection", selection), note=say)
 
 
 def _about(trained: Trained) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def reproduce(
             *(study, folder, only or (), False, workers, quiet, as_json),
             allow_mixed=allow_mixed,
             one_core=True,
-            beside=lambda: write_paper_comparison(recipe, folder, chosen, overrides or (), allow_mixed),
+            after_cells=lambda: write_paper_comparison(recipe, folder, chosen, overrides or (), allow_mixed),
         )
 
 

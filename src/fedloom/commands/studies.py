@@ -69,12 +69,12 @@ def run_and_report(
     on: Literal["here", "ray"] = "here",
     allow_mixed: bool = False,
     one_core: bool = False,
-    beside: Callable[[], None] = lambda: None,
+    after_cells: Callable[[], None] = lambda: None,
 ) -> None:
     """Show the plan of a study, or run it, show what was run, and write the report of all its finished cells.
 
-    on, allow_mixed, one_core: as in `run_study`. beside: writes what the report takes from the folder; called once the
-    cells have ended, however they did. Exits with 1 if a cell failed or is left. Raises `ConfigError` for cells of
+    on, allow_mixed, one_core: as in `run_study`. after_cells: writes files that the report reads; called once all cells
+    have ended, also after failures. Exits with 1 if a cell failed or is left. Raises `ConfigError` for cells of
     different versions of fedloom, before any runs, unless `allow_mixed`.
     """
     from fedloom.commands.progress import ProgressDisplay
@@ -104,7 +104,7 @@ def run_and_report(
                 allow_mixed=allow_mixed,
             )
     finally:
-        beside()
+        after_cells()
     done = Comparison(list(ended.results.values()))
     whole = read(out) or study  # which may be larger than what this call ran
     every = list(outcome(whole, study_folder, whole.cells).results.values())

@@ -23,8 +23,8 @@ def save_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
     write_atomic(folder / _REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
 
 
-def sections_of_studies(folders: Sequence[Path], beside: bool = True) -> list[PageSection]:
-    """The parts of the studies in `folders`. beside: those of ours beside a paper's values, too.
+def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True) -> list[PageSection]:
+    """Return the sections of the studies in `folders`. with_paper_values: also ours beside a paper's values.
 
     Raises `RunFolderError` for a study that cannot be read.
     """
@@ -39,7 +39,7 @@ def sections_of_studies(folders: Sequence[Path], beside: bool = True) -> list[Pa
     for number, (folder, study) in enumerate(studies):
         outcomes = outcome(study, StudyFolder(folder), study.cells)
         parts = [progress(study, outcomes)]
-        if beside and (folder / _REPRODUCED).exists():
+        if with_paper_values and (folder / _REPRODUCED).exists():
             parts.insert(0, _paper_section(folder, failed_of(study, outcomes)))
         if number:
             parts = [replace(part, name=f"{part.name}-{number + 1}") for part in parts]

@@ -28,8 +28,8 @@ from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.rows import score_rows, system_row, training_rows
 from fedloom.runs.summary import degenerate, summarise
 from fedloom.runs.weights import copy_weights
-from fedloom.storage import checkpoint as checkpoints
-from fedloom.storage import data_record as dealt
+from fedloom.storage import checkpoint as checkpoint_store
+from fedloom.storage import data_record
 from fedloom.storage.checkpoint import Checkpoint
 from fedloom.storage.compatibility import report_misfits, restore
 from fedloom.storage.curves import best_val
@@ -58,14 +58,14 @@ def run(
     out: the run folder; None keeps nothing on disk. scenario: used instead of the one that the config describes.
     existing: what to do with a folder that holds an unfinished run of the same config: refuse, resume it, or start
     afresh. A finished run of the same config is returned as it is, unless "fresh".
-    engine_factory: makes the engine, in place of the config's own.
+    engine_factory: builds the engine, which replaces that of the config.
 
     Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError`
     if a client fails.
     """
     if out is None:
         with reproducible_settings():
-            return _Run(config, scenario, None, callbacks, engine_factory).go(None)
+            return _Run(config, scenario, None, callbacks, engine_factory).execute(None)
     folder = RunFolder(out)
     folder.open()
     try:
@@ -86,9 +86,9 @@ def _in_folder(
     resolved, fresh = config.resolved(), existing == "fresh"
     stored = None if fresh else folder.read_config()
     if stored is not None:
-        if differing := difference(stored, resolved):
+        if differences := difference(stored, resolved):
             raise RunFolderError(
-                f"{folder.path} holds a run of another config ({differing}); choose another folder with --out, or "
+                f"{folder.path} holds a run of another config ({differences}); choose another folder with --out, or "
                 "delete this one and run again"
             )
         finished = Result.read(folder.path)
@@ -105,17 +105,17 @@ def _in_folder(
     if fresh:
         folder.clear()  # once nothing speaks against the new run
     else:
-        start = checkpoints.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
+        start = checkpoint_store.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
         refuse_other_data(folder, running.data)
     if stored is None:
         folder.write_config(resolved)
-    folder.write_json("scenario.json", running.described())
+    folder.write_json("scenario.json", running.scenario_record())
     folder.write_json("env.json", describe_environment())
-    return running.go(start)
+    return running.execute(start)
 
 
 class _Run:
-    """The pieces of one run, put together."""
+    """One run: its federation, evaluator, rows, checkpoints and callbacks."""
 
     def __init__(
         self,
@@ -152,90 +152,90 @@ class _Run:
         }
         self.protocol = config.evaluation.protocol
         self.evaluator = setup.evaluator(config, self.worker, scenario)
-        self._refuse_what_cannot_be_tested()
+        self._check_evaluation()
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation accuracy, where they select the round
-        self.saved: Path | None = None  # this run's last checkpoint,
-        self.digest, self.saved_round = "", 0  # the sha256 of what it holds, and its round
-        self.warning: str | None = None  # of the engine
-        self.stopped: str | None = None  # why a callback ended the run before its last round
+        self.checkpoint: Path | None = None  # this run's last checkpoint,
+        self.checkpoint_sha256, self.checkpoint_round = "", 0  # the sha256 of what it holds, and its round
+        self.engine_warning: str | None = None  # of the engine
+        self.stop_reason: str | None = None  # why a callback ended the run before its last round
 
-    def go(self, start: Checkpoint | None) -> Result:
+    def execute(self, start: Checkpoint | None) -> Result:
         """All rounds after `start`, then the summary."""
         if start is not None:
             restore(self.federation, start)
-            self.saved, self.digest, self.saved_round = start.path, start.sha256, start.round
+            self.checkpoint, self.checkpoint_sha256, self.checkpoint_round = start.path, start.sha256, start.round
         if self.federation.round < self.config.rounds and self.engine_factory is not None:
             self.federation.engine = self.engine_factory(self.federation, self.worker, self.note)
         elif self.federation.round < self.config.rounds:
             chosen = choose_engine(self.federation, self.worker, self.config.engine, self.note)
-            self.federation.engine, self.warning = chosen.engine, chosen.warning
+            self.federation.engine, self.engine_warning = chosen.engine, chosen.warning
         try:
             with report_misfits(start):
-                return self._go(start)
+                return self._train_rounds(start)
         finally:
             self.federation.engine.close()
             self.federation.engine = Serial(self.worker)  # an engine may refer to the federation: nets go with the run
             self.federation.states.close()
 
-    def _go(self, start: Checkpoint | None) -> Result:
+    def _train_rounds(self, start: Checkpoint | None) -> Result:
         first = self.federation.round + 1
         if self.folder:
             self.rows = self.folder.log.truncate(start.metrics if start else START)
-        self._improves(self.rows)
+        self._update_best(self.rows)
         for callback in self.callbacks:
             if first > 1:
-                self.stopped = callback.on_resume(self.config, self.rows) or self.stopped
+                self.stop_reason = callback.on_resume(self.config, self.rows) or self.stop_reason
             callback.on_start(self.config, first)
             notes = [
-                self.warning,
+                self.engine_warning,
                 *self.scenario.notes,
                 *(diagnostic.message for diagnostic in self.diagnostics.values()),
             ]
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
         saved_at, weights = time.monotonic(), functools.partial(copy_weights, self.federation)
-        while self.federation.round < self.config.rounds and self.stopped is None:
-            rows = self._round()
-            self._keep(rows)
-            must_save = self._improves(rows) or self.federation.round == self.config.rounds
+        while self.federation.round < self.config.rounds and self.stop_reason is None:
+            rows = self._train_round()
+            self._store_rows(rows)
+            must_save = self._update_best(rows) or self.federation.round == self.config.rounds
             if self.folder and (must_save or time.monotonic() - saved_at >= self.config.checkpoint.seconds):
-                rows.append(self._save(self.folder))
-                self._keep(rows[-1:])
+                rows.append(self._save_checkpoint(self.folder))
+                self._store_rows(rows[-1:])
                 saved_at = time.monotonic()
             elif not self.folder and must_save and self.config.engine.state_budget() is None:
-                self._remember()
+                self._keep_weights()
             for callback in self.callbacks:
                 callback.on_weights(self.config, self.federation.round, weights)
-                self.stopped = callback.on_round(self.config, self.federation.round, rows) or self.stopped
+                self.stop_reason = callback.on_round(self.config, self.federation.round, rows) or self.stop_reason
         if self.federation.round < self.config.rounds:
-            self._stop()
+            self._end_early()
         return self._finish()
 
-    def _stop(self) -> None:
+    def _end_early(self) -> None:
         """Make the present round the last one: it is tested and saved, as a last one always is."""
         round_ = self.federation.round
         if self.method.closing() is not None:
             raise ConfigError(
-                f"stopped after round {round_} ({self.stopped}), but {self.config.method} trains once more after its "
-                "last round: it cannot be stopped early"
+                f"stopped after round {round_} ({self.stop_reason}), but {self.config.method} trains once more after "
+                "its last round: it cannot be stopped early"
             )
         if not any(row["round"] == round_ and row["split"] == "test" for row in self.rows):
-            rows = self._tests(round_)
-            self._improves(rows)
-            self._keep(rows)
-        if self.folder and self.saved_round < round_:
-            self._keep([self._save(self.folder)])
+            rows = self._test_rows(round_)
+            self._update_best(rows)
+            self._store_rows(rows)
+        if self.folder and self.checkpoint_round < round_:
+            self._store_rows([self._save_checkpoint(self.folder)])
         elif not self.folder and self.config.engine.state_budget() is None:
-            self._remember()
+            self._keep_weights()
 
-    def _keep(self, rows: list[Row]) -> None:
+    def _store_rows(self, rows: list[Row]) -> None:
         self.rows += rows
         if self.folder:
             self.folder.log.append(rows)
 
-    def _round(self) -> list[Row]:
-        """One round and, when due, its evaluation; the rows they give."""
+    def _train_round(self) -> list[Row]:
+        """Train one round, evaluate it when due, and return its rows."""
         began = time.perf_counter()
         report = self.federation.step()
         trained = time.perf_counter()
@@ -243,7 +243,7 @@ class _Run:
         rows = training_rows(report)
         round_, every = report.round, self.config.evaluation.every
         if round_ % every == 0 or round_ == self.config.rounds:
-            rows += self._tests(round_)
+            rows += self._test_rows(round_)
         ended = time.perf_counter()
         rows += [
             system_row(round_, "seconds_evaluate", ended - trained),
@@ -251,19 +251,19 @@ class _Run:
         ]
         return rows
 
-    def _tests(self, round_: int) -> list[Row]:
-        """The rows of the tests on all splits."""
-        return [row for split in self.evaluator.splits for row in self._tested(round_, split)]
+    def _test_rows(self, round_: int) -> list[Row]:
+        """Return the rows of the tests on all splits."""
+        return [row for split in self.evaluator.splits for row in self._rows_of_split(round_, split)]
 
-    def _tested(self, round_: int, split: str) -> list[Row]:
+    def _rows_of_split(self, round_: int, split: str) -> list[Row]:
         """The rows of one split's test: on the engine where it is the clients' own, else here.
 
         Nets that draw random numbers in evaluation mode draw the round's own, whatever the process has drawn before.
         """
         with self.streams.isolated("test", round_, device=self.worker.device):
-            return self._rows_of_test(round_, split)
+            return self._evaluate_split(round_, split)
 
-    def _rows_of_test(self, round_: int, split: str) -> list[Row]:
+    def _evaluate_split(self, round_: int, split: str) -> list[Row]:
         if not isinstance(self.evaluator, Evaluator) or not self.evaluator.tests_on_clients(split):
             return score_rows(round_, self.evaluator.scores(split, self._predictors(round_)), self.protocol)
         results = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda result: result.client)
@@ -284,15 +284,15 @@ class _Run:
             state = federation.state_of(federation.client_context(client, round_))
             yield client, self.method.predictors(federation.server, state, federation.server_context(client))
 
-    def _improves(self, rows: Sequence[Row]) -> bool:
-        """Whether `rows` have the best validation accuracy so far, and that selects the round."""
+    def _update_best(self, rows: Sequence[Row]) -> bool:
+        """Return whether `rows` have the best validation accuracy so far, which selects the round; remember it."""
         best = best_val(rows) if self.config.evaluation.select == "best_val" else None
         if best is None or (self.best is not None and best[1] <= self.best[1]):
             return False
         self.best = best
         return True
 
-    def _remember(self) -> None:
+    def _keep_weights(self) -> None:
         """Keep the weights of this round, and of the best one, for `Result.model`."""
         federation, weights = self.federation, self.memory.weights
         best = None if self.best is None else self.best[0]
@@ -300,10 +300,10 @@ class _Run:
             del weights[round_]
         weights[federation.round] = Checkpoint(federation.round, federation.server, dict(federation.states))
 
-    def described(self) -> dict[str, Any]:
+    def scenario_record(self) -> dict[str, Any]:
         """Return the content of scenario.json: the samples of each client, and the shape of the input."""
-        described = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
-        return described if self.data is None else described | {dealt.KEY: self.data}
+        record = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+        return record if self.data is None else record | {data_record.KEY: self.data}
 
     def _note_once(self, diagnostics: Sequence[Diagnostic]) -> None:
         """Note each diagnostic once."""
@@ -313,46 +313,46 @@ class _Run:
                 self.note(diagnostic.message)
 
     def note(self, text: str) -> None:
-        """Tell whoever watches."""
+        """Pass a note to all callbacks."""
         for callback in self.callbacks:
             callback.on_note(self.config, text)
 
-    def _save(self, folder: RunFolder) -> Row:
-        """Write a checkpoint; the row that says what it cost, which is not among those that it counts."""
+    def _save_checkpoint(self, folder: RunFolder) -> Row:
+        """Write a checkpoint and return the row of its cost, which the checkpoint itself does not contain."""
         began, federation = time.perf_counter(), self.federation
         state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flush())
-        saved = checkpoints.save(
+        saved = checkpoint_store.save(
             folder.checkpoints,
             state,
             self.config.fingerprint(),
             self.config.checkpoint.keep,
-            last=self.saved,
+            previous=self.checkpoint,
             changed=federation.states.changed,
-            spare=None if self.best is None else self.best[0],
-            history=self.engine_factory is not None,
+            best_round=None if self.best is None else self.best[0],
+            for_rewind=self.engine_factory is not None,
         )
         federation.states.changed.clear()
-        self.saved, self.digest, self.saved_round = saved.path, saved.sha256, federation.round
+        self.checkpoint, self.checkpoint_sha256, self.checkpoint_round = saved.path, saved.sha256, federation.round
         return system_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
 
     def _finish(self) -> Result:
         config, last = self.config, self.federation.round
         numbers = summarise(config, self.federation, self.worker, self.rows) | {
-            "stopped": {"round": last, "reason": self.stopped} if last < config.rounds else None,
+            "stopped": {"round": last, "reason": self.stop_reason} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.diagnostics),
             "fingerprint": config.fingerprint(),
-            "checkpoint_sha256": self.digest or None,
+            "checkpoint_sha256": self.checkpoint_sha256 or None,
             "run_dir": str(self.folder.path) if self.folder else None,
         }
         if self.folder:
             self.folder.write_parquet(self.rows)
             self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
-        result = Result(numbers, self.rows, config.resolved(), self.described(), path, memory=self.memory)
-        self._end(result)
+        result = Result(numbers, self.rows, config.resolved(), self.scenario_record(), path, memory=self.memory)
+        self._notify_end(result)
         return result
 
-    def _end(self, result: Result) -> None:
+    def _notify_end(self, result: Result) -> None:
         """Tell all callbacks, whatever one of them raises: the run is stored, so no resume would tell them again."""
         errors = []
         for callback in self.callbacks:
@@ -365,7 +365,7 @@ class _Run:
         if errors:
             raise errors[0]
 
-    def _refuse_what_cannot_be_tested(self) -> None:
+    def _check_evaluation(self) -> None:
         """Ask once before training whether the method offers the model that the protocol tests, and whether there is
         what the round is selected by."""
         _, offered = next(self._predictors(0))

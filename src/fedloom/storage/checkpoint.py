@@ -18,7 +18,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError
 from fedloom.core.files import json_text, parse_json, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
-from fedloom.storage import state_archive as packs
+from fedloom.storage import state_archive
 from fedloom.storage.log import START, LogPosition, MetricsLog
 
 _FORMAT = 2
@@ -52,16 +52,16 @@ def save(
     fingerprint: str,
     keep: int,
     *,
-    last: Path | None = None,
+    previous: Path | None = None,
     changed: Collection[int] = (),
-    spare: int | None = None,
-    history: bool = False,
+    best_round: int | None = None,
+    for_rewind: bool = False,
 ) -> SavedCheckpoint:
-    """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `spare`.
+    """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `best_round`.
 
-    history: also keep some older ones (`is_kept_for_rewind`), so that a run can be taken back.
+    for_rewind: also keep some older ones (`is_kept_for_rewind`), so that a run can be taken back.
 
-    last: the checkpoint of this run that was saved or loaded before; states of clients that are not among those
+    previous: the checkpoint of this run that was saved or loaded before; states of clients that are not among those
     `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
     target = _folder_of(folder, checkpoint.round)
@@ -72,20 +72,20 @@ def save(
         partial.mkdir(parents=True)
         server = to_bytes(checkpoint.server)
         write_atomic(partial / _SERVER, server)
-        index = packs.write(partial, checkpoint.round, checkpoint.states, changed, last)
+        index = state_archive.write(partial, checkpoint.round, checkpoint.states, changed, previous)
         content = {
             "format": _FORMAT,
             "version": __version__,
             "fingerprint": fingerprint,
             "round": checkpoint.round,
             "server": hashlib.sha256(server).hexdigest(),
-            "clients": packs.content_digest(index),
+            "clients": state_archive.content_digest(index),
         }
         sha256 = _digest(content)
         meta = content | {
             "sha256": sha256,
             "metrics": checkpoint.metrics._asdict(),
-            "index": _file_digest(partial / packs.INDEX),
+            "index": _file_digest(partial / state_archive.INDEX),
         }
         write_atomic(partial / "meta.json", json_text(meta | {"meta": _digest(meta)}, indent=1, sort_keys=True))
         _sync_folder(partial)
@@ -96,9 +96,9 @@ def save(
         raise
     _sync_folder(folder)
     for old in _finished(folder)[:-keep]:
-        if spare is not None and old == _folder_of(folder, spare):
+        if best_round is not None and old == _folder_of(folder, best_round):
             continue
-        if not history or not is_kept_for_rewind(_round_of(old), checkpoint.round):
+        if not for_rewind or not is_kept_for_rewind(_round_of(old), checkpoint.round):
             shutil.rmtree(old, ignore_errors=True)
     return SavedCheckpoint(target, sha256)
 
@@ -181,10 +181,10 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
         raise ValueError("meta.json: need whole numbers for the round and the size of the metrics")
     if _folder_of(path.parent, meta["round"]) != path:
         raise ValueError(f"meta.json is of round {meta['round']}")
-    for name, digest in ((_SERVER, meta["server"]), (packs.INDEX, meta["index"])):
+    for name, digest in ((_SERVER, meta["server"]), (state_archive.INDEX, meta["index"])):
         if _file_digest(path / name) != digest:
             raise ValueError(f"{name} does not match its checksum")
-    states = packs.ArchivedStates(path, packs.read_index(path))
+    states = state_archive.ArchivedStates(path, state_archive.read_index(path))
     states.verify()
     server = from_bytes((path / _SERVER).read_bytes())
     return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])

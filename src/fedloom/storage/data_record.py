@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text
-from fedloom.storage import ownership as marker
+from fedloom.storage import ownership
 from fedloom.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _data_name(record: Mapping[str, Any]) -> str:
 def _runs_beside(run: Path) -> Iterator[Path]:
     """The other runs of the comparison or study that a run folder lies in, those of a study's tuning included."""
     for root in (run.parent, run.parent.parent):
-        if marker.folder_kind(root) in ("comparison", "study"):
+        if ownership.folder_kind(root) in ("comparison", "study"):
             for scenario in sorted([*root.glob(f"*/{_SCENARIO}"), *root.glob(f"trials/*/{_SCENARIO}")]):
                 if scenario.parent != run:
                     yield scenario.parent

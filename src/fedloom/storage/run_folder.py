@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text, parse_json, read_file, refuse_unwritable, write_atomic
 from fedloom.core.safe_yaml import parse_yaml
-from fedloom.storage import ownership as marker
+from fedloom.storage import ownership
 from fedloom.storage.log import MetricsLog, Row
 from fedloom.storage.schemas import error_in_config, error_in_scenario, error_in_summary, with_later_keys
 
@@ -48,7 +48,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.log = MetricsLog(path / "metrics.jsonl")
-        self._lock = FileLock(path / marker.LOCK, timeout=0)
+        self._lock = FileLock(path / ownership.LOCK, timeout=0)
 
     def open(self) -> None:
         """Create the folder, take its lock and mark it as a run's.
@@ -56,10 +56,10 @@ class RunFolder:
         Raises `RunFolderError` if it is in use, cannot be written, or holds what fedloom did not write.
         """
         try:
-            marker.check(self.path, "run")
+            ownership.check(self.path, "run")
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
-            marker.claim(self.path, "run")
+            ownership.claim(self.path, "run")
         except Timeout:
             raise RunFolderError(
                 f"{self.path} is in use by another process; wait for it, or choose another folder with --out"
@@ -73,14 +73,14 @@ class RunFolder:
 
     def close(self) -> None:
         """Give the lock back; a folder in which nothing was written goes with it."""
-        marker.remove_if_empty(self.path)
+        ownership.remove_if_empty(self.path)
         self._lock.release()
 
     def check_files(self) -> None:
         """Raises `RunFolderError` where a file or folder that the run will write or delete is a link, or is a folder in
         the place of a file. The run folder itself may be a link."""
-        marker.refuse_links([*(self.path / name for name in _FILES), self.checkpoints, self.states])
-        marker.refuse_links([*self.checkpoints.glob("round-*"), *self.checkpoints.glob(".round-*.partial")])
+        ownership.refuse_links([*(self.path / name for name in _FILES), self.checkpoints, self.states])
+        ownership.refuse_links([*self.checkpoints.glob("round-*"), *self.checkpoints.glob(".round-*.partial")])
         try:
             for name in _FILES:
                 refuse_unwritable(self.path / name)
