@@ -61,8 +61,7 @@ def packages_named(model: str) -> Iterator[None]:
 def module_of(
     net: Net, predictor: Predictor, blueprint: Blueprint, method: Method
 ) -> tuple[nn.Module, Literal["model", "method"]]:
-    """Return the predictor as a module in evaluation mode, and whether it is the plain model or computes the method's
-    prediction. `net` was made by `blueprint`; the module takes it over."""
+    """Return the predictor as a module in evaluation mode, made of `net`: the plain model, or a method's prediction."""
     load_tree(net, predictor.tree)
     unfreeze_buffers(net)
     if not blueprint.head_bias:

@@ -98,8 +98,7 @@ def _cell(runs: Sequence[RunData]) -> tuple[str, str] | None:
 
 
 def _keys(results: Sequence[RunData]) -> list[_Key]:
-    """Return for each run the settings that a group shares. The scenario's seed is one of them, unless all runs that
-    are otherwise alike take it from the run's seed."""
+    """Return the settings that define each run's group; the scenario's seed unless it follows the run's seed."""
     settings = [_settings(result) for result in results]
     dealt = [setting.pop(_DEALT, "None") for setting in settings]
     alike = [tuple(sorted(setting.items())) for setting in settings]

@@ -137,8 +137,7 @@ def _hand_out(
     setting: str,
     out: Path,
 ) -> Exception | None:
-    """Give each process one run after another, and pass on their news, until all runs have ended. After a failure the
-    other processes stop at the end of their round. Returns the first error."""
+    """Run all jobs on the processes and return the first error, after which each stops at the end of its round."""
     error: Exception | None = None
     busy: set[Connection] = set()
 

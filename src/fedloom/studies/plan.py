@@ -129,8 +129,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A parsed study. `values`: the whole file, with the configs that it names. `tried`: the sets of values that every
-    method tries before its cells; empty without tuning. `trials`: keys for these trials alone."""
+    """A parsed study. `tried`: sets of values that methods try before the cells, with the keys of `trials`."""
 
     values: dict[str, Any]
     cells: list[Cell]

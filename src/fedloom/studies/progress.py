@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def progress(study: Study, ended: Outcome) -> PageSection:
-    """Return the seeds of each row that are done, failed (with the reason), or not run yet; rows without any ended run
-    are named below. ended: outcome of all cells of `study`."""
+    """Return the section on done, failed and remaining seeds of each row. ended: outcome of all cells of `study`."""
     done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
     summary = (
         f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(remaining)} not run yet"

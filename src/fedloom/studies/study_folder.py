@@ -49,10 +49,7 @@ class StudyFolder:
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
 
     def claim(self, study: Study) -> None:
-        """Create and mark the folder for this study, or take it over if this study has all cells of the one there.
-
-        Raises `RunFolderError` as `check` does.
-        """
+        """Create and mark the folder for this study, or for more cells of the study there. Raises as `check`."""
         marker.check(self.path, "study")
         marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
         try:
@@ -88,8 +85,7 @@ class StudyFolder:
         return (self.cell(folder) / "summary.json").exists()
 
     def result(self, folder: str, config: RunConfig) -> Result:
-        """Return the result of a finished run. Raises `RunFolderError` if a file is damaged or missing, or if the run
-        is of another config: the folder's name has only a part of the fingerprint, and may be a copy."""
+        """Return the result of a finished run. Raises `RunFolderError` for damaged files and another config."""
         try:
             result = Result.read(self.cell(folder))
             version_of(self.cell(folder))  # raises for a damaged env.json, which is needed to join results

@@ -44,9 +44,7 @@ On = Literal["here", "ray"]
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of cells, by name: run folders of finished ones, the first line of each error, cells that have not
-    ended. A finished cell with damaged files or another config has failed. `results`: of finished cells, by run
-    folder."""
+    """Outcome of cells, by name: run folders if done, first line of errors, unfinished. `results`: by run folder."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -106,7 +104,7 @@ def run_study(
 
 
 def refuse_other_versions(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:
-    """Raise `ConfigError` if `cells` and the folder's runs, with trials, would have several versions of fedloom."""
+    """Raise `ConfigError` if `cells` and the folder's runs would have several versions of fedloom."""
     existing, folders = read(study_folder.path), set(_folders(study, study_folder, cells))
     whole = study if existing is None or study.holds(existing) else existing
     versions: dict[str, str | None] = {}
@@ -178,8 +176,7 @@ def failed_of(study: Study, ended: Outcome) -> dict[tuple[str, str], dict[int, s
 
 
 def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
-    """Return setting and row of the cells of the study in a folder, in their order, by the fingerprint of their config.
-    None if there is no study; cells whose tuning has not chosen are left out."""
+    """Return setting and row of a study's cells by config fingerprint; None if the folder holds no study."""
     study = read(folder)
     if study is None:
         return None
@@ -194,8 +191,7 @@ def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
 
 @dataclass(frozen=True, slots=True)
 class StudyWorker:
-    """The work that all processes of one call share. earlier: errors, by folder, from before this call. all_cores:
-    whether a run may use all cores."""
+    """The work of one call. earlier: errors from before it, by folder. all_cores: whether a run may use all cores."""
 
     study: Study
     study_folder: StudyFolder

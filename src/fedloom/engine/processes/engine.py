@@ -57,13 +57,10 @@ class _Queue:
 class Processes:
     """Run clients on worker processes of one thread each. Results of `run` are valid until the next `run`.
 
-    Args:
-        workers: number of processes; they start at once.
-        client_seconds: time limit for one client; None for no limit.
-        stack: clients that a process trains together, as the batched engine does; 1 gives the serial engine's bits.
-        note: called with a message on slow clients if there is no time limit.
-
-    Raises `ConfigError` if the system allows too few open files or processes.
+    workers: number of processes, which start at once. client_seconds: time limit for one client; None for no limit.
+    stack: clients that a process trains together, as the batched engine does; 1 gives the serial engine's bits. note:
+    called with a message on slow clients if there is no limit. Raises `ConfigError` if the system allows too few open
+    files or processes.
     """
 
     reason = None
@@ -174,10 +171,7 @@ class Processes:
         return start_worker(self._worker, self._tasks, self._orders, results, self._stack, siblings)
 
     def _send(self, worker: WorkerHandle, queue: _Queue, *, fresh: bool = False) -> None:
-        """Send the next jobs to an idle worker or, while many are pending, to a busy one, so that it need not wait.
-
-        fresh: the worker may overwrite its results of the last round.
-        """
+        """Send jobs to an idle worker, or early to a busy one. fresh: it may overwrite its last round's results."""
         if fresh:
             worker.results.clear()
         few = len(self._workers) * _CHUNKS

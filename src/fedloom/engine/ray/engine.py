@@ -25,14 +25,9 @@ _AHEAD = 2  # running clients per core, so that no core waits for the driver
 class OnRay:
     """Run clients as tasks of an existing Ray cluster, bit for bit equal to the serial engine.
 
-    Nets and data are stored in the cluster once a run, the clients' common record once a round. A client whose process
-    or node is lost is run again, because its round depends on its job alone.
-
-    Args:
-        workers: clients that run at a time; None for all cores.
-        note: called with a message that names the clients which a round has waited for.
-
-    Raises `ConfigError` if Ray is not installed or no cluster is found.
+    Nets and data are stored there once a run. A client whose node is lost is run again: its round depends on its job
+    alone. workers: clients that run at a time; None for all cores. note: called with a message on clients that a round
+    waits for. Raises `ConfigError` if Ray is not installed or no cluster is found.
     """
 
     name = "ray"

@@ -34,7 +34,7 @@ from fedloom.methods.contract.phases import Batch, Objective, Train
 
 
 class StackedTraining:
-    """One training phase of a stack. Rows of `tree` are the clients, the largest first."""
+    """One training phase of a stack."""
 
     def __init__(self, worker: Worker, net: StackedNet, phase: Train, clients: list[Client], tree: Tree) -> None:
         self.worker, self.net, self.phase, self.clients, self.tree = worker, net, phase, clients, dict(tree)
