@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -22,6 +22,7 @@ FLOORS: dict[str, float] = {
     "methods": 3,
     "evaluation": 4,
     "engine": 5,
+    "study": 6.0,  # says where its modules went
     "config": 6.0,
     "storage": 6.1,
     "export": 6.2,
@@ -65,6 +66,36 @@ def test_imports_go_down(path: Path) -> None:
 def test_every_place_has_a_floor() -> None:
     places = {p.relative_to(SOURCE).parts[0].removesuffix(".py") for p in FILES}
     assert places == set(FLOORS)
+
+
+def test_at_most_two_files_import_each_other() -> None:
+    modules = {".".join(("fedloom", *p.relative_to(SOURCE).with_suffix("").parts)): p for p in FILES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    graph = {name: modules_imported(path, modules) - {name} for name, path in modules.items()}
+    reachable = {name: reached(name, graph) for name in graph}
+    circles = {frozenset(other for other in reachable[name] if name in reachable[other]) for name in graph}
+    assert [sorted(circle) for circle in circles if len(circle) > 2] == []
+
+
+def modules_imported(path: Path, modules: Mapping[str, Path]) -> set[str]:
+    """Modules of fedloom that a file imports, lazy ones included."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    submodules = {name.rpartition(".")[0] for name in names & modules.keys()}
+    return {name for name in names & modules.keys() if name not in submodules or modules[name].stem != "__init__"}
+
+
+def reached(start: str, graph: Mapping[str, set[str]]) -> set[str]:
+    """All modules that `start` imports, directly or through others."""
+    visited: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in graph[waiting.pop()] - visited:
+            visited.add(name)
+            waiting.append(name)
+    return visited
 
 
 # -- inside the engine -------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 # By module or class: {old name: new name}.
 RENAMED: Mapping[str, Mapping[str, str]] = {
+    "fedloom.export.trained.Trained": {"card": "metadata", "own": "user_model"},
     "fedloom.methods": {"About": "Citation", "Finding": "Diagnostic", "Frozen": "FunctionalNet"},
     "fedloom.methods.Method": {"about": "citation", "degeneracies": "diagnostics"},
     "fedloom.papers.cost": {"cost": "run_cost"},
     "fedloom.papers.recipe": {"find": "find_recipe"},
+    "fedloom.results.paired.Paired": {"one": "label", "other": "reference"},
     "fedloom.papers.verdicts": {"judged": "judge_value", "order": "rank_agreement", "order_judged": "judge_order"},
 }
 

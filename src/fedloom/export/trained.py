@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
 
+from fedloom._renamed import missing_attribute
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError
 from fedloom.core.files import expand_home
@@ -44,6 +45,11 @@ class Trained:
     module: nn.Module
     metadata: ExportMetadata
     user_model: ModelSource | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute("fedloom.export.trained.Trained", name)
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""

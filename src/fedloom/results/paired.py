@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import TYPE_CHECKING, Any
 
+from fedloom._renamed import missing_attribute
 from fedloom.core.errors import ConfigError
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import ResultRow
@@ -29,6 +31,11 @@ class Paired:
     low: float | None
     high: float | None
     left_out: list[int]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute("fedloom.results.paired.Paired", name)
 
     @property
     def seen(self) -> bool:
