@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +16,16 @@ from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.results.result import Result
 from fedloom.runs import run as run_module
+from fedloom.runs.callback_measures import CallbackMeasures
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
+from fedloom.runs.rows import system_row
 from fedloom.runs.run import run
+from fedloom.studies.compare import compare
+from fedloom.studies.plan import parse_study
+from fedloom.studies.study_folder import StudyFolder
+from fedloom.studies.workers import run_study
+from fedloom.trackers.tracker import measures
 
 
 def small(**changes: Any) -> Any:
@@ -220,3 +230,183 @@ def test_weights_that_do_not_exist_are_refused(client: int, says: str) -> None:
 def test_nothing_is_copied_unless_asked(monkeypatch: Any) -> None:
     monkeypatch.setattr(run_module, "copy_weights", lambda *a: pytest.fail("copied"))
     run(small(rounds=1), callbacks=[Callback()])
+
+
+# -- measures ----------------------------------------------------------------------------------------------------------
+class Measure(Callback):
+    """Returns what a function of the round gives."""
+
+    def __init__(self, measures: Any = lambda round_: {"twice": 2 * round_}) -> None:
+        self.measures = measures
+
+    def on_measure(self, config: Any, round_: int, rows: Any, weights: Any) -> Any:
+        return self.measures(round_)
+
+
+class HeadNorm(Callback):
+    """Measures the norm of the server's head."""
+
+    def on_measure(self, config: Any, round_: int, rows: Any, weights: Any) -> dict[str, float]:
+        for row in rows:
+            row["value"] = math.nan  # changes nothing
+        return {"head_norm": float(weights()["head.weight"].norm())}
+
+
+class Rows(Callback):
+    """Keeps the rows of each round."""
+
+    def __init__(self) -> None:
+        self.seen = list[Any]()
+
+    def on_round(self, config: Any, round_: int, rows: Any) -> None:
+        self.seen += rows
+
+
+def test_measures_are_rows_of_the_log_and_change_no_number(tmp_path: Path) -> None:
+    plain = run(small(rounds=3))
+    watch, look = Rows(), Look()
+    result = run(small(rounds=3), out=tmp_path, callbacks=[watch, HeadNorm(), Measure(), look])
+    rounds, norms = result.curve("head_norm", "callback")
+    assert rounds == [1, 2, 3]
+    assert norms == [float(weights["head.weight"].norm()) for weights in look.seen]
+    assert result.curve("twice", "callback") == ([1, 2, 3], [2.0, 4.0, 6.0])
+    assert result.curve() == plain.curve()
+    timed = {"seconds", "samples_per_second", "peak_memory_mb", "run_dir", "checkpoint_sha256"}
+    assert {k: v for k, v in result.numbers.items() if k not in timed} == {
+        k: v for k, v in plain.numbers.items() if k not in timed
+    }
+    assert [measures(watch.seen)[f"callback/{name}"] for name in ("head_norm", "twice")] == [norms[-1], 6.0]
+    frame = result.to_pandas()
+    assert list(frame[frame["name"] == "head_norm"]["value"]) == norms
+    stored = Result.read(tmp_path)
+    assert stored is not None
+    assert stored.curve("head_norm", "callback") == (rounds, norms)
+
+
+@pytest.mark.parametrize(("after", "every"), [(1, 0), (2, 0), (2, 100), (3, 100)])
+def test_a_resumed_run_has_each_measure_once(tmp_path: Path, after: int, every: int) -> None:
+    config = small(rounds=3, checkpoint={"seconds": every})
+    whole = run(config, callbacks=[HeadNorm()])
+    with pytest.raises(ConnectionError):
+        run(config, out=tmp_path, callbacks=[HeadNorm(), Stop(after, killed=True)])
+    result = run(config, out=tmp_path, existing="resume", callbacks=[HeadNorm()])
+    assert result.curve("head_norm", "callback") == whole.curve("head_norm", "callback")
+
+
+def test_a_run_that_dies_while_measuring_loses_no_measure(tmp_path: Path) -> None:
+    def dies(round_: int) -> Any:
+        if round_ == 2:
+            raise ConnectionError("power cut")
+        return {"twice": 2.0 * round_}
+
+    with pytest.raises(ConnectionError):
+        run(small(rounds=3), out=tmp_path, callbacks=[HeadNorm(), Measure(dies)])
+    result = run(small(rounds=3), out=tmp_path, existing="resume", callbacks=[HeadNorm(), Measure()])
+    assert result.curve("twice", "callback") == ([1, 2, 3], [2.0, 4.0, 6.0])
+    assert result.curve("head_norm", "callback")[0] == [1, 2, 3]
+
+
+def test_a_stopped_run_has_the_measures_of_its_last_round(tmp_path: Path) -> None:
+    result = run(small(evaluation={"every": 6}), out=tmp_path, callbacks=[Measure(), Stop(2)])
+    assert result.curve("twice", "callback") == ([1, 2], [2.0, 4.0])
+
+
+def test_measures_may_be_missing_and_may_be_nan_or_numbers_of_numpy(tmp_path: Path) -> None:
+    values = {1: None, 2: {}, 3: {"gap": math.nan}, 4: {"gap": np.float32(0.5)}, 5: {"gap": np.int64(3)}}
+    result = run(small(rounds=5), out=tmp_path, callbacks=[Measure(values.get)])
+    stored = Result.read(tmp_path)
+    assert stored is not None
+    for read in (result, stored):
+        rounds, gaps = read.curve("gap", "callback")
+        assert rounds == [3, 4, 5]
+        assert math.isnan(gaps[0])
+        assert [(type(gap), gap) for gap in gaps[1:]] == [(float, 0.5), (float, 3.0)]
+
+
+def collect(*callbacks: Callback, round_: int = 1, collected: CallbackMeasures | None = None) -> CallbackMeasures:
+    """Collects the measures of a round of FedAvg that has a figure, without training."""
+    collected = collected or CallbackMeasures(callbacks)
+    method = SimpleNamespace(figures=lambda *_: {"epsilon": 1.0}, name=lambda: "fedavg")
+    federation: Any = SimpleNamespace(round=round_, method=method, server={}, server_context=lambda: None)
+    collected.rows(small(), federation, [system_row(round_, "participants", 4)])
+    return collected
+
+
+@pytest.mark.parametrize("name", ["accuracy", "loss", "seconds_checkpoint", "degenerate/x", "participants"])
+def test_names_of_the_run_are_refused_in_its_first_round(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^callback Measure: measure {name} is already a measure of the run; rename"):
+        collect(Measure(lambda _: {name: 1.0}))
+
+
+def test_names_of_another_callback_are_refused_also_in_a_later_round() -> None:
+    first, late = Measure(), Measure(lambda round_: {"twice": 1.0} if round_ == 2 else {})
+    collected = collect(first, late)
+    with pytest.raises(
+        ConfigError, match="^callback Measure: measure twice is already a measure of callback Measure; "
+    ):
+        collect(round_=2, collected=collected)
+
+
+def test_names_of_the_methods_figures_are_refused() -> None:
+    with pytest.raises(ConfigError, match="measure epsilon is already a measure of method fedavg; rename it"):
+        collect(Measure(lambda _: {"epsilon": 1.0}))
+
+
+@pytest.mark.parametrize("value", [True, "0.5", None, math.inf, -math.inf, 1e300, 10**400, 1j, torch.tensor(1.0), [1]])
+def test_values_that_are_no_numbers_are_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^callback Measure: measure gap is .*; return a finite number"):
+        collect(Measure(lambda _: {"gap": value}))
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ({1: 0.5}, "measure 1 is no name"),
+        ({"": 0.5}, "measure '' is no name"),
+        ({"a\nb": 0.5}, r"measure 'a\\nb' is no name"),
+        ([0.5], r"on_measure returned \[0.5\]; return a dict"),
+        (0.5, "on_measure returned 0.5; return a dict"),
+    ],
+)
+def test_what_is_no_dict_by_name_is_refused(returned: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"^callback Measure: {says}"):
+        collect(Measure(lambda _: returned))
+
+
+def test_measures_are_no_reason_to_stop() -> None:
+    class Mistaken(Callback):
+        def on_round(self, config: Any, round_: int, rows: Any) -> Any:
+            return {"gap": 0.5}
+
+    with pytest.raises(ConfigError, match=r"callback Mistaken: on_round returned a dict.*; return measures from on_m"):
+        run(small(), callbacks=[Mistaken()])
+
+
+def test_a_name_of_the_run_ends_it() -> None:
+    with pytest.raises(ConfigError, match="measure bytes_up is already a measure of the run"):
+        run(small(), callbacks=[Measure(lambda _: {"bytes_up": 1})])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_comparison_has_the_measures_of_each_run(tmp_path: Path, jobs: int) -> None:
+    results = compare(
+        [small(rounds=2, seed=seed) for seed in range(2)], out=tmp_path, jobs=jobs, callbacks=[HeadNorm()]
+    )
+    norms = [result.curve("head_norm", "callback") for result in results]
+    assert [rounds for rounds, _ in norms] == [[1, 2], [1, 2]]
+    assert norms[0] != norms[1]
+
+
+def test_a_study_has_the_measures_of_each_run(tmp_path: Path) -> None:
+    setting = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 4}
+    study = parse_study({"methods": ["fedavg"], "seeds": 2, "rounds": 1, "scenario": setting})
+    run_study(study, StudyFolder(tmp_path / "study"), study.chosen(()), callbacks=[HeadNorm()])
+    logs = sorted((tmp_path / "study").rglob("metrics.jsonl"))
+    assert [log.read_text().count('"head_norm"') for log in logs] == [1, 1]
+
+
+def test_over_a_federation_measures_are_those_of_the_simulation() -> None:
+    from fedloom.flower.in_process import run_in_process
+
+    here, there = (start(small(rounds=2), callbacks=[HeadNorm()]) for start in (run, run_in_process))
+    assert there.curve("head_norm", "callback") == here.curve("head_norm", "callback")

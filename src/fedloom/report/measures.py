@@ -11,6 +11,7 @@ from fedloom.results.statistics import mean_std
 from fedloom.results.table import ResultRow
 from fedloom.results.verdict import BASELINE
 from fedloom.storage.curves import curve
+from fedloom.storage.log import CALLBACK_SPLIT
 from fedloom.storage.run_data import RunData
 
 TONES = 8  # colours for groups: --c0 (the baseline's grey) to --c7
@@ -65,11 +66,11 @@ def terms(results: Sequence[RunData]) -> list[str]:
 
 
 def diverged(results: Sequence[RunData]) -> dict[str, int]:
-    """Measures that were not finite, with the first such round."""
+    """Measures that were not finite, with the first such round; not those of callbacks, where NaN stands for none."""
     first: dict[str, int] = {}
     for result in results:
         for row in result.rows:
-            if not isfinite(row["value"]):
+            if not isfinite(row["value"]) and row["split"] != CALLBACK_SPLIT:
                 name = f"{row['split']} {row['name']}"
                 first[name] = min(row["round"], first.get(name, row["round"]))
     return first

@@ -1,8 +1,8 @@
-"""Callbacks: everything that watches a run. None can change a number; one may end the run early."""
+"""Callbacks watch a run. They may measure something more and end the run early; they cannot change a number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from fedloom.config.run_config import RunConfig
@@ -25,6 +25,23 @@ class Callback:
     def on_start(self, config: RunConfig, first_round: int) -> None:
         """Before the first round of this process; `first_round` is above 1 after a resume."""
 
+    def on_measure(
+        self, config: RunConfig, round_: int, rows: Sequence[Row], weights: Weights
+    ) -> Mapping[str, float] | None:
+        """Return measures by name, to be logged with those of the round; called first after each round.
+
+        A measure becomes a row of split "callback": `result.curve("head_norm", "callback")`, and
+        "callback/head_norm" in a tracker. The rows are stored before the round's checkpoint, so a resumed run has each
+        of them once.
+
+        Args:
+            rows: the run's own measures of this round; changes to them have no effect.
+            weights: as in `on_weights`.
+
+        Values are finite numbers, or NaN. `ConfigError` ends the run where one is not, and where a name is that of a
+        measure of the run, of its method or of another callback.
+        """
+
     def on_weights(self, config: RunConfig, round_: int, weights: Weights) -> None:
         """After each round, before `on_round`: `weights()` copies the server's weights, `weights(3)` those of client 3.
 
@@ -33,7 +50,10 @@ class Callback:
         """
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> str | None:
-        """After each round, with the rows that it added. A reason returned ends the run, as one that has finished."""
+        """After each round, with the rows that it added, those of callbacks too.
+
+        A reason returned ends the run, as one that has finished.
+        """
 
     def on_end(self, config: RunConfig, result: Result) -> None:
         """When the run has finished."""

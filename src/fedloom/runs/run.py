@@ -23,6 +23,7 @@ from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
 from fedloom.results.result import Result
+from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.rows import score_rows, system_row, training_rows
@@ -195,8 +196,10 @@ class _Run:
             for text in filter(None, notes):
                 callback.on_note(self.config, text)
         saved_at, weights = time.monotonic(), functools.partial(copy_weights, self.federation)
+        callback_measures = CallbackMeasures(self.callbacks)
         while self.federation.round < self.config.rounds and self.stop_reason is None:
             rows = self._train_round()
+            rows += callback_measures.rows(self.config, self.federation, rows)
             self._store_rows(rows)
             must_save = self._update_best(rows) or self.federation.round == self.config.rounds
             if self.folder and (must_save or time.monotonic() - saved_at >= self.config.checkpoint.seconds):
@@ -207,7 +210,9 @@ class _Run:
                 self._keep_weights()
             for callback in self.callbacks:
                 callback.on_weights(self.config, self.federation.round, weights)
-                self.stop_reason = callback.on_round(self.config, self.federation.round, rows) or self.stop_reason
+                reason = callback.on_round(self.config, self.federation.round, rows)
+                check_reason(callback, reason)
+                self.stop_reason = reason or self.stop_reason
         if self.federation.round < self.config.rounds:
             self._end_early()
         return self._finish()

@@ -51,5 +51,5 @@ def best_val(rows: Sequence[Row]) -> tuple[int, float] | None:
 
 
 def total_over_rounds(rows: Sequence[Row], name: str) -> float:
-    """Sum of a measure over all rounds."""
-    return sum(r["value"] for r in rows if r["name"] == name and r["client"] is None)
+    """Sum of a measure of the run itself (split "system") over all rounds."""
+    return sum(curve(rows, name, "system")[1])

@@ -27,7 +27,8 @@ class Row(TypedDict):
     value: float
 
 
-_LARGEST = 1e300  # of a value: sums of such values are still finite
+CALLBACK_SPLIT = "callback"  # of the rows that hold measures of callbacks
+LARGEST = 1e300  # of a value: sums of such values are still finite
 _KEYS = Row.__annotations__.keys()
 
 
@@ -113,7 +114,7 @@ def _is_row(row: Row) -> bool:
     numbers = [number for number in (row["round"], client, value) if number is not None]
     texts = [text for text in (row["split"], row["name"], row["protocol"]) if text is not None]
     return (
-        all(type(number) in (int, float) and abs(number) < _LARGEST for number in numbers)
+        all(type(number) in (int, float) and abs(number) < LARGEST for number in numbers)
         and all(isinstance(text, str) for text in texts)
         and None not in (row["split"], row["name"])
         and type(row["round"]) is int
