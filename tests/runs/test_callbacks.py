@@ -341,9 +341,7 @@ def test_names_of_the_run_are_refused_in_its_first_round(name: str) -> None:
 def test_names_of_another_callback_are_refused_also_in_a_later_round() -> None:
     first, late = Measure(), Measure(lambda round_: {"twice": 1.0} if round_ == 2 else {})
     collected = collect(first, late)
-    with pytest.raises(
-        ConfigError, match="^callback Measure: measure twice is already a measure of callback Measure; "
-    ):
+    with pytest.raises(ConfigError, match=r"^callback Measure: measure twice is already a measure of callback Measure"):
         collect(round_=2, collected=collected)
 
 
@@ -352,9 +350,9 @@ def test_names_of_the_methods_figures_are_refused() -> None:
         collect(Measure(lambda _: {"epsilon": 1.0}))
 
 
-@pytest.mark.parametrize("value", [True, "0.5", None, math.inf, -math.inf, 1e300, 10**400, 1j, torch.tensor(1.0), [1]])
+@pytest.mark.parametrize("value", [True, "0.5", None, math.inf, -math.inf, 1e300, 10**400, 1j, torch.ones(2, 2), [1]])
 def test_values_that_are_no_numbers_are_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^callback Measure: measure gap is .*; return a finite number"):
+    with pytest.raises(ConfigError, match=r"^callback Measure: measure gap is .*; return a finite number.*$"):
         collect(Measure(lambda _: {"gap": value}))
 
 
