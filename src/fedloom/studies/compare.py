@@ -176,8 +176,8 @@ def _lost(process: BaseProcess, setting: str, out: Path) -> RunFolderError:
     if process.exitcode == -signal.SIGKILL:
         ending = "was ended from outside (out of memory?)"
     return RunFolderError(
-        f"{out}: a process of the comparison {ending}; runs keep their checkpoints: compare again to go on, with fewer "
-        "--jobs if memory is short"
+        f"{out}: a process of the comparison {ending}; runs keep their checkpoints: compare again to resume, with "
+        "fewer --jobs if memory is short"
     )
 
 
@@ -197,7 +197,7 @@ def _work(pipe: Connection, existing: Existing, callbacks: Sequence[Callback]) -
     def report(event: Event) -> None:
         """Send news, and end here, between two rounds, if another run has failed."""
         if event.note is None and pipe.poll():
-            raise RunFolderError("stopped because another run of the comparison failed; compare again to go on")
+            raise RunFolderError("stopped because another run of the comparison failed; compare again to resume")
         with lock:
             pipe.send(event)
 

@@ -35,7 +35,7 @@ def test_an_address_at_which_nobody_answers_is_named_at_once(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{taken.getsockname()[1]}")
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
-        with pytest.raises(ConfigError, match=r"^--on ray: nobody answers at RAY_ADDRESS = 127\.0\.0\.1:\d+; "):
+        with pytest.raises(ConfigError, match=r"^--on ray: no cluster answers at RAY_ADDRESS = 127\.0\.0\.1:\d+; "):
             connected("--on ray").__enter__()
 
 

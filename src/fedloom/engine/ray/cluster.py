@@ -125,8 +125,8 @@ def _refuse_silence(asks: str) -> None:
         socket.create_connection((host, int(port)), timeout=_REACHED).close()
     except (OSError, OverflowError):
         raise ConfigError(
-            f"{asks}: nobody answers at RAY_ADDRESS = {address}; set it to the head of a cluster (`ray start --head` "
-            "shows it), or unset it"
+            f"{asks}: no cluster answers at RAY_ADDRESS = {address}; set it to the head of a cluster (`ray start "
+            "--head` shows it), or unset it"
         ) from None
 
 
