@@ -56,16 +56,16 @@ class APFL(Method):
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         rate = ctx.lr if self.options.alpha_lr is None else self.options.alpha_lr
-        own = {"extra": OptimizerSpec(lr=rate)}
-        return [Train(self.loss, ctx.task.local_epochs, optimizer=own, project=clipped)]
+        optimizers = {"extra": OptimizerSpec(lr=rate)}
+        return [Train(self.loss, ctx.task.local_epochs, optimizer=optimizers, project=clipped)]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         shared = batch.mean(cross_entropy(cast(Bundle, net)["shared"](batch.x), batch.y))
         return Objective.sum({"ce_shared": shared, "ce_mixed": batch.mean(cross_entropy(mixed(net, batch.x), batch.y))})
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        own: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
-        tree = self._joined(server, own, ctx.task)
+        private_record: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
+        tree = self._joined(server, private_record, ctx.task)
         if state is None:
             return {"global": Predictor(tree, lambda net, x: cast(Bundle, net)["shared"](x))}
         return {"personal": Predictor(tree, mixed)}
@@ -75,8 +75,8 @@ def mixed(net: Net, x: Tensor) -> Tensor:
     """Logits [B, C] of alpha v + (1 - alpha) w; no gradient reaches w."""
     bundle = cast(Bundle, net)
     alpha, shared = cast(Tensor, net.extra.alpha), dict(bundle["shared"].named_parameters())
-    own = bundle["own"].named_parameters()
-    tree = {name: alpha * value + (1 - alpha) * shared[name].detach() for name, value in own}
+    private_parameters = bundle["own"].named_parameters()
+    tree = {name: alpha * value + (1 - alpha) * shared[name].detach() for name, value in private_parameters}
     logits: Tensor = functional_call(bundle["shared"], tree, (x,))
     return logits
 

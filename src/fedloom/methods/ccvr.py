@@ -56,9 +56,9 @@ class CCVR(Method):
     citation = Citation("Luo et al.", "NeurIPS", 2021, "arXiv 2106.05001", {"P": 1}, {"P": 1})
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        found = super().examine(tasks, participants)
+        diagnostics = super().examine(tasks, participants)
         require_linear_head(tasks[0], self.name())
-        return found
+        return diagnostics
 
     def closing(self) -> Method:
         return Calibration(self.options)
@@ -122,12 +122,12 @@ def pooled(uploads: Uploads) -> tuple[ClassTable, Tensor]:
     return mean, scatter / (total - 1).clamp(min=1).view(-1, 1, 1)
 
 
-def virtual_features(mean: ClassTable, covariances: Tensor, each: int, ctx: ServerContext) -> tuple[Tensor, Tensor]:
+def virtual_features(mean: ClassTable, covariances: Tensor, count: int, ctx: ServerContext) -> tuple[Tensor, Tensor]:
     """`each` draws from the Gaussian of every class that is held: z [n, d] and labels [n]."""
     rng, drawn = ctx.task.streams.numpy("virtual", ctx.round), []
     labels = mean.held.nonzero()[:, 0]
     for label in labels.tolist():
         variances, axes = torch.linalg.eigh(covariances[label])
-        noise = torch.from_numpy(rng.standard_normal((each, len(variances))))
+        noise = torch.from_numpy(rng.standard_normal((count, len(variances))))
         drawn.append(mean.values[label] + (noise * variances.clamp(min=0).sqrt()) @ axes.T)
-    return torch.cat(drawn), labels.repeat_interleave(each)
+    return torch.cat(drawn), labels.repeat_interleave(count)

@@ -65,9 +65,9 @@ class COPA(method.Method):
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        found = super().examine(tasks, participants)
+        diagnostics = super().examine(tasks, participants)
         require_linear_head(tasks[0], self.name())
-        return found
+        return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: ServerContext) -> Record:
@@ -84,16 +84,18 @@ class COPA(method.Method):
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        both = get_tree(payload, "model") | get_tree(payload, f"{_HEAD}{ctx.client}")
+        tree = get_tree(payload, "model") | get_tree(payload, f"{_HEAD}{ctx.client}")
         others = [get_tree(payload, name) for name in payload if name not in ("model", f"{_HEAD}{ctx.client}")]
-        return Start({name: both[name] for name in ctx.task.init}, {"heads": others} if others else {})
+        return Start({name: tree[name] for name in ctx.task.init}, {"heads": others} if others else {})
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         z = net.features(batch.x)
         terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
         if "heads" in consts:
-            each = [functional.linear(z, head["head.weight"], head.get("head.bias")) for head in consts["heads"]]
-            foreign = torch.stack([cross_entropy(logits, batch.y) for logits in each]).sum(0)
+            foreign_logits = [
+                functional.linear(z, head["head.weight"], head.get("head.bias")) for head in consts["heads"]
+            ]
+            foreign = torch.stack([cross_entropy(logits, batch.y) for logits in foreign_logits]).sum(0)
             terms["ce_foreign"] = self.options.weight * batch.mean(foreign)
         return Objective.sum(terms)
 
@@ -105,8 +107,8 @@ class COPA(method.Method):
         if state is not None:
             return {}
         heads = [get_tree(server, name) for name in server if name.startswith(_HEAD)]
-        both = get_tree(server, "model") | weighted_mean(heads, [1.0] * len(heads))
-        return {"global": Predictor({name: both[name] for name in ctx.task.init})}
+        tree = get_tree(server, "model") | weighted_mean(heads, [1.0] * len(heads))
+        return {"global": Predictor({name: tree[name] for name in ctx.task.init})}
 
 
 def _parts(tree: Tree, task: Task) -> tuple[Tree, Tree]:

@@ -58,13 +58,13 @@ class Ditto(Method):
 
     def own_loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         """The own model's objective."""
-        own = cast(Bundle, net)["own"]
-        pull = trees.squared_distance(dict(own.named_parameters()), consts["received"])
-        ce = batch.mean(cross_entropy(own(batch.x), batch.y))
+        private_net = cast(Bundle, net)["own"]
+        pull = trees.squared_distance(dict(private_net.named_parameters()), consts["received"])
+        ce = batch.mean(cross_entropy(private_net(batch.x), batch.y))
         return Objective.sum({"ce_own": ce, "proximal": 0.5 * self.options.weight * pull})
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        own: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
-        tree = self._joined(server, own, ctx.task)
+        private_record: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
+        tree = self._joined(server, private_record, ctx.task)
         kind, name = ("global", "shared") if state is None else ("personal", "own")
         return {kind: Predictor(tree, lambda net, x: cast(Bundle, net)[name](x))}

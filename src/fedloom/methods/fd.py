@@ -95,10 +95,12 @@ class FD(Method):
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         logits = net(batch.x)
         ce = batch.mean(cross_entropy(logits, batch.y))
-        said = log_softmax(logits, dim=1)
-        distance = -(consts["rows"][batch.y] * said).sum(1)
+        log_probabilities = log_softmax(logits, dim=1)
+        distance = -(consts["rows"][batch.y] * log_probabilities).sum(1)
         taught = batch.mean(torch.where(consts["known"][batch.y], distance, 0.0))
-        return Objective.sum({"ce": ce, "distillation": self.options.gamma * taught}, {"outputs": said.exp()})
+        return Objective.sum(
+            {"ce": ce, "distillation": self.options.gamma * taught}, {"outputs": log_probabilities.exp()}
+        )
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         return {"outputs": work.collected["outputs"]}, {"model": work.tree}

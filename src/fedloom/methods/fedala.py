@@ -90,8 +90,8 @@ class FedALA(Method):
         start = super().begin(payload, state, ctx)
         if "trained" not in state:
             return start
-        own, head = get_tree(state, "trained"), ctx.task.names(frozenset({Role.HEAD}))
-        pairs = {name: (own[name], start.tree[name]) for name in start.tree if name in head}
+        trained, head = get_tree(state, "trained"), ctx.task.names(frozenset({Role.HEAD}))
+        pairs = {name: (trained[name], start.tree[name]) for name in start.tree if name in head}
         mixing = {name: start.tree[f"{EXTRA}.{_flat(name)}"] for name in pairs}
         return Start(start.tree | _mixed(pairs, mixing), {"pairs": pairs, "again": "again" in state})
 
@@ -120,17 +120,17 @@ class FedALA(Method):
         return batch.mean(cross_entropy(logits, batch.y))
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        payload, kept = super().end(work, state, ctx)
+        payload, next_state = super().end(work, state, ctx)
         trained = {name: value for name, value in work.tree.items() if ctx.task.roles[name] is not Role.EXTRA}
         again = {"again": 1} if "trained" in state else {}
-        return payload, kept | {"trained": trained} | again
+        return payload, next_state | {"trained": trained} | again
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         if state is None:
             mixing: Record = {"model": self._private(ctx.task.init, ctx.task)}
             return {"global": Predictor(self._joined(server, mixing, ctx.task))}
-        own = get_tree(state, "trained") if "trained" in state else {}
-        return {"personal": Predictor(self._joined(server, state, ctx.task) | own)}
+        trained = get_tree(state, "trained") if "trained" in state else {}
+        return {"personal": Predictor(self._joined(server, state, ctx.task) | trained)}
 
 
 def _flat(name: str) -> str:
@@ -140,7 +140,7 @@ def _flat(name: str) -> str:
 
 def _mixed(pairs: dict[str, tuple[Tensor, Tensor]], mixing: Tree) -> Tree:
     """own + (received - own) * A."""
-    return {name: own + (received - own) * mixing[name] for name, (own, received) in pairs.items()}
+    return {name: local + (received - local) * mixing[name] for name, (local, received) in pairs.items()}
 
 
 def _clipped(parameters: Tree, consts: Consts) -> Tree:

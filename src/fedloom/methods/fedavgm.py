@@ -43,9 +43,9 @@ class ServerMomentum(Method):
         self.momentum = self.momentum_names.options(Options, self.options)
         sent = self.spec.sends.get("model")
         if sent is None or sent.form != "whole":
-            each = ", ".join(self.spec.sends) or "nothing"
+            entries = ", ".join(self.spec.sends) or "nothing"
             raise ConfigError(
-                f"{self.name()}: {_WORD} is over the mean of weights, and clients send none (sent: {each})"
+                f"{self.name()}: {_WORD} is over the mean of weights, and clients send none (sent: {entries})"
             )
 
     def server_init(self, ctx: ServerContext) -> Record:

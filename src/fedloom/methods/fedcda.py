@@ -62,11 +62,11 @@ class FedCDA(method.Method):
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        found, rounds = super().examine(tasks, participants), tasks[0].rounds
+        diagnostics, rounds = super().examine(tasks, participants), tasks[0].rounds
         if self.options.warmup >= rounds:
             message = f"warmup = {self.options.warmup} covers all {rounds} rounds: this run is FedAvg"
-            found = [*found, Diagnostic("fedcda.only_warmup", message, float(self.options.warmup))]
-        return found
+            diagnostics = [*diagnostics, Diagnostic("fedcda.only_warmup", message, float(self.options.warmup))]
+        return diagnostics
 
     def server_init(self, ctx: ServerContext) -> Record:
         return super().server_init(ctx) | {"choice": torch.full((ctx.task.clients,), -1)}
@@ -76,36 +76,36 @@ class FedCDA(method.Method):
         return payload | {"loss": sum(work.terms.values(), 0.0)}, state
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        known: Record = {name: value for name, value in server.items() if name not in ("model", "choice")}
+        stored: Record = {name: value for name, value in server.items() if name not in ("model", "choice")}
         choice = get_tensor(server, "choice").clone()
         for client, upload in uploads.items():
-            known |= self._pushed(known, client, upload)
+            stored |= self._pushed(stored, client, upload)
             choice[client] = 0
         if ctx.round <= self.options.warmup:
-            return {"model": self.mean(uploads), "choice": choice} | known
+            return {"model": self.mean(uploads), "choice": choice} | stored
         centre = get_tree(server, "model")
         chosen = [int(client) for client in (choice >= 0).nonzero() if int(client) not in uploads]
         for group in self._groups(list(uploads), ctx):
-            fixed = [_flat(known, client, int(choice[client]), centre, ctx.task) for client in chosen]
-            options = [self._options(known, client, centre, ctx.task) for client in group]
+            fixed = [_flat(stored, client, int(choice[client]), centre, ctx.task) for client in chosen]
+            options = [self._options(stored, client, centre, ctx.task) for client in group]
             for client, best in zip(group, closest(fixed, options, self.options.smoothness), strict=True):
                 choice[client] = best
             chosen += group
-        trees = [get_tree(known, f"kept.{client}.{int(choice[client])}") for client in sorted(chosen)]
-        return {"model": self.reduce("model", trees, [1.0] * len(trees)), "choice": choice} | known
+        trees = [get_tree(stored, f"kept.{client}.{int(choice[client])}") for client in sorted(chosen)]
+        return {"model": self.reduce("model", trees, [1.0] * len(trees)), "choice": choice} | stored
 
-    def _pushed(self, known: Record, client: int, upload: Record) -> Record:
+    def _pushed(self, stored: Record, client: int, upload: Record) -> Record:
         """A client's models and losses with the newest in front, K at most."""
         new: Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
         for slot in range(1, self.options.kept):
             for name in ("kept", "loss"):
-                if f"{name}.{client}.{slot - 1}" in known:
-                    new[f"{name}.{client}.{slot}"] = known[f"{name}.{client}.{slot - 1}"]
+                if f"{name}.{client}.{slot - 1}" in stored:
+                    new[f"{name}.{client}.{slot}"] = stored[f"{name}.{client}.{slot - 1}"]
         return new
 
-    def _options(self, known: Record, client: int, centre: Tree, task: Task) -> list[tuple[Tensor, float]]:
-        slots = [slot for slot in range(self.options.kept) if f"kept.{client}.{slot}" in known]
-        return [_flat(known, client, slot, centre, task) for slot in slots]
+    def _options(self, stored: Record, client: int, centre: Tree, task: Task) -> list[tuple[Tensor, float]]:
+        slots = [slot for slot in range(self.options.kept) if f"kept.{client}.{slot}" in stored]
+        return [_flat(stored, client, slot, centre, task) for slot in slots]
 
     def _groups(self, clients: list[int], ctx: ServerContext) -> list[list[int]]:
         """The participants in random order, in batches as even as can be."""
@@ -115,11 +115,11 @@ class FedCDA(method.Method):
         return [order[first::count] for first in range(count)]
 
 
-def _flat(known: Record, client: int, slot: int, centre: Tree, task: Task) -> tuple[Tensor, float]:
+def _flat(stored: Record, client: int, slot: int, centre: Tree, task: Task) -> tuple[Tensor, float]:
     """A kept model's parameters as one vector, float64, from the last global model on: distances stay, digits too."""
-    tree = parameters(get_tree(known, f"kept.{client}.{slot}"), task)
+    tree = parameters(get_tree(stored, f"kept.{client}.{slot}"), task)
     flat = torch.cat([(value.double() - centre[name].double()).flatten() for name, value in tree.items()])
-    return flat, get_number(known, f"loss.{client}.{slot}")
+    return flat, get_number(stored, f"loss.{client}.{slot}")
 
 
 def closest(
@@ -130,7 +130,7 @@ def closest(
     rows = torch.stack([weights for client in options for weights, _ in client])
     base = torch.stack([weights for weights, _ in fixed]).sum(0) if fixed else torch.zeros_like(rows[0])
     base_square, base_loss = sum(float(w.square().sum()) for w, _ in fixed), sum(loss for _, loss in fixed)
-    gram, cross, own = (rows @ rows.T).numpy(), (rows @ base).numpy(), float(base @ base)
+    gram, cross, base_norm = (rows @ rows.T).numpy(), (rows @ base).numpy(), float(base @ base)
     losses = [loss for client in options for _, loss in client]
     starts = [0, *itertools.accumulate(len(client) for client in options)]
     count = len(fixed) + len(options)
@@ -138,7 +138,7 @@ def closest(
     def cost(picked: Iterable[int]) -> float:
         at = [start + pick for start, pick in zip(starts, picked, strict=False)]
         squares = (base_square + gram[at, at].sum()) / count
-        square_of_mean = (own + 2 * cross[at].sum() + gram[at][:, at].sum()) / count**2
+        square_of_mean = (base_norm + 2 * cross[at].sum() + gram[at][:, at].sum()) / count**2
         loss = (base_loss + sum(losses[row] for row in at)) / count
         return loss + smoothness / 2 * float(squares - square_of_mean)
 

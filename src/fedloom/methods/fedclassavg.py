@@ -90,8 +90,8 @@ class FedClassAvg(Method):
         return Objective.sum({"ce": ce, "contrast": scale * contrast, "proximal": self.options.rho * proximal})
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        payload, own = super().end(work, state, ctx)
-        return payload, own | {"met": True}
+        payload, next_state = super().end(work, state, ctx)
+        return payload, next_state | {"met": True}
 
 
 def supervised_contrast(views: Sequence[Tensor], batch: Batch, tau: float) -> Tensor:

@@ -139,8 +139,8 @@ class FedCO2(Method):
             self.spec = replace(self.spec, sends={**self.spec.sends, "head": Sent(per_client=True)})
 
     def private_names(self, task: Task) -> set[str]:
-        own = super().private_names(task)
-        return own | set(_classifier(task, ONLINE)) if "head" in self.options.personal else own
+        names = super().private_names(task)
+        return names | set(_classifier(task, ONLINE)) if "head" in self.options.personal else names
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: ServerContext) -> Record:
@@ -159,8 +159,8 @@ class FedCO2(Method):
         new: Record = {"model": self.mean(uploads, weights=self.options.weights)}
         if not self.exchanges_heads:
             return new
-        kept = server if self.options.bank == "cache" else {}
-        heads = {name: value for name, value in kept.items() if name.startswith(head_of())}
+        bank = server if self.options.bank == "cache" else {}
+        heads = {name: value for name, value in bank.items() if name.startswith(head_of())}
         return new | heads | {head_of(client): upload["head"] for client, upload in uploads.items()}
 
     # -- client ----------------------------------------------------------------------------------------------
@@ -235,8 +235,8 @@ class FedCO2(Method):
     def exchanges_heads(self) -> bool:
         """Whether offline heads travel."""
         options = self.options
-        wanted: bool = options.inter_online or options.inter_offline
-        return wanted and options.algorithm == "feature_skew"
+        enabled: bool = options.inter_online or options.inter_offline
+        return enabled and options.algorithm == "feature_skew"
 
     @staticmethod
     def _head(tree: Tree, task: Task) -> Tree:

@@ -104,8 +104,8 @@ class FedDF(method.Method):
 
         def loss(leaves: Tree) -> Tensor:
             rows = next(drawn)
-            said = net.logits(tree | leaves, public.gather(rows))
-            return kl_divergence(logits[rows].to(said.dtype), said).mean()
+            student_logits = net.logits(tree | leaves, public.gather(rows))
+            return kl_divergence(logits[rows].to(student_logits.dtype), student_logits).mean()
 
         adam = options.server_optimizer == "adam"
         return tree | descended(loss, trained, options.server_lr, options.steps, adam=adam, cosine=options.cosine)

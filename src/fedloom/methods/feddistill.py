@@ -91,10 +91,10 @@ class FedDistill(Method):
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         logits, taught = net(batch.x), consts["soft_labels"][batch.y]
-        said = torch.log_softmax(logits, dim=1)
+        log_probabilities = torch.log_softmax(logits, dim=1)
         if self.options.compares == "probabilities":
-            said = said.exp()
-        divergence = (torch.xlogy(taught, taught) - taught * said).sum(1)
+            log_probabilities = log_probabilities.exp()
+        divergence = (torch.xlogy(taught, taught) - taught * log_probabilities).sum(1)
         ce = batch.mean(cross_entropy(logits, batch.y))
         return Objective.sum({"ce": ce, "distillation": self.options.weight * batch.mean(divergence)})
 

@@ -84,8 +84,8 @@ class DW(Method):
         super().__init__(options)
         self.names = names_of(self, "dw")
         self.dw = self.names.options(Options, self.options)
-        own = {"soft_labels": Sent(labels=True), "class_counts": Sent(per_client=True, labels=True)}
-        sends = {**self.spec.sends, **{self.names.entry(name): sent for name, sent in own.items()}}
+        entries = {"soft_labels": Sent(labels=True), "class_counts": Sent(per_client=True, labels=True)}
+        sends = {**self.spec.sends, **{self.names.entry(name): sent for name, sent in entries.items()}}
         self.spec = replace(self.spec, head_bias=self.dw.head_bias, sends=sends)
         if self.dw.relu_on_cr and self.dw.linearised != "off":
             raise ConfigError(f"{self.name()}.relu_on_cr = True: it has no linearised form; set linearised to off")
@@ -119,10 +119,10 @@ class DW(Method):
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         entry = self.names.entry
-        each = torch.stack([get_tensor(upload, entry("class_counts")) for upload in uploads.values()])
-        fresh: ClassTable = self.mean(uploads, entry("soft_labels"), each)  # Eq. 7
-        counts = each.double().sum(0)
-        seen = get_tensor(server, entry("classes_seen")) | (counts > 0)
+        client_counts = torch.stack([get_tensor(upload, entry("class_counts")) for upload in uploads.values()])
+        fresh: ClassTable = self.mean(uploads, entry("soft_labels"), client_counts)  # Eq. 7
+        counts = client_counts.double().sum(0)
+        classes_seen = get_tensor(server, entry("classes_seen")) | (counts > 0)
         new = super().aggregate(self._inner(server), uploads, ctx)
         if self.dw.sl_cumulative:
             sums = fresh.values * counts.unsqueeze(1) + get_tensor(server, entry("soft_label_sums"))
@@ -131,7 +131,7 @@ class DW(Method):
             fresh = ClassTable.from_sums(sums, counts)
         last = get_table(server, entry("soft_labels"))
         soft_labels = next_soft_labels(fresh, last, self.dw.absent_row, self.dw.sl_ema)
-        return new | {entry("soft_labels"): soft_labels.to(torch.float32), entry("classes_seen"): seen}
+        return new | {entry("soft_labels"): soft_labels.to(torch.float32), entry("classes_seen"): classes_seen}
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
@@ -140,14 +140,14 @@ class DW(Method):
             return start
         table = get_table(payload, entry("soft_labels"))
         every, by = self.dw.mu_decay or (ctx.round + 1, 1.0)
-        own = {
+        constants = {
             "soft_labels": table.values,
             "soft_label_rows": None if table.held.all() else table.held,
             "mu": self.dw.mu / by ** (ctx.round // every),
             "reference": start.tree["head.weight"].clone(),
             "steps": torch.zeros((), dtype=torch.int64),
         }
-        return Start(start.tree, start.consts | {entry(name): value for name, value in own.items()})
+        return Start(start.tree, start.consts | {entry(name): value for name, value in constants.items()})
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         phases = super().phases(start, ctx)
@@ -207,14 +207,14 @@ class DW(Method):
 
     # -- self-examination ------------------------------------------------------------------------------------
     def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        found = super().diagnostics(self._inner(server), uploads, ctx)
+        diagnostics = super().diagnostics(self._inner(server), uploads, ctx)
         unseen = (~get_tensor(server, self.names.entry("classes_seen"))).nonzero().flatten().tolist()
         if unseen and self.dw.absent_row != "mask" and ctx.round >= min(_FIRST_ROUNDS, ctx.task.rounds):
             message = (
                 f"no participant ever held class {', '.join(map(str, unseen))}: rows of the SL matrix without data"
             )
-            found.append(Diagnostic("dw.unseen_rows", message, float(len(unseen))))
-        return found
+            diagnostics.append(Diagnostic("dw.unseen_rows", message, float(len(unseen))))
+        return diagnostics
 
 
 @register

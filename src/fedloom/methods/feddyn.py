@@ -93,9 +93,9 @@ class FedDyn(method.Method):
         return {"model": mean | combine([ours, h], [1, -1 / alpha]), "h": h}
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        found = super().predictors(server, state, ctx)
+        predictors = super().predictors(server, state, ctx)
         if state is None:
             model = get_tree(server, "model")
             shifted = combine([parameters(model, ctx.task), get_tree(server, "h")], [1, 1 / self.options.alpha])
-            found["average"] = Predictor(model | shifted)
-        return found
+            predictors["average"] = Predictor(model | shifted)
+        return predictors

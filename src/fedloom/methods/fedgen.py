@@ -79,9 +79,9 @@ class FedGen(method.Method):
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        found = super().examine(tasks, participants)
+        diagnostics = super().examine(tasks, participants)
         require_linear_head(tasks[0], self.name())
-        return found
+        return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: ServerContext) -> Record:
@@ -109,8 +109,10 @@ class FedGen(method.Method):
             z = generated(tree, noise, labels)
             logits = torch.einsum("nd,mcd->mnc", z, weights)
             logits = logits if biases is None else logits + biases.unsqueeze(1)
-            each = torch.log_softmax(logits, 2).gather(2, labels.view(1, -1, 1).expand(len(logits), -1, 1)).squeeze(2)
-            total = -(shares[:, labels] * each).sum(0).mean()
+            log_probabilities = (
+                torch.log_softmax(logits, 2).gather(2, labels.view(1, -1, 1).expand(len(logits), -1, 1)).squeeze(2)
+            )
+            total = -(shares[:, labels] * log_probabilities).sum(0).mean()
             return total + options.diversity * crowding(noise, z) if options.diversity else total
 
         generator = descended(
@@ -148,9 +150,9 @@ class FedGen(method.Method):
 def generated(tree: Tree, noise: Tensor, labels: Tensor) -> Tensor:
     """Features [n, d] of a generator with the weights `tree`, for noise [n, e] and labels [n]."""
     classes = tree["0.weight"].shape[1] - noise.shape[1]
-    given = torch.cat([noise, functional.one_hot(labels, classes)], 1).to(tree["0.weight"].dtype)
+    inputs = torch.cat([noise, functional.one_hot(labels, classes)], 1).to(tree["0.weight"].dtype)
     return functional.linear(
-        functional.linear(given, tree["0.weight"], tree["0.bias"]).relu(), tree["2.weight"], tree["2.bias"]
+        functional.linear(inputs, tree["0.weight"], tree["0.bias"]).relu(), tree["2.weight"], tree["2.bias"]
     )
 
 

@@ -64,8 +64,8 @@ class FedGH(Method):
         return [*super().phases(start, ctx), Collect({"prototypes": ClassMeans(features)})]
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        _, own = super().end(work, state, ctx)
-        return {"prototypes": work.collected["prototypes"]}, own
+        _, next_state = super().end(work, state, ctx)
+        return {"prototypes": work.collected["prototypes"]}, next_state
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])

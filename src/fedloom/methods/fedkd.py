@@ -98,12 +98,12 @@ class FedKD(Method):
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: ServerContext) -> Record:
-        told: Record = {"told": torch.zeros(ctx.task.clients, dtype=torch.int64)}
-        return super().server_init(ctx) | (told if self.options.compresses == "updates" else {})
+        last_rounds: Record = {"told": torch.zeros(ctx.task.clients, dtype=torch.int64)}
+        return super().server_init(ctx) | (last_rounds if self.options.compresses == "updates" else {})
 
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        known = "told" not in server or get_tensor(server, "told")[client] == ctx.round - 1
-        return {"factors": server["factors"]} if "factors" in server and known else {"model": server["model"]}
+        is_current = "told" not in server or get_tensor(server, "told")[client] == ctx.round - 1
+        return {"factors": server["factors"]} if "factors" in server and is_current else {"model": server["model"]}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         if self.options.compresses == "nothing":
@@ -113,9 +113,9 @@ class FedKD(Method):
         factors = factored(mean, self.energy(ctx.task, ctx.round))
         if self.options.compresses == "weights":
             return {"model": restored(factors), "factors": factors}
-        told = get_tensor(server, "told").clone()
-        told[list(uploads)] = ctx.round
-        return {"model": updated(factors, get_tree(server, "model")), "factors": factors, "told": told}
+        last_rounds = get_tensor(server, "told").clone()
+        last_rounds[list(uploads)] = ctx.round
+        return {"model": updated(factors, get_tree(server, "model")), "factors": factors, "told": last_rounds}
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
@@ -127,28 +127,28 @@ class FedKD(Method):
         return super().begin({"model": mentee}, state, ctx)
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        nets = {name: cast(Bundle, net)[name] for name in (MENTOR, MENTEE)}
-        z = {name: one.features(batch.x) for name, one in nets.items()}
-        out = {name: one.head(z[name]) for name, one in nets.items()}
-        ce = {name: batch.mean(cross_entropy(logits, batch.y)) for name, logits in out.items()}
-        terms = {f"ce_{name}": value for name, value in ce.items()}
+        nets = {student: cast(Bundle, net)[student] for student in (MENTOR, MENTEE)}
+        z = {student: member.features(batch.x) for student, member in nets.items()}
+        out = {student: member.head(z[student]) for student, member in nets.items()}
+        ce = {student: batch.mean(cross_entropy(logits, batch.y)) for student, logits in out.items()}
+        terms = {f"ce_{student}": value for student, value in ce.items()}
         doubt = (ce[MENTOR] + ce[MENTEE]).detach()
         aligned = net.extra(z[MENTEE])
-        for name, other in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
-            terms[f"kl_{name}"] = batch.mean(kl_divergence(out[other].detach(), out[name])) / doubt
+        for student, teacher in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
+            terms[f"kl_{student}"] = batch.mean(kl_divergence(out[teacher].detach(), out[student])) / doubt
         terms["z_mentor"] = batch.mean((z[MENTOR] - aligned.detach()).square().mean(1)) / doubt
         terms["z_mentee"] = batch.mean((z[MENTOR].detach() - aligned).square().mean(1)) / doubt
         return Objective.sum(terms)
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        payload, own = super().end(work, state, ctx)
+        payload, next_state = super().end(work, state, ctx)
         if self.options.compresses == "nothing":
-            return payload, own
+            return payload, next_state
         mentee = get_tree(payload, "model")
         if self.options.compresses == "updates":
             received = self._shared(work.start.tree, ctx.task)
-            mentee, own = combine([mentee, received], [1, -1]), own | {"received": received}
-        return payload | {"model": factored(mentee, self.energy(ctx.task, ctx.round))}, own
+            mentee, next_state = combine([mentee, received], [1, -1]), next_state | {"received": received}
+        return payload | {"model": factored(mentee, self.energy(ctx.task, ctx.round))}, next_state
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         """ "personal" is the mentor; "global", or "mentee" beside it, the shared one."""

@@ -127,8 +127,8 @@ class FedNH(method.Method):
         fresh: ClassTable = self.mean(uploads, "prototypes", counts)
         rho, mean = self.options.rho, normalize(fresh.values.double(), dim=1)
         mixed = normalize(rho * rows.double() + (1 - rho) * mean, dim=1).to(rows.dtype)
-        kept = ~fresh.held | torch.tensor(rho == 1)
-        model = self.mean(uploads, weights="uniform") | {W: torch.where(kept.unsqueeze(1), rows, mixed)}
+        unchanged = ~fresh.held | torch.tensor(rho == 1)
+        model = self.mean(uploads, weights="uniform") | {W: torch.where(unchanged.unsqueeze(1), rows, mixed)}
         return {"model": {name: model[name] for name in ctx.task.init}}
 
     # -- client ----------------------------------------------------------------------------------------------

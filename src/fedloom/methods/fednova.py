@@ -54,9 +54,9 @@ class FedNova(method.Method):
         weights = [n / max(a, 1.0) / total for n, a in zip(samples, norms, strict=True)]
         effective = sum(n * a for n, a in zip(samples, norms, strict=True)) / total
         model, step = self.mean(uploads, weights=weights), effective * sum(weights)
-        both = [parameters(tree, ctx.task) for tree in (get_tree(server, "model"), model)]
-        buffers = self.mean(uploads) if len(both[0]) < len(model) else model
-        return {"model": buffers | combine(both, [1 - step, step])}
+        old_and_new = [parameters(tree, ctx.task) for tree in (get_tree(server, "model"), model)]
+        buffers = self.mean(uploads) if len(old_and_new[0]) < len(model) else model
+        return {"model": buffers | combine(old_and_new, [1 - step, step])}
 
 
 def gradient_weight(steps: int, momentum: float) -> float:

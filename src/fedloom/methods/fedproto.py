@@ -102,13 +102,13 @@ class FedProto(PrototypePull):
         return [Train(self.loss, ctx.task.local_epochs, collect={"prototypes": ClassMeans("features")})]
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        payload, own = super().end(work, state, ctx)
+        payload, next_state = super().end(work, state, ctx)
         if self.options.weights == "counts":
             payload["class_counts"] = ctx.class_counts
         if self.options.average_model:
-            shared, own = Method.end(self, work, state, ctx)
+            shared, next_state = Method.end(self, work, state, ctx)
             payload |= shared
-        return payload, own | self._classes(ctx)
+        return payload, next_state | self._classes(ctx)
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         counts: Any = "uniform"

@@ -70,9 +70,9 @@ class FedRCL(method.Method):
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         options = self.options
         levels, z = net.levels(batch.x)
-        found = [relaxed_contrast(level, batch, options.tau, options.threshold) for level in levels]
+        terms_by_level = [relaxed_contrast(level, batch, options.tau, options.threshold) for level in levels]
         contrast, penalty = (
-            torch.stack([batch.mean(each) for each in kind]).mean() for kind in zip(*found, strict=True)
+            torch.stack([batch.mean(term) for term in terms]).mean() for terms in zip(*terms_by_level, strict=True)
         )
         return Objective.sum(
             {

@@ -163,14 +163,14 @@ class FedSC(Method):
             rows = torch.cat([rows, mean.values.unsqueeze(0)])
             positives = torch.cat([torch.zeros_like(negatives), mean.held.unsqueeze(0)])
             negatives = torch.cat([negatives, torch.zeros_like(mean.held).unsqueeze(0)])
-        known = {
+        prototypes = {
             "consistent": consistent.values,
             "known": None if consistent.held.all() else consistent.held,
             "weight": ramped(self.options.lambda_rpcl, ctx.round, self.options.rpcl_ramp, consistent.values),
         }
         if self.options.positives == "self":
-            return Start(start.tree, released.constants(relational) | known)
-        return Start(start.tree, {"prototypes": prototypes_of(rows, positives, negatives)} | known)
+            return Start(start.tree, released.constants(relational) | prototypes)
+        return Start(start.tree, {"prototypes": prototypes_of(rows, positives, negatives)} | prototypes)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
@@ -216,7 +216,7 @@ def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
 
 def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
     """Consistent prototype discrepancy, Eq. 15: distance of z [B, d] to its class's o, mean over known classes."""
-    known = None if consts["known"] is None else consts["known"][batch.y]
+    consistent = None if consts["known"] is None else consts["known"][batch.y]
     difference = z - consts["consistent"][batch.y]
     if norm == "l1":
         distance = difference.abs().sum(1)
@@ -224,7 +224,7 @@ def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
         distance = difference.norm(dim=1)
     else:
         distance = difference.square().mean(1)
-    return batch.mean(distance, among=known)
+    return batch.mean(distance, among=consistent)
 
 
 def relational_prototypes(local: ClassTable, neighbours: int, metric: str) -> ClassTable:

@@ -165,8 +165,8 @@ class FedSKC(Method):
         if options.gpr_clip is not None:
             rho = min(max(rho, options.gpr_clip[0]), options.gpr_clip[1])
         back = (1 - options.beta) * rho
-        kept = options.beta if options.gpr == "paper" else 1.0
-        model = combine([model, get_tree(server, "model")], [kept - back, back])  # Eq. 5
+        total_weight = options.beta if options.gpr == "paper" else 1.0
+        model = combine([model, get_tree(server, "model")], [total_weight - back, back])  # Eq. 5
         return new | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
 
     # -- client ----------------------------------------------------------------------------------------------
@@ -176,12 +176,12 @@ class FedSKC(Method):
             return start
         knowledge, options = get_table(payload, "knowledge"), self.options
         rows, held = knowledge.values.unsqueeze(0), knowledge.held.unsqueeze(0)  # one prototype a class
-        own = {
+        constants = {
             "known": knowledge.held,
             "weight": ramped(options.lambda_lcl, ctx.round, options.lcl_ramp, knowledge.values),
         }
         prototypes = prototypes_of(rows, held, held, all_rows=_as_released(options))
-        return Start(start.tree, {"prototypes": prototypes} | own)
+        return Start(start.tree, {"prototypes": prototypes} | constants)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
@@ -211,25 +211,25 @@ class FedSKC(Method):
     def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
         options, clients = self.options, len(uploads)
         local = ClassTable.stack([get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
-        found = one_holder_per_class("fedskc", local.held, "no row has a neighbour, c~ = the local knowledge")
+        diagnostics = one_holder_per_class("fedskc", local.held, "no row has a neighbour, c~ = the local knowledge")
         if options.gda in ("paper", "share") and clients > 1:
             knowledge = get_table(server, "knowledge").to(torch.float64)
             weights = aggregation_weights(local, knowledge, _samples(uploads), options.gda)
             spread = float((weights * clients - 1).abs().max())
             if spread < 1e-6:
                 message = f"GDA weights are uniform (max |e_k m - 1| = {spread:.1e}): gda={options.gda} does nothing"
-                found.append(Diagnostic("fedskc.uniform_gda", message, spread))
+                diagnostics.append(Diagnostic("fedskc.uniform_gda", message, spread))
         if "rho" in server:
             rho, beta = get_number(server, "rho"), options.beta
             if options.gpr == "paper" and beta < 1:
                 message = f"GPR's coefficients sum to beta = {beta:g}: weights shrink by {1 - beta:.0%} a round"
-                found.append(Diagnostic("fedskc.gpr_shrinks", message, beta))
+                diagnostics.append(Diagnostic("fedskc.gpr_shrinks", message, beta))
             if abs(rho) * (1 - beta) > 1 + 1e-9:
                 message = (
                     f"GPR oversteps the last model: |rho| = {abs(rho):.3g} > 1 / (1 - beta) = {1 / (1 - beta):.3g}"
                 )
-                found.append(Diagnostic("fedskc.gpr_oversteps", message, rho))
-        return found
+                diagnostics.append(Diagnostic("fedskc.gpr_oversteps", message, rho))
+        return diagnostics
 
 
 def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
@@ -271,13 +271,15 @@ def variance_ratio(current: ClassTable, last: ClassTable, classes: str) -> float
     S sums the variance over the entries of c~^j; classes "intersection": over j known in both rounds, "own": over
     the classes of each round (so that rho also measures which classes turned up).
     """
-    both = current.held & last.held
+    in_both_rounds = current.held & last.held
     now, before = (
-        torch.where(both if classes == "intersection" else table.held, table.values.double().var(1, correction=0), 0.0)
+        torch.where(
+            in_both_rounds if classes == "intersection" else table.held, table.values.double().var(1, correction=0), 0.0
+        )
         for table in (current, last)
     )
     total = float(before.sum())
-    return (float(now.sum()) - total) / total if total > 0 and bool(both.any()) else None
+    return (float(now.sum()) - total) / total if total > 0 and bool(in_both_rounds.any()) else None
 
 
 def _samples(uploads: Uploads) -> Tensor:

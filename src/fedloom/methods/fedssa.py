@@ -151,10 +151,10 @@ class FedSSA(Method):
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         holds = get_tensor(server, "holds").clone()
-        known: Record = {name: value for name, value in server.items() if name not in ("header", "holds")}
+        stored_rows: Record = {name: value for name, value in server.items() if name not in ("header", "holds")}
         if self.options.pool == "all_known":
-            known |= {f"rows.{client}": upload["header"] for client, upload in uploads.items()}
-            fresh: Any = self.reduce("header", known.values(), [1.0] * len(known))
+            stored_rows |= {f"rows.{client}": upload["header"] for client, upload in uploads.items()}
+            fresh: Any = self.reduce("header", stored_rows.values(), [1.0] * len(stored_rows))
         elif self.options.weights == "count":
             counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
             fresh = self.mean(uploads, "header", counts)
@@ -164,7 +164,7 @@ class FedSSA(Method):
             holds[client] = get_table(upload, "header").held
         header = fresh.to(torch.float32).fill_missing(get_table(server, "header"))
         new: Record = {"header": header, "holds": holds}
-        return new | known
+        return new | stored_rows
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
@@ -172,9 +172,9 @@ class FedSSA(Method):
         if options.skip_first_fusion and ctx.round == 1:
             return Start(tree, {})
         header = get_table(payload, "header")
-        taken = header.held if options.take_over == "all" else header.held & (ctx.class_counts > 0)
+        fused_classes = header.held if options.take_over == "all" else header.held & (ctx.class_counts > 0)
         mu = fusion_weight(ctx.round - 1, options.mu0, options.t_stable)
-        rows = fused_rows(_rows(tree, options.share_bias), header.values, taken, mu, options.fusion)
+        rows = fused_rows(_rows(tree, options.share_bias), header.values, fused_classes, mu, options.fusion)
         return Start(_with_rows(tree, rows), {})
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
@@ -195,13 +195,13 @@ class FedSSA(Method):
     def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
         tables = ClassTable.stack([get_table(upload, "header") for upload in uploads.values()])
         nothing = "the global row is the client's own, nothing is shared"
-        found = one_holder_per_class("fedssa", tables.held, nothing) if self.options.pool == "sampled" else []
+        diagnostics = one_holder_per_class("fedssa", tables.held, nothing) if self.options.pool == "sampled" else []
         first = _rows(ctx.task.init, self.options.share_bias).norm(dim=1).clamp(min=1e-12)
         growth = float(torch.where(tables.held, tables.values.norm(dim=2) / first, 0.0).max())
         if growth > GROWN:
             message = f"a header row is {growth:.0f} times as long as at first: the unnormalised fusion adds up"
-            found.append(Diagnostic("fedssa.rows_grow", message, growth))
-        return found
+            diagnostics.append(Diagnostic("fedssa.rows_grow", message, growth))
+        return diagnostics
 
 
 def fusion_weight(t: int, mu0: float, t_stable: int) -> float:
@@ -209,13 +209,13 @@ def fusion_weight(t: int, mu0: float, t_stable: int) -> float:
     return mu0 * math.cos(math.pi * t / (2 * t_stable)) if t < t_stable else 0.0
 
 
-def fused_rows(local: Tensor, received: Tensor, taken: Tensor, mu: float, fusion: str = "literal") -> Tensor:
+def fused_rows(local: Tensor, received: Tensor, fused_classes: Tensor, mu: float, fusion: str = "literal") -> Tensor:
     """Header rows [C, d] before training, Eq. 4: received + mu local where `taken` [C], the local row elsewhere.
 
     fusion "convex" divides by 1 + mu, so that rows keep their length.
     """
     rows = received + mu * local
-    return torch.where(taken.unsqueeze(1), rows / (1 + mu) if fusion == "convex" else rows, local)
+    return torch.where(fused_classes.unsqueeze(1), rows / (1 + mu) if fusion == "convex" else rows, local)
 
 
 def _rows(tree: Tree, with_bias: bool) -> Tensor:

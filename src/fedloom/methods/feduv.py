@@ -76,10 +76,10 @@ def missing_spread(outputs: Tensor, batch: Batch) -> Tensor:
 
 def nearness(z: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Mean of exp(-|z_i - z_j|^2 / sigma) over the pairs of features [B, d], 0 without a pair; and sigma."""
-    one, other = torch.triu_indices(len(z), len(z), 1, device=z.device)
+    first, second = torch.triu_indices(len(z), len(z), 1, device=z.device)
     counted = _counted(batch)
-    pairs = counted[one] & counted[other]
-    distances = (z[one] - z[other]).square().sum(1)
+    pairs = counted[first] & counted[second]
+    distances = (z[first] - z[second]).square().sum(1)
     apart = pairs & (distances > 0)
     middle = (apart.sum() - 1).clamp(min=0) // 2
     ordered = torch.where(apart, distances, torch.inf).sort().values

@@ -95,14 +95,14 @@ class FML(Method):
         return {"model": self._private(ctx.task.fresh(ctx.client), ctx.task)}
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        own, meme = (cast(Bundle, net)[name](batch.x) for name in (OWN, MEME))
+        private_logits, meme = (cast(Bundle, net)[name](batch.x) for name in (OWN, MEME))
         alpha, beta = self.options.alpha, self.options.beta
         return Objective.sum(
             {
-                "ce_own": alpha * batch.mean(cross_entropy(own, batch.y)),
-                "kl_own": (1 - alpha) * batch.mean(kl_divergence(meme.detach(), own)),
+                "ce_own": alpha * batch.mean(cross_entropy(private_logits, batch.y)),
+                "kl_own": (1 - alpha) * batch.mean(kl_divergence(meme.detach(), private_logits)),
                 "ce_meme": beta * batch.mean(cross_entropy(meme, batch.y)),
-                "kl_meme": (1 - beta) * batch.mean(kl_divergence(own.detach(), meme)),
+                "kl_meme": (1 - beta) * batch.mean(kl_divergence(private_logits.detach(), meme)),
             }
         )
 

@@ -102,12 +102,12 @@ def split(values: Tensor, parts: int) -> list[Tensor]:
     """`values` [B, ...] in two halves, the second the larger, or in three parts as numpy's `array_split` cuts them."""
     half = len(values) // 2
     cut = [values[:half], values[half:]] if parts == 2 else list(torch.tensor_split(values, parts))
-    found = [part for part in cut if len(part)]
-    return found + [found[-1]] * (parts - len(found))
+    nonempty = [part for part in cut if len(part)]
+    return nonempty + [nonempty[-1]] * (parts - len(nonempty))
 
 
 def gradients(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Of the mean cross-entropy at `weights`, detached."""
-    own = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    ce = cross_entropy(functional_call(net, own, (x,)), y).mean()
-    return dict(zip(own, torch.autograd.grad(ce, list(own.values())), strict=True))
+    leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    ce = cross_entropy(functional_call(net, leaves, (x,)), y).mean()
+    return dict(zip(leaves, torch.autograd.grad(ce, list(leaves.values())), strict=True))

@@ -114,6 +114,8 @@ class PFedMe(Method):
         return {"model": combine([get_tree(server, "model"), mean], [1 - beta, beta]) if beta != 1 else mean}
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        own: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
+        private_record: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
         kind, name = ("global", "shared") if state is None else ("personal", "own")
-        return {kind: Predictor(self._joined(server, own, ctx.task), lambda net, x: cast(Bundle, net)[name](x))}
+        return {
+            kind: Predictor(self._joined(server, private_record, ctx.task), lambda net, x: cast(Bundle, net)[name](x))
+        }

@@ -93,20 +93,20 @@ class SCAFFOLD(method.Method):
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         payload, _ = super().end(work, {}, ctx)
-        old, way = get_tree(state, "control"), work.steps * ctx.lr
-        own = old
+        old_control, distance = get_tree(state, "control"), work.steps * ctx.lr
+        new_control = old_control
         if self.options.option == 1:
-            own = _as_tree(get_tensor(dict(work.collected), "gradient"), old)
-        elif way:
+            new_control = _as_tree(get_tensor(dict(work.collected), "gradient"), old_control)
+        elif distance:
             begun, ended = parameters(work.start.tree, ctx.task), parameters(work.tree, ctx.task)
-            own = combine([begun, ended, work.start.consts["correction"]], [1 / way, -1 / way, -1])
-        return payload | {"control": combine([own, old], [1, -1])}, {"control": own}
+            new_control = combine([begun, ended, work.start.consts["correction"]], [1 / distance, -1 / distance, -1])
+        return payload | {"control": combine([new_control, old_control], [1, -1])}, {"control": new_control}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         model, rate = self.mean(uploads, weights="uniform"), self.options.server_lr
         if rate != 1:
-            both = [parameters(tree, ctx.task) for tree in (get_tree(server, "model"), model)]
-            model = model | combine(both, [1 - rate, rate])
+            old_and_new = [parameters(tree, ctx.task) for tree in (get_tree(server, "model"), model)]
+            model = model | combine(old_and_new, [1 - rate, rate])
         change, share = self.mean(uploads, "control", "uniform"), len(uploads) / ctx.task.clients
         return {"model": model, "control": combine([get_tree(server, "control"), change], [1, share])}
 

@@ -87,8 +87,8 @@ def _plain(kind: type[Method]) -> Method:
 
 def _task(method: Method) -> Task:
     """The facts of a run on the toy net as this method wants it; methods that add nothing of their own share one."""
-    wanted = method.spec.head_bias, tuple(method.spec.nets.items())
-    return _shared(*wanted) if type(method).extra is OptionalHooks.extra else _made(*wanted, method.extra)
+    needs = method.spec.head_bias, tuple(method.spec.nets.items())
+    return _shared(*needs) if type(method).extra is OptionalHooks.extra else _made(*needs, method.extra)
 
 
 def _made(head_bias: bool, nets: tuple[tuple[str, str | None], ...], extra: ExtraFactory | None = None) -> Task:

@@ -38,13 +38,13 @@ class Entry:
         return "any" if self.abilities.any_architecture else "one"
 
     @property
-    def taken(self) -> str:
+    def accepted_wrappers(self) -> str:
         """The wrappers that it takes, in short."""
         refused = [word for word, why in self.wrappers.items() if why is not None]
-        taken = [word for word, why in self.wrappers.items() if why is None]
-        if len(refused) <= len(taken):
+        accepted = [word for word, why in self.wrappers.items() if why is None]
+        if len(refused) <= len(accepted):
             return f"all but {', '.join(refused)}" if refused else "all"
-        return ", ".join(taken) or "none"
+        return ", ".join(accepted) or "none"
 
     def facts(self) -> dict[str, str]:
         """What is told in tables, by column."""
@@ -60,7 +60,7 @@ class Entry:
             "compared in": ", ".join(citation.compared_in) if citation else "",
             "secure sum": "yes" if self.abilities.secure_sum else "no",
             "stacks": "no" if self.abilities.unstackable else "yes",
-            "wrappers": self.taken,
+            "wrappers": self.accepted_wrappers,
         }
 
 

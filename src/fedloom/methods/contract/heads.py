@@ -33,12 +33,14 @@ def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
 
 def require_same_heads(tasks: Sequence[Task], method: str) -> None:
     """Raises `ConfigError` unless the heads of all groups have entries of the same shapes."""
-    each = [[tuple(task.init[name].shape) for name in task.init if task.roles[name] is Role.HEAD] for task in tasks]
-    for group, shapes in enumerate(each):
-        if shapes != each[0]:
+    shapes_by_group = [
+        [tuple(task.init[name].shape) for name in task.init if task.roles[name] is Role.HEAD] for task in tasks
+    ]
+    for group, shapes in enumerate(shapes_by_group):
+        if shapes != shapes_by_group[0]:
             raise ConfigError(
-                f"{method} shares the head: that of group {group} has the shapes {shapes}, that of group 0 {each[0]}; "
-                "choose models with the same feature width"
+                f"{method} shares the head: that of group {group} has the shapes {shapes}, that of group 0 "
+                f"{shapes_by_group[0]}; choose models with the same feature width"
             )
 
 

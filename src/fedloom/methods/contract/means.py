@@ -20,17 +20,17 @@ def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value
     over the clients that hold the class; weights are one for each table, or one for each table and class [m, C]; the
     result is float64. Raises `TypeError` for values of another kind, and `ValueError` for none.
     """
-    each = iter(values)
-    first = next(each, None)
+    iterator = iter(values)
+    first = next(iterator, None)
     if first is None:
         raise ValueError("mean of nothing: at least one client must have sent this")
-    every = itertools.chain([first], each)
+    all_values = itertools.chain([first], iterator)
     if isinstance(first, dict):
-        return weighted_mean(every, weights)  # type: ignore[arg-type]
+        return weighted_mean(all_values, weights)  # type: ignore[arg-type]
     if isinstance(first, ClassTable):
-        return ClassTable.stack(list(every)).to(torch.float64).mean_over_clients(_as_tensor(weights))  # type: ignore[arg-type]
+        return ClassTable.stack(list(all_values)).to(torch.float64).mean_over_clients(_as_tensor(weights))  # type: ignore[arg-type]
     if isinstance(first, Tensor):
-        trees = ({"": tensor.double()} for tensor in every)  # type: ignore[union-attr]
+        trees = ({"": tensor.double()} for tensor in all_values)  # type: ignore[union-attr]
         return weighted_mean(trees, weights)[""]
     raise TypeError(f"mean of {type(first).__name__}: only trees, class tables and tensors have one")
 

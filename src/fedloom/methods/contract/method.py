@@ -120,10 +120,10 @@ class Method(OptionalHooks):
             raise ConfigError(
                 f"unknown preset {short_repr(preset)} of {cls.name()}: {suggest_name(preset, cls.presets)}"
             )
-        known = cls.Options.model_fields
+        fields = cls.Options.model_fields
         for key in overrides:
-            if key not in known:
-                raise UnknownKeyError(cls.name(), str(key), known)
+            if key not in fields:
+                raise UnknownKeyError(cls.name(), str(key), fields)
         try:
             return cls(cls.Options(**{**cls.presets[preset], **overrides}))
         except ValidationError as error:
@@ -206,12 +206,12 @@ class Method(OptionalHooks):
         Every mean of uploads goes through here, and so through `reduce`.
         """
         if isinstance(weights, str):
-            each: Iterable[float] | Tensor = (
+            client_weights: Iterable[float] | Tensor = (
                 get_number(upload, "samples") if weights == "samples" else 1.0 for upload in uploads.values()
             )
         else:
-            each = weights
-        return self.reduce(key, (upload[key] for upload in uploads.values()), each)
+            client_weights = weights
+        return self.reduce(key, (upload[key] for upload in uploads.values()), client_weights)
 
     def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
         """One value in place of several: the weighted mean. What a wrapper replaces; uploads come one by one."""
@@ -237,25 +237,25 @@ class Method(OptionalHooks):
     def private_names(self, task: Task) -> set[str]:
         """Entries that stay with the client: those of `spec.private`'s roles, and `spec.private_nets` whole."""
         spec = self.spec
-        own = task.names(spec.private) if spec.private else set()
+        names = task.names(spec.private) if spec.private else set()
         if spec.private_nets:
-            own |= {name for name in task.init if name.partition(".")[0] in spec.private_nets}
-        return own
+            names |= {name for name in task.init if name.partition(".")[0] in spec.private_nets}
+        return names
 
     def _shared(self, tree: Tree, task: Task) -> Tree:
-        own = self.private_names(task)
-        return {name: value for name, value in tree.items() if name not in own} if own else tree
+        private_names = self.private_names(task)
+        return {name: value for name, value in tree.items() if name not in private_names} if private_names else tree
 
     def _private(self, tree: Tree, task: Task) -> Tree:
-        own = self.private_names(task)
-        return select(tree, own) if own else {}
+        private_names = self.private_names(task)
+        return select(tree, private_names) if private_names else {}
 
     @staticmethod
     def _joined(shared: Record, private: Record, task: Task) -> Tree:
         """Shared and private parts as one full tree, in the net's own order."""
-        own: Tree = get_tree(private, "model") if "model" in private else {}
-        both = (get_tree(shared, "model") if "model" in shared else {}) | own
-        return {name: both[name] for name in task.init} if own else both
+        private_tree: Tree = get_tree(private, "model") if "model" in private else {}
+        tree = (get_tree(shared, "model") if "model" in shared else {}) | private_tree
+        return {name: tree[name] for name in task.init} if private_tree else tree
 
 
 def _any_architecture(name: str) -> bool:

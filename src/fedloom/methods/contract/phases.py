@@ -40,8 +40,8 @@ class Batch(NamedTuple):
         if mask is None:
             return values.mean(0)
         mask = mask.view(-1, *(1,) * (values.dim() - 1))
-        kept = torch.where(mask, values, 0.0)
-        return kept.sum(0) / mask.sum().clamp(min=1)
+        counted = torch.where(mask, values, 0.0)
+        return counted.sum(0) / mask.sum().clamp(min=1)
 
 
 class Objective(NamedTuple):

@@ -46,8 +46,10 @@ def next_soft_labels(fresh: ClassTable, last: ClassTable, absent_row: str, ema: 
         fresh = fresh.fill_missing(last)
     elif absent_row != "mask":
         fresh = fresh.fill_missing((identity_labels if absent_row == "eye" else uniform_labels)(classes).to(dtype))
-    both = (fresh.held & last.held).unsqueeze(1)
-    return ClassTable(torch.where(both, ema * fresh.values + (1 - ema) * last.values, fresh.values), fresh.held)
+    in_both_rounds = (fresh.held & last.held).unsqueeze(1)
+    return ClassTable(
+        torch.where(in_both_rounds, ema * fresh.values + (1 - ema) * last.values, fresh.values), fresh.held
+    )
 
 
 def identity_labels(classes: int) -> ClassTable:

@@ -66,24 +66,24 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
     """
     holders, classes, width = rows.shape
     attract, repel = positives.reshape(-1), negatives.reshape(-1)
-    kept = torch.ones_like(attract) if all_rows else attract | repel
-    kept[0] |= not kept.any()  # nothing is held: a row that no class refers to
-    prototypes, attract, repel = rows.reshape(-1, width)[kept], attract[kept], repel[kept]
-    owner = torch.arange(classes).repeat(holders)[kept]
-    own = owner == torch.arange(classes).unsqueeze(1)  # [C, Q]
-    attracting = own & attract
-    most = max(1, int(attracting.sum(1).max()))
+    selected = torch.ones_like(attract) if all_rows else attract | repel
+    selected[0] |= not selected.any()  # nothing is held: a row that no class refers to
+    prototypes, attract, repel = rows.reshape(-1, width)[selected], attract[selected], repel[selected]
+    owner = torch.arange(classes).repeat(holders)[selected]
+    is_own_class = owner == torch.arange(classes).unsqueeze(1)  # [C, Q]
+    attracting = is_own_class & attract
+    max_members = max(1, int(attracting.sum(1).max()))
     order = attracting.to(torch.int8).sort(dim=1, descending=True, stable=True)
-    members, is_member = order.indices[:, :most], order.values[:, :most].bool()
+    members, is_member = order.indices[:, :max_members], order.values[:, :max_members].bool()
     in_order = (members.flatten() == torch.arange(members.numel())).all()
-    pool, defined = torch.where(own, attract, repel), attracting.any(1)
+    pool, defined = torch.where(is_own_class, attract, repel), attracting.any(1)
     lengths = prototypes.norm(dim=1)
     return Prototypes(
         rows=prototypes,
         squares=lengths.square(),
         inverse_lengths=torch.where(lengths > 1e-12, 1 / lengths, 0.0),
         members=None if members.shape == (len(prototypes), 1) and bool(in_order) else members,
-        bias=None if most == 1 or is_member.all() else torch.where(is_member, 0.0, _NEVER).to(rows.dtype),
+        bias=None if max_members == 1 or is_member.all() else torch.where(is_member, 0.0, _NEVER).to(rows.dtype),
         attracting=is_member.sum(1).clamp(min=1).to(rows.dtype),
         pool=None if pool.all() else pool,
         defined=None if defined.all() else defined,
@@ -150,9 +150,11 @@ def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling
     Returns losses [B] (finite, but meaningless where undefined) and defined [B] (None if all are: every class has a
     positive).
     """
-    known: Prototypes = consts["prototypes"]
-    members = batch.y.unsqueeze(1) if known.members is None else known.members[batch.y]
-    bias, pool, defined = (None if t is None else t[batch.y] for t in (known.bias, known.pool, known.defined))
+    prototypes: Prototypes = consts["prototypes"]
+    members = batch.y.unsqueeze(1) if prototypes.members is None else prototypes.members[batch.y]
+    bias, pool, defined = (
+        None if t is None else t[batch.y] for t in (prototypes.bias, prototypes.pool, prototypes.defined)
+    )
     if options.scale == "batch" and not options.detach_scale:  # U has a gradient, too
         losses, *_ = contrast_of(scaled_similarities(z, batch, consts, options), members, bias, pool)
         return losses, defined
@@ -160,7 +162,7 @@ def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling
         squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
         factors, inverse = _factors(squares, dots, batch, consts, options), _inverse_norms(squares)
         scores = dots.mul_(inverse).mul_(factors)
-    inputs = (z, inverse, scores, factors, known.rows_like(z), members, bias, pool)
+    inputs = (z, inverse, scores, factors, prototypes.rows_like(z), members, bias, pool)
     losses, *_ = _Contrast.apply(*inputs)  # type: ignore[no-untyped-call]
     return losses, defined
 
@@ -173,10 +175,10 @@ def contrast_of(scores: Tensor, members: Tensor, bias: Tensor | None, pool: Tens
     if pool is not None:
         scores = torch.where(pool, scores, _NEVER)
     logs = torch.log_softmax(scores, dim=1)
-    own = logs.gather(1, members)
-    own = own if bias is None else own + bias
-    losses = -own.squeeze(1) if own.shape[1] == 1 else -torch.logsumexp(own, dim=1)
-    return losses, logs, own
+    member_logs = logs.gather(1, members)
+    member_logs = member_logs if bias is None else member_logs + bias
+    losses = -member_logs.squeeze(1) if member_logs.shape[1] == 1 else -torch.logsumexp(member_logs, dim=1)
+    return losses, logs, member_logs
 
 
 class _Contrast(torch.autograd.Function):
@@ -204,14 +206,16 @@ class _Contrast(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         z, inverse, _, factors, prototypes, members, _, _ = inputs
-        losses, logs, own = output
-        ctx.mark_non_differentiable(logs, own)
-        ctx.save_for_backward(z, inverse, factors, prototypes, members, losses, logs, own)
+        losses, logs, member_logs = output
+        ctx.mark_non_differentiable(logs, member_logs)
+        ctx.save_for_backward(z, inverse, factors, prototypes, members, losses, logs, member_logs)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        z, inverse, factors, prototypes, members, losses, logs, own = ctx.saved_tensors
-        attracted = torch.ones_like(own) if own.shape[1] == 1 else (own + losses.unsqueeze(1)).exp()
+        z, inverse, factors, prototypes, members, losses, logs, member_logs = ctx.saved_tensors
+        attracted = (
+            torch.ones_like(member_logs) if member_logs.shape[1] == 1 else (member_logs + losses.unsqueeze(1)).exp()
+        )
         pulls = logs.exp().scatter_add(1, members, -attracted) * factors
         moves = pulls @ prototypes
         directions = z * inverse

@@ -15,9 +15,11 @@ from fedloom.nets.bundle import Bundle
 
 def require_same_net(tasks: Sequence[Task], net: str, option: str) -> None:
     """Raises `ConfigError` unless the net `net` of the groups' bundles has entries of the same names and shapes."""
-    each = [[(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks]
-    for group, entries in enumerate(each):
-        if entries != each[0]:
+    entries_by_group = [
+        [(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks
+    ]
+    for group, entries in enumerate(entries_by_group):
+        if entries != entries_by_group[0]:
             raise ConfigError(
                 f"{option}: the {net} of group {group} is not that of group 0, and it is averaged; name one for all"
             )
@@ -27,7 +29,7 @@ def pair_predictors(
     method: Method, server: Record, state: Record | None, ctx: ServerContext, shared: str
 ) -> dict[str, Predictor]:
     """ "personal" is the bundle's first net; the net `shared` is "global", or has its own name beside "personal"."""
-    own: Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
-    tree = method._joined(server, own, ctx.task)
-    other = Predictor(tree, lambda net, x: cast(Bundle, net)[shared](x))
-    return {"global": other} if state is None else {"personal": Predictor(tree), shared: other}
+    private_record: Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
+    tree = method._joined(server, private_record, ctx.task)
+    shared_predictor = Predictor(tree, lambda net, x: cast(Bundle, net)[shared](x))
+    return {"global": shared_predictor} if state is None else {"personal": Predictor(tree), shared: shared_predictor}

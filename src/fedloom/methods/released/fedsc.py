@@ -22,9 +22,9 @@ def constants(relational: ClassTable) -> Consts:
     """
     holders, classes, width = relational.values.shape
     prototypes = relational.values.reshape(-1, width)
-    own = torch.arange(classes).repeat(holders) == torch.arange(classes).unsqueeze(1)
+    is_own_class = torch.arange(classes).repeat(holders) == torch.arange(classes).unsqueeze(1)
     held = relational.held.reshape(-1)
-    return {"prototypes": prototypes, "directions": unit(prototypes), "own": own, "held": held}
+    return {"prototypes": prototypes, "directions": unit(prototypes), "own": is_own_class, "held": held}
 
 
 def repulsion(z: Tensor, batch: Batch, consts: Consts, tau: float) -> Tensor:

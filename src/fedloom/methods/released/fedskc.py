@@ -31,15 +31,15 @@ class Quirks(Scaling, Protocol):
 
 def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Quirks) -> Tensor:
     """The contrast of logits [B, C] as released, or with plain exponentials: scalar."""
-    scores, known = scaled_similarities(logits, batch, consts, options), consts["known"]
-    has = known[batch.y]
-    own = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
-    positive = torch.where(has, own, 1 / options.tau)
+    scores, has_knowledge = scaled_similarities(logits, batch, consts, options), consts["known"]
+    has = has_knowledge[batch.y]
+    own_score = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    positive = torch.where(has, own_score, 1 / options.tau)
     added = torch.ones_like(has) if options.denominator == "positive_twice" else ~has
     if options.naive_exp:
-        pool = torch.where(known, scores.exp(), 0.0).sum(1)
+        pool = torch.where(has_knowledge, scores.exp(), 0.0).sum(1)
         losses = -(positive.exp() / torch.where(added, pool + positive.exp(), pool)).log()
     else:
-        pool = log_sum_exp(scores, known)
+        pool = log_sum_exp(scores, has_knowledge)
         losses = torch.where(added, torch.logaddexp(pool, positive), pool) - positive
     return batch.mean(losses, among=None if options.missing_positive == "self" else has)

@@ -83,15 +83,15 @@ class Packed(Method):
             change = self._change_since(key, select(tree, names), had) + (
                 get_tensor(before, entry) if entry in before else 0
             )
-            sent, left = self._compressed(change, [tree[name] for name in names], entry, ctx)
-            missing = [place for place, name in enumerate(had) if name not in tree]
+            sent, residual = self._compressed(change, [tree[name] for name in names], entry, ctx)
+            missing = [index for index, name in enumerate(had) if name not in tree]
             if missing:
                 sent["missing"] = torch.tensor(missing, dtype=torch.int32)
             others = {name: value for name, value in tree.items() if name not in names}
-            rest = {name: value for name, value in upload.items() if name != key}
-            upload = rest | ({key: others} if others else {}) | {entry: sent}
+            remaining = {name: value for name, value in upload.items() if name != key}
+            upload = remaining | ({key: others} if others else {}) | {entry: sent}
             if self.feedback:  # a client with nothing but this would not begin from `client_init` again
-                state = (state or self.client_init(ctx)) | {entry: left}
+                state = (state or self.client_init(ctx)) | {entry: residual}
         return upload, state
 
     def _change_since(self, key: str, tree: Tree, had: Tree) -> Tensor:
@@ -135,13 +135,13 @@ class Packed(Method):
             return upload
         sent, tree = get_tree(upload, entry), dict(get_tree(upload, key)) if key in upload else {}
         missing = set(sent["missing"].tolist()) if "missing" in sent else set()
-        there = [name for place, name in enumerate(had) if place not in missing]
-        names = [name for name in there if name not in tree]
+        sent_names = [name for index, name in enumerate(had) if index not in missing]
+        names = [name for name in sent_names if name not in tree]
         sizes = [had[name].numel() for name in names]
         for name, part in zip(names, torch.split(self.restored(sent, sizes), sizes), strict=True):
             old, change = had[name], part.view(had[name].shape)
             tree[name] = (old.double() + change if self.spec.sends[key].form == "whole" else change).to(old.dtype)
-        return self.packing_names.without(upload, key) | {key: {name: tree[name] for name in there}}
+        return self.packing_names.without(upload, key) | {key: {name: tree[name] for name in sent_names}}
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         return super().predictors(server, None if state is None else self._without_left(state), ctx)
@@ -192,8 +192,10 @@ class Int8(Packed):
         largest = torch.stack([part.abs().max() if len(part) else part.sum() for part in parts])
         steps = (largest / 127).float()
         steps = torch.where(steps.double() * 127 < largest, torch.nextafter(steps, torch.tensor(torch.inf)), steps)
-        each = _spread(steps, sizes)
-        whole = torch.floor(change / torch.where(each == 0, 1.0, each) + torch.from_numpy(rng.random(len(change))))
+        steps_by_entry = _spread(steps, sizes)
+        whole = torch.floor(
+            change / torch.where(steps_by_entry == 0, 1.0, steps_by_entry) + torch.from_numpy(rng.random(len(change)))
+        )
         return {"levels": torch.nan_to_num(whole, 0.0).clamp(-127, 127).to(torch.int8), "steps": steps}
 
     def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
@@ -216,9 +218,9 @@ class Sign(Packed):
         return (bits.double() * 2 - 1) * _spread(sent["scales"], sizes)
 
 
-def _spread(each: Tensor, sizes: Sequence[int]) -> Tensor:
+def _spread(numbers: Tensor, sizes: Sequence[int]) -> Tensor:
     """One number for each tensor -> one for each of its entries [d], float64."""
-    return each.double().repeat_interleave(torch.tensor(list(sizes)))
+    return numbers.double().repeat_interleave(torch.tensor(list(sizes)))
 
 
 def _register(kind: type[Packed]) -> None:

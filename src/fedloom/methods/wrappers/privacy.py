@@ -95,11 +95,11 @@ class DP(Method):
         return [Diagnostic("dp.large_delta", message, delta)]
 
     def _refuse_own_uploads(self) -> None:
-        each = [name for name, sent in self.spec.sends.items() if sent.per_client]
-        if each:
+        per_client = [name for name, sent in self.spec.sends.items() if sent.per_client]
+        if per_client:
             raise ConfigError(
-                f"{self.name()}: the server needs each client's own {', '.join(each)}, which noise on a mean does not "
-                "hide; dp takes methods of which the server needs nothing but means"
+                f"{self.name()}: the server needs each client's own {', '.join(per_client)}, which noise on a mean does "
+                "not hide; dp takes methods of which the server needs nothing but means"
             )
 
     def noised(self) -> set[str]:
@@ -222,12 +222,12 @@ class _Round(Mapping[int, Record]):
             new = _as_tree(self._uploads[client][key])
             for name in sums if scale else ():
                 sums[name] += scale * (new[name].double() - had[name].double())
-        std, found = self._method.dp.noise * self._method.dp.clip, dict(had)
+        std, noisy = self._method.dp.noise * self._method.dp.clip, dict(had)
         for name, total in sums.items():
             if like[name].is_floating_point():
                 change = (total + std * _normal(total.shape, rng)) / self._among
-                found[name] = (had[name].double() + change).to(like[name].dtype)
-        return found
+                noisy[name] = (had[name].double() + change).to(like[name].dtype)
+        return noisy
 
     def _table(self, key: str, like: ClassTable, rng: np.random.Generator) -> ClassTable:
         """Rows: the sum of cut rows over the number of holders, both with noise. A class is held if that number rounds
@@ -264,8 +264,10 @@ class _Round(Mapping[int, Record]):
         """The entries that changes are counted from: the server's, or zero for what is a change itself."""
         had = self._server.get(key)
         whole = isinstance(had, dict) and self._method.spec.sends[key].form == "whole"
-        own: Tree = cast(Tree, had) if whole else {}
-        return {name: own[name] if name in own else torch.zeros_like(value) for name, value in like.items()}
+        server_tree: Tree = cast(Tree, had) if whole else {}
+        return {
+            name: server_tree[name] if name in server_tree else torch.zeros_like(value) for name, value in like.items()
+        }
 
     def _keys(self, tables: bool) -> list[str]:
         first = self._first

@@ -89,10 +89,10 @@ def krum(rows: Tensor, faulty: int) -> Tensor:
     return rows[int(krum_scores(rows, faulty).argmin())]
 
 
-def multi_krum(rows: Tensor, faulty: int, kept: int | None) -> Tensor:
+def multi_krum(rows: Tensor, faulty: int, count: int | None) -> Tensor:
     """The plain mean of the best rows by Krum's score. Blanchard et al., NeurIPS 2017, 1703.02757."""
-    kept = kept or max(1, len(rows) - faulty)
-    return rows[krum_scores(rows, faulty).argsort(stable=True)[:kept]].mean(0)
+    count = count or max(1, len(rows) - faulty)
+    return rows[krum_scores(rows, faulty).argsort(stable=True)[:count]].mean(0)
 
 
 def geometric_median(rows: Tensor, steps: int) -> Tensor:
@@ -145,8 +145,8 @@ def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
     first = values[0]
     if isinstance(first, dict):
         names = [name for name, value in first.items() if value.is_floating_point()]
-        found = rule(torch.stack([flat(value, names) for value in values]))  # type: ignore[arg-type]
-        parts = iter(torch.split(found, [first[name].numel() for name in names]))
+        aggregated = rule(torch.stack([flat(value, names) for value in values]))  # type: ignore[arg-type]
+        parts = iter(torch.split(aggregated, [first[name].numel() for name in names]))
         fresh = {name: next(parts).view(first[name].shape).to(first[name].dtype) for name in names}
         return {name: fresh[name] if name in fresh else value.clone() for name, value in first.items()}
     if isinstance(first, ClassTable):
@@ -246,11 +246,11 @@ class GeometricMedian(Robust):
         return geometric_median(rows, self.robust.steps)
 
 
-def _put_over(kind: type[Method], base: type[Method], word: str, own: type[method.Options]) -> type[Method]:
+def _put_over(kind: type[Method], base: type[Method], word: str, options: type[method.Options]) -> type[Method]:
     """`base+word`. Raises `ConfigError` if there is another mean already, robust or with noise."""
     alone(base, word, MEANS, "a robust mean", "would find no mean to replace")
     alone(base, word, ("dp",), "a mean with noise", "would replace it, and the noise with it")
-    return wrapped(kind, base, word, own)
+    return wrapped(kind, base, word, options)
 
 
 def _register(kind: type[Robust]) -> None:

@@ -37,10 +37,10 @@ class Names:
         prefix = f"{self.word}_" if self.wraps else ""
         return kind(**{name: getattr(options, prefix + name) for name in kind.model_fields})
 
-    def without(self, record: Record, *own: str) -> Record:
+    def without(self, record: Record, *names: str) -> Record:
         """`record` without the wrapper's entries `own`: the method inside may pass on everything it is given."""
-        taken = {self.entry(name) for name in own}
-        return {name: value for name, value in record.items() if name not in taken}
+        entries = {self.entry(name) for name in names}
+        return {name: value for name, value in record.items() if name not in entries}
 
 
 def names_of(method: Method, word: str) -> Names:
@@ -50,13 +50,14 @@ def names_of(method: Method, word: str) -> Names:
 
 def averaged(method: Method, wrapper: str) -> set[str]:
     """What clients send of which the server only needs the mean. Raises `ConfigError` without any."""
-    found = {name for name, sent in method.spec.sends.items() if not sent.per_client}
-    if not found:
-        each = ", ".join(method.spec.sends) or "nothing"
+    names = {name for name, sent in method.spec.sends.items() if not sent.per_client}
+    if not names:
+        sent_names = ", ".join(method.spec.sends) or "nothing"
         raise ConfigError(
-            f"{method.name()}: {wrapper} replaces the mean of what clients send, and here there is none (sent: {each})"
+            f"{method.name()}: {wrapper} replaces the mean of what clients send, and here there is none "
+            f"(sent: {sent_names})"
         )
-    return found
+    return names
 
 
 def alone(base: type[Method], word: str, others: Collection[str], has: str, why: str) -> None:
@@ -82,22 +83,25 @@ def wrapped(
     """
     if issubclass(base, mixin):
         raise ConfigError(f"{base.name()} has {word} already: a method takes a wrapper once")
-    prefix, own = f"{word}_", presets or {}
+    prefix, wrapper_presets = f"{word}_", presets or {}
     fields: dict[str, Any] = {
         prefix + name: (field.annotation, copy(field)) for name, field in options.model_fields.items()
     }
     title = f"{base.__name__}{word.upper()}"
-    both = create_model(f"{title}Options", __base__=base.Options, **fields)
+    combined_options = create_model(f"{title}Options", __base__=base.Options, **fields)
     body = {
         "__doc__": f"{base.__name__} with {word}: see {base.__module__} and {mixin.__module__}.",
         "__reduce__": lambda self: (_restored, (self.name(), self.options.model_dump())),
         "name": classmethod(lambda cls: f"{base.name()}+{word}"),
         "wrappers": (*base.wrappers, word),
-        "Options": both,
+        "Options": combined_options,
         "citation": base.citation,
         "presets": {
-            name: {**base.presets.get(name, {}), **{prefix + key: value for key, value in own.get(name, {}).items()}}
-            for name in dict.fromkeys([*base.presets, *own])
+            name: {
+                **base.presets.get(name, {}),
+                **{prefix + key: value for key, value in wrapper_presets.get(name, {}).items()},
+            }
+            for name in dict.fromkeys([*base.presets, *wrapper_presets])
         },
     }
     return cast("type[Method]", type(title, (mixin, base), body))
