@@ -18,6 +18,8 @@ PACKAGES = [
     "fedloom.data.partitions",
     "fedloom.data.skews",
     "fedloom.evaluation.metrics",
+    "fedloom.methods.contract.losses",
+    "fedloom.methods.wrappers.robust",
 ]
 
 

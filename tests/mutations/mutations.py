@@ -33,7 +33,7 @@ MUTATIONS = (
         '[get_tree(payload, "control"), get_tree(state, "control")], [1, -1]',
         '[get_tree(payload, "control"), get_tree(state, "control")], [-1, 1]',
     ),
-    _of("scaffold", "clients forget their variates", ', {"control": own}', ', {"control": old}'),
+    _of("scaffold", "clients forget their variates", ', {"control": new_control}', ', {"control": old_control}'),
     _of(
         "scaffold",
         "the server divides by the participants, not by all clients",
@@ -102,8 +102,8 @@ MUTATIONS = (
     _of(
         "fednh",
         "rows of classes that nobody holds are lost",
-        "kept = ~fresh.held | torch.tensor(rho == 1)",
-        "kept = torch.zeros_like(fresh.held)",
+        "unchanged = ~fresh.held | torch.tensor(rho == 1)",
+        "unchanged = torch.zeros_like(fresh.held)",
     ),
     _of("feduv", "the biased deviation", "* samples / (samples - 1).clamp(min=1)", "* 1"),
     _of(
@@ -144,8 +144,8 @@ MUTATIONS = (
     Mutation(
         "fedala: A weighs the own head, not the received one",
         "methods/fedala.py",
-        "own + (received - own) * mixing[name]",
-        "received + (own - received) * mixing[name]",
+        "local + (received - local) * mixing[name]",
+        "received + (local - received) * mixing[name]",
         _MODELS,
     ),
     Mutation(
@@ -184,7 +184,12 @@ MUTATIONS = (
         "logits.detach() + net.extra(z)",
     ),
     _of("fedrod", "the sign of the balanced softmax", "self.options.gamma * counts", "-self.options.gamma * counts"),
-    _of("fml", "the direction of KL", "kl_divergence(meme.detach(), own)", "kl_divergence(own, meme.detach())"),
+    _of(
+        "fml",
+        "the direction of KL",
+        "kl_divergence(meme.detach(), private_logits)",
+        "kl_divergence(private_logits, meme.detach())",
+    ),
     _of(
         "fedkd",
         "features' distance summed, not averaged",

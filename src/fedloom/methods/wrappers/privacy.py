@@ -98,8 +98,8 @@ class DP(Method):
         per_client = [name for name, sent in self.spec.sends.items() if sent.per_client]
         if per_client:
             raise ConfigError(
-                f"{self.name()}: the server needs each client's own {', '.join(per_client)}, which noise on a mean does "
-                "not hide; dp takes methods of which the server needs nothing but means"
+                f"{self.name()}: the server needs each client's own {', '.join(per_client)}, which noise on a mean "
+                "does not hide; dp takes methods of which the server needs nothing but means"
             )
 
     def noised(self) -> set[str]:

@@ -67,40 +67,73 @@ class Bound(method.Options):
 
 
 def median(rows: Tensor) -> Tensor:
-    """Of each coordinate of [m, p]; of an even number the mean of the middle two. Yin et al., ICML 2018, 1803.01498."""
+    """Compute the median of each coordinate: rows [m, p] -> [p]. Yin et al., ICML 2018, arXiv 1803.01498.
+
+    For an even number of rows it is the mean of the middle two.
+
+    Example:
+        >>> median(torch.tensor([[1.0, 5.0], [2.0, 6.0], [90.0, 7.0]]))
+        tensor([2., 6.])
+    """
     ordered = rows.sort(0).values
     return (ordered[(len(rows) - 1) // 2] + ordered[len(rows) // 2]) / 2
 
 
 def trimmed_mean(rows: Tensor, share: float) -> Tensor:
-    """Of each coordinate of [m, p], without its largest and smallest values. Yin et al., ICML 2018, 1803.01498."""
-    out = int(share * len(rows) + 1e-9)
-    return rows.sort(0).values[out : len(rows) - out].mean(0)
+    """Compute the mean of each coordinate without its largest and smallest values: rows [m, p] -> [p].
+
+    share: share of the rows that is left out at each end. Yin et al., ICML 2018, arXiv 1803.01498.
+
+    Example:
+        >>> trimmed_mean(torch.tensor([[1.0], [2.0], [3.0], [90.0]]), share=0.25)
+        tensor([2.5000])
+    """
+    dropped = int(share * len(rows) + 1e-9)
+    return rows.sort(0).values[dropped : len(rows) - dropped].mean(0)
 
 
 def krum_scores(rows: Tensor, faulty: int) -> Tensor:
-    """Of each row of [m, p]: the sum of squared distances to its m - f - 2 nearest others."""
+    """Sum the squared distances of each row to its m - f - 2 nearest neighbours: rows [m, p] -> [m]."""
     distances = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square().sort(1).values
     return distances[:, 1 : max(2, len(rows) - faulty - 1)].sum(1)
 
 
 def krum(rows: Tensor, faulty: int) -> Tensor:
-    """The row of [m, p] that is nearest to its neighbours. Blanchard et al., NeurIPS 2017, 1703.02757."""
+    """Choose the row that is nearest to its neighbours: rows [m, p] -> [p]. Blanchard et al., NeurIPS 2017, arXiv
+    1703.02757. faulty: number of bad rows that it withstands.
+
+    Example:
+        >>> krum(torch.tensor([[1.0], [1.2], [1.1], [1.3], [90.0]]), faulty=1)
+        tensor([1.2000])
+    """
     return rows[int(krum_scores(rows, faulty).argmin())]
 
 
 def multi_krum(rows: Tensor, faulty: int, count: int | None) -> Tensor:
-    """The plain mean of the best rows by Krum's score. Blanchard et al., NeurIPS 2017, 1703.02757."""
+    """Average the `count` best rows by Krum's score: rows [m, p] -> [p]. None takes all but the faulty ones.
+
+    Blanchard et al., NeurIPS 2017, arXiv 1703.02757.
+
+    Example:
+        >>> multi_krum(torch.tensor([[1.0], [2.0], [1.5], [1.5], [90.0]]), faulty=1, count=None)
+        tensor([1.5000])
+    """
     count = count or max(1, len(rows) - faulty)
     return rows[krum_scores(rows, faulty).argsort(stable=True)[:count]].mean(0)
 
 
 def geometric_median(rows: Tensor, steps: int) -> Tensor:
-    """The point with the least sum of distances to the rows of [m, p]. Pillutla et al., IEEE TSP 2022, 1912.13445."""
+    """Find the point with the least sum of distances to the rows: [m, p] -> [p]. Pillutla et al., IEEE TSP 2022,
+    arXiv 1912.13445. steps: steps of Weiszfeld's iteration.
+
+    Example:
+        >>> geometric_median(torch.tensor([[0.0], [0.0], [90.0]]), steps=100).round(decimals=3)
+        tensor([0.])
+    """
     point = rows.mean(0)
     for _ in range(steps):
-        near = 1 / (rows - point).norm(dim=1).clamp(min=1e-12)
-        point = (rows * near[:, None]).sum(0) / near.sum()
+        weights = 1 / (rows - point).norm(dim=1).clamp(min=1e-12)
+        point = (rows * weights[:, None]).sum(0) / weights.sum()
     return point
 
 
@@ -108,17 +141,17 @@ class Robust(Method):
     """Base of robust means: `rule` in the place of the mean. Refuses methods without a mean."""
 
     word: ClassVar[str]
-    Own: ClassVar[type[method.Options]] = method.Options
+    RuleOptions: ClassVar[type[method.Options]] = method.Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.robust: Any = names_of(self, self.word).options(self.Own, self.options)
+        self.robust: Any = names_of(self, self.word).options(self.RuleOptions, self.options)
         self.replaced = averaged(self, self.word)
         self.spec = each_needed(self.spec, self.replaced)
 
     @abstractmethod
     def rule(self, rows: Tensor) -> Tensor:
-        """What stands in place of the mean of [m, p]: [p]."""
+        """Reduce the vectors of the uploads, rows [m, p], to one [p] instead of their mean."""
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         needed = 2 * self.robust.faulty + 3 if isinstance(self.robust, Faulty) else 1
@@ -213,7 +246,7 @@ class Median(Robust):
 class Trimmed(Robust):
     """The mean of each coordinate without its extremes."""
 
-    word, Own = "trimmed", TrimmedShare
+    word, RuleOptions = "trimmed", TrimmedShare
 
     def rule(self, rows: Tensor) -> Tensor:
         return trimmed_mean(rows, self.robust.share)
@@ -222,7 +255,7 @@ class Trimmed(Robust):
 class Krum(Robust):
     """The upload nearest to its neighbours."""
 
-    word, Own = "krum", Faulty
+    word, RuleOptions = "krum", Faulty
 
     def rule(self, rows: Tensor) -> Tensor:
         return krum(rows, self.robust.faulty)
@@ -231,7 +264,7 @@ class Krum(Robust):
 class MultiKrum(Robust):
     """The mean of the uploads nearest to their neighbours."""
 
-    word, Own = "multikrum", Kept
+    word, RuleOptions = "multikrum", Kept
 
     def rule(self, rows: Tensor) -> Tensor:
         return multi_krum(rows, self.robust.faulty, self.robust.kept)
@@ -240,7 +273,7 @@ class MultiKrum(Robust):
 class GeometricMedian(Robust):
     """The point with the least sum of distances."""
 
-    word, Own = "geomedian", Steps
+    word, RuleOptions = "geomedian", Steps
 
     def rule(self, rows: Tensor) -> Tensor:
         return geometric_median(rows, self.robust.steps)
@@ -254,7 +287,7 @@ def _put_over(kind: type[Method], base: type[Method], word: str, options: type[m
 
 
 def _register(kind: type[Robust]) -> None:
-    WRAPPERS.register(kind.word)(lambda base: _put_over(kind, base, kind.word, kind.Own))
+    WRAPPERS.register(kind.word)(lambda base: _put_over(kind, base, kind.word, kind.RuleOptions))
 
 
 for _kind in (Median, Trimmed, Krum, MultiKrum, GeometricMedian):
