@@ -60,5 +60,5 @@ class FedBN(Method):
 
 
 def bn_roles(statistics: Literal["personal", "shared"]) -> frozenset[Role]:
-    """What of batch norm stays with the client."""
+    """The roles of batch norm that stay with the client."""
     return BN_ROLES if statistics == "personal" else frozenset({Role.BN_AFFINE})

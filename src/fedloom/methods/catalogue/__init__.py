@@ -1,1 +1,1 @@
-"""What lists and pages say of methods, read from the methods themselves."""
+"""Descriptions of methods for lists and pages, read from the methods themselves."""

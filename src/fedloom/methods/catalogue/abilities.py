@@ -64,7 +64,7 @@ def abilities(kind: type[Method]) -> Abilities:
 
 @functools.cache
 def refusal(name: str, wrapper: str) -> str | None:
-    """Why the method `name` cannot be wrapped so, in the words of whoever refuses it; None if it can."""
+    """Return why the method `name` cannot be in this wrapper, as the error says it; None if it can."""
     try:
         method = _plain(METHODS.get(f"{name}+{wrapper}"))
         task = _task(method)
@@ -76,7 +76,7 @@ def refusal(name: str, wrapper: str) -> str | None:
 
 
 def wrappers_of(name: str) -> dict[str, str | None]:
-    """Every wrapper, and why the method `name` refuses it (None: it takes it)."""
+    """Return, for every wrapper, why the method `name` refuses it; None if it accepts it."""
     return {wrapper: refusal(name, wrapper) for wrapper in WRAPPERS.names()}
 
 

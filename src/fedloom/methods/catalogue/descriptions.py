@@ -1,4 +1,4 @@
-"""What is told of a method, in lists and on its page: everything comes from the method's own code and text."""
+"""The description of a method for lists and pages: all of it comes from the method's own code and text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OUR_CHOICE = "our choice"  # in the description of an option
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One method as it is told. `wrappers`: each, and why the method refuses it (None: it takes it)."""
+    """The description of one method. wrappers: by name, why the method refuses it; None if it accepts it."""
 
     name: str
     title: str
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def accepted_wrappers(self) -> str:
-        """The wrappers that it takes, in short."""
+        """The wrappers that it accepts, in short."""
         refused = [word for word, why in self.wrappers.items() if why is not None]
         accepted = [word for word, why in self.wrappers.items() if why is None]
         if len(refused) <= len(accepted):
@@ -47,7 +47,7 @@ class Entry:
         return ", ".join(accepted) or "none"
 
     def facts(self) -> dict[str, str]:
-        """What is told in tables, by column."""
+        """Return the cells of tables, by column."""
         citation = self.citation
         return {
             "idea": self.idea,
@@ -65,14 +65,14 @@ class Entry:
 
 
 def entry(name: str) -> Entry:
-    """What is told of one method. Raises `ConfigError` for an unknown name."""
+    """Describe one method. Raises `ConfigError` for an unknown name."""
     kind = METHODS.get(name)
     title, idea = _title(kind)
     return Entry(name, title, idea, kind.citation, abilities(kind), _Lazy(name))
 
 
 def entries() -> Iterator[Entry]:
-    """All registered methods, by name."""
+    """Describe all registered methods, by name."""
     return map(entry, METHODS.names())
 
 
@@ -97,7 +97,7 @@ def _title(kind: type[Method]) -> tuple[str, str]:
 
 
 class _Lazy(Mapping[str, "str | None"]):
-    """`wrappers_of`, asked when somebody looks."""
+    """The result of `wrappers_of`, computed when it is first read."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""What tables and pages say of a method: its source, what it yields, what travels."""
+"""The source of a method and its traffic, for tables and pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Formula = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """Facts of a method's source, and its traffic for one client and round.
+    """The source of a method, and its traffic for one client and round.
 
     authors, venue, year, paper: where it was published; paper is an arXiv number, a DOI or an address, empty where
     there is none. All four are empty for what no paper claims.

@@ -1,4 +1,4 @@
-"""What hooks are told: the run, the round, the client, and what the hook before left."""
+"""The arguments of hooks: the run, the round, the client, and the result of the hook before."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """Where the server is: `round` is 1-based, 0 before the first.
+    """The server's side of a round. `round` counts from 1; it is 0 before the first.
 
     net: the net as a function of its weights, in evaluation mode. public: data that the server holds itself
     (`scenario.public`), None without any. nets: of clients with different architectures, each one's, by group;
@@ -89,7 +89,7 @@ class ServerContext:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """Where one client is: its id, its number of training samples and their class counts [C] (int64)."""
+    """One client in a round: its id, its number of training samples and their class counts [C] (int64)."""
 
     task: Task
     round: int
@@ -105,7 +105,7 @@ class ClientContext:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What `begin` hands to the phases: the net's full weights and the constants frozen for this round."""
+    """The result of `begin`, with which the phases start: the net's full weights, and the constants of this round."""
 
     tree: Tree
     consts: Consts
@@ -113,10 +113,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the phases leave for `end`.
+    """The result of the phases, which `end` reads.
 
-    tree: the weights after them (a copy). collected: statistics by name. steps: optimiser steps made. start: what
-    `begin` gave. terms: the loss's terms, each a mean over the last epoch.
+    tree: the weights after training (a copy). collected: statistics by name. steps: number of optimiser steps. start:
+    the result of `begin`. terms: the loss's terms, each a mean over the last epoch.
     """
 
     tree: Tree

@@ -1,4 +1,4 @@
-"""What methods that read the classification layer ask of a net."""
+"""Requirements of methods that read the classification layer of a net."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
 
 
 def require_same_heads(tasks: Sequence[Task], method: str) -> None:
-    """Raises `ConfigError` unless the heads of all groups have entries of the same shapes."""
+    """Raise `ConfigError` unless the heads of all groups have entries of the same shapes."""
     shapes_by_group = [
         [tuple(task.init[name].shape) for name in task.init if task.roles[name] is Role.HEAD] for task in tasks
     ]
@@ -45,7 +45,7 @@ def require_same_heads(tasks: Sequence[Task], method: str) -> None:
 
 
 def require_same_width(tasks: Sequence[Task], method: str) -> None:
-    """Raises `ConfigError` unless the features of all groups have one width."""
+    """Raise `ConfigError` unless the features of all groups have one width."""
     for group, task in enumerate(tasks):
         if task.feature_dim != tasks[0].feature_dim:
             raise ConfigError(

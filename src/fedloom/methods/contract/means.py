@@ -1,4 +1,4 @@
-"""The mean of what clients send, whatever kind of value it is."""
+"""The mean of upload entries, of every kind of value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedloom.core.trees import weighted_mean
 
 
 def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
-    """The weighted mean of trees, class tables or tensors, in the order given and in float64.
+    """Average trees, class tables or tensors, in their order and in float64.
 
     Trees keep their dtypes (`weighted_mean`), and may come one by one. Of class tables [C, d], each row is the mean
     over the clients that hold the class; weights are one for each table, or one for each table and class [m, C]; the

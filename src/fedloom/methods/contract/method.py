@@ -5,7 +5,7 @@
 Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method is what it changes.
 State goes in and comes out as records (`core/records.py`); nothing is kept on `self` between rounds, and no hook
 touches files, devices, processes or clocks. The round loop calls the hooks and never asks which method it runs.
-What hooks are told stands in `facts.py`, what a method declares in `spec.py`, hooks that few need in `rare.py`.
+`contexts.py` has the arguments of hooks, `spec.py` the declaration, `optional_hooks.py` hooks that few methods need.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Options(BaseModel):
 
 
 class Method(OptionalHooks):
-    """Base of all methods; as it stands it is FedAvg. See the module's text for the order of the hooks."""
+    """Base of all methods. Its hooks, whose order is in the module's docstring, are those of FedAvg."""
 
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
@@ -133,9 +133,10 @@ class Method(OptionalHooks):
 
     # 0. examine ---------------------------------------------------------------------------------------------
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        """What is wrong with this method in this run before it starts; `tasks` by group, `participants` a round.
+        """Examine the run before it starts, and return diagnostics of what works, but not as meant.
 
-        Raises `ConfigError` for what cannot work, and returns what works, but not as meant.
+        tasks: one for each group of clients with the same net. participants: clients that take part in a round. Raises
+        `ConfigError` for a run that cannot work.
         """
         if len(tasks) > 1 and self.spec.architectures == "one":
             raise ConfigError(
@@ -157,27 +158,27 @@ class Method(OptionalHooks):
 
     # 1. init ------------------------------------------------------------------------------------------------
     def server_init(self, ctx: ServerContext) -> Record:
-        """First server state: the shared part of the common initial weights."""
+        """Return the first server state: the shared part of the common initial weights."""
         return {"model": self._shared(ctx.task.init, ctx.task)}
 
     def client_init(self, ctx: ClientContext) -> Record:
-        """State of a client that has none yet: the private part of the initial weights, if there is one."""
+        """Return the state of a client that has none yet: the private part of the initial weights, if there is one."""
         private = self._private(ctx.task.init, ctx.task)
         return {"model": private} if private else {}
 
     # 2. down ------------------------------------------------------------------------------------------------
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        """What the server sends to one client."""
+        """Return the payload for one client."""
         return {"model": server["model"]}
 
     # 3. begin -----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        """Weights to start from and this round's constants. The trees are read, never written."""
+        """Return the weights to start from, and this round's constants. The trees are read, never written."""
         return Start(tree=self._joined(payload, state, ctx.task), consts={})
 
     # 4. phases ----------------------------------------------------------------------------------------------
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        """What the client does, in order, from what `begin` gave."""
+        """Return the phases of the client's work, in order."""
         return [Train(self.loss, epochs=ctx.task.local_epochs)]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
@@ -186,24 +187,24 @@ class Method(OptionalHooks):
 
     # 5. end -------------------------------------------------------------------------------------------------
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        """What goes up, and the client's next state."""
+        """Return the upload, and the client's next state."""
         shared, private = self._shared(work.tree, ctx.task), self._private(work.tree, ctx.task)
         return {"model": shared, "samples": ctx.samples}, ({"model": private} if private else {})
 
     # 6. aggregate -------------------------------------------------------------------------------------------
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        """Next server state from any non-empty set of uploads, in the order of client ids.
+        """Return the next server state from any non-empty set of uploads, in the order of client ids.
 
-        Others may still train: an upload is waited for when it is asked for.
+        Clients may still train meanwhile: reading an upload waits for it.
         """
         return {"model": self.mean(uploads)}
 
     def mean(self, uploads: Uploads, key: str = "model", weights: Weights = "samples") -> Any:
-        """The mean of what clients sent as `key`: a tree, class table or tensor, like theirs.
+        """Average the upload entries called `key`: trees, class tables or tensors.
 
-        weights: by samples (McMahan et al. 2017, Algorithm 1), all alike, or given, one for each upload; for a class
-        table also one for each upload and class [m, C]. A class counts for the clients that hold it.
-        Every mean of uploads goes through here, and so through `reduce`.
+        weights: "samples" (McMahan et al. 2017, Algorithm 1), "uniform", or one number for each upload; for class
+        tables also a tensor with one for each upload and class [m, C]. A class counts for the clients that hold it.
+        Every mean of uploads passes through here, and so through `reduce`.
         """
         if isinstance(weights, str):
             client_weights: Iterable[float] | Tensor = (
@@ -214,13 +215,15 @@ class Method(OptionalHooks):
         return self.reduce(key, (upload[key] for upload in uploads.values()), client_weights)
 
     def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
-        """One value in place of several: the weighted mean. What a wrapper replaces; uploads come one by one."""
+        """Reduce the values of the uploads, which come one by one, to their weighted mean. Wrappers override this."""
         return mean_of(values, weights)
 
     # 7. predictors ------------------------------------------------------------------------------------------
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        """Logits functions by kind. Without a client's `state`: "global" if nothing is private; with one:
-        "personal" if something may be, or if the method adapts. It may offer more, by names of its own."""
+        """Return the predictors by kind. Without a client's `state`: "global" if nothing is private.
+
+        With it: "personal" if something is private, or if the method adapts. A method may offer others, too.
+        """
         if state is None:
             complete = not self.private_names(ctx.task)
             return {"global": Predictor(get_tree(server, "model"))} if complete else {}
@@ -235,7 +238,7 @@ class Method(OptionalHooks):
 
     # -- shared by the defaults ------------------------------------------------------------------------------
     def private_names(self, task: Task) -> set[str]:
-        """Entries that stay with the client: those of `spec.private`'s roles, and `spec.private_nets` whole."""
+        """Return the names of entries that stay with the client: by `spec.private` and `spec.private_nets`."""
         spec = self.spec
         names = task.names(spec.private) if spec.private else set()
         if spec.private_nets:

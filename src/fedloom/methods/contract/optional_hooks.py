@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class OptionalHooks:
-    """What a method may say beside the hooks of the round."""
+    """Hooks that a method may override beside those of the round."""
 
     def extra(self, net: Net) -> nn.Module | None:
-        """Trainable tensors beside the net, e.g. a mixing weight or a second head: `net.extra` in a loss.
+        """Create trainable tensors beside the net, e.g. a mixing weight or a second head: `net.extra` in a loss.
 
         Their entries are called "extra...." and have the role `Role.EXTRA`: shared unless `Spec.private` has it. `net`
         is as it will be trained, and is not changed. Drawn from the same stream as the first weights.
@@ -29,7 +29,7 @@ class OptionalHooks:
         return None
 
     def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
-        """The clients of this round: `count` of the ids 0 .. N - 1, without replacement.
+        """Draw the clients of this round: `count` of the ids 0 .. N - 1, without replacement.
 
         Those without data sit out, whatever this says. Draw from `ctx.task.streams.numpy(purpose, ctx.round)` only.
         """
@@ -42,14 +42,14 @@ class OptionalHooks:
     def pack(
         self, upload: Record, state: Record, received: Record, before: Record, ctx: ClientContext
     ) -> tuple[Record, Record]:
-        """What travels in place of an upload, and the client's next state.
+        """Encode an upload for travel, and return it with the client's next state.
 
         upload, state: as `end` left them. received: what the server sent. before: the state before the round.
         """
         return upload, state
 
     def unpack(self, server: Record, uploads: Uploads, of: Callable[[int], ServerContext]) -> Uploads:
-        """The uploads as `end` left them, or near to it, from what travelled.
+        """Decode the uploads that travelled: as `end` left them, or near to it.
 
         server: as it was before the round. of: the context in which `down` made a client's payload.
         """
@@ -60,7 +60,7 @@ class OptionalHooks:
         return {}
 
     def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        """What a client does with a personal model before it is tested with it: phases on its training data.
+        """Return the phases on its training data that a client runs on a personal model before its test.
 
         They run on a copy that is thrown away. `start` has the predictor's weights and constants. Their time counts
         as evaluation, their operations as the run's.
@@ -68,7 +68,7 @@ class OptionalHooks:
         return []
 
     def closing(self) -> Method | None:
-        """A method whose single round, over all clients with data, follows the last round; None for no such round.
+        """Return the method of a closing round, over all clients with data; None for no such round.
 
         It gets the server's state as this method left it, and what its `aggregate` returns is the final state. Its
         hooks see round T + 1.

@@ -1,4 +1,4 @@
-"""What the five papers state for every method that they run: the local optimiser, epochs and batch size.
+"""The settings that the five papers state for every method that they run: local optimiser, epochs and batch size.
 
 From their sections on experiments; FedDW's epochs are those of "Baseline1" in its Table II. A paper that gives SGD and
 no momentum has none here. Missing is what a paper does not state, or searches: Fed-CO2 states no epochs, and has other

@@ -1,4 +1,4 @@
-"""The words in which a method says what a client does: batches, losses, statistics, phases, predictors."""
+"""The work of a client as a method describes it: batches, losses, statistics, phases, predictors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What a loss may return beside the scalar to minimise.
+    """The result of a loss: the scalar to minimise, and parts of it to report or to collect.
 
     `terms`: its parts as they enter the total, weights included, for learning curves and for the comparison of
     their gradients; cross-entropies have names that start with "ce". `taps`: per-sample tensors [B, ...] that a

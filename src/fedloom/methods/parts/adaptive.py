@@ -50,7 +50,7 @@ class FedOpt(method.Method, ABC):
         """The next v from the last one and the squared mean change, one for each entry, float64."""
 
     def scale(self, round_: int) -> float:
-        """What the server's rate is multiplied by in a round."""
+        """Return the factor of the server's rate in a round."""
         return 1.0
 
     def server_init(self, ctx: ServerContext) -> Record:

@@ -17,7 +17,7 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as in its paper
 def descended(
     loss: Callable[[Tree], Tensor], tree: Tree, lr: float, steps: int, *, adam: bool = False, cosine: bool = False
 ) -> Tree:
-    """`tree` after so many steps of size `lr` down the gradient of `loss`, a scalar, asked for once a step.
+    """Descend from `tree` by a number of steps of size `lr` on `loss`, a scalar that is called once a step.
 
     adam: the steps of Adam (Kingma & Ba), from fresh moments, in place of plain ones. cosine: `lr` falls to 0 along
     half a cosine.

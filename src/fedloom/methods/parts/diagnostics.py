@@ -1,4 +1,4 @@
-"""Degeneracies that several methods share."""
+"""Diagnostics that several methods share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedloom.methods.contract.contexts import Diagnostic
 
 
 def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Diagnostic]:
-    """A diagnostic if, of several participants, no two hold a class in common. held [m, C]."""
+    """Report if, of several participants, no two hold a class in common. held: [m, C] bool."""
     if len(held) < 2 or int(held.sum(0).max()) > 1:
         return []
     message = f"every class is held by one participant: {consequence}"
@@ -16,7 +16,7 @@ def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Di
 
 
 def neighbours_clamped(method: str, neighbours: int, participants: int) -> list[Diagnostic]:
-    """A diagnostic if M neighbours are asked for where a round has no more than M participants."""
+    """Report if M neighbours are configured and a round has no more than M participants."""
     if neighbours < participants:
         return []
     message = (

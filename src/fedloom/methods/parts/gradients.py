@@ -11,7 +11,7 @@ from fedloom.methods.contract.phases import Consts
 
 
 def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
-    """Scales all gradients down together so that their joint 2-norm is at most `norm`; smaller ones stay."""
+    """Scale all gradients down together so that their joint 2-norm is at most `norm`; smaller ones stay."""
 
     def clip(gradients: Tree, parameters: Tree, consts: Consts) -> Tree:
         total = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()

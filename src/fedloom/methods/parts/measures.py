@@ -1,4 +1,4 @@
-"""What statistics are taken of: functions of a net, a batch and constants, for `ClassMeans` and `SampleMean`."""
+"""Functions of a net, a batch and constants for the statistics `ClassMeans` and `SampleMean`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entries that gradients move: what control variates, momenta and linear terms are over. Not buffers."""
+"""The trained entries of a tree, over which control variates, momenta and linear terms are taken."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fedloom.methods.contract.phases import TRAINABLE
 
 
 def parameters(tree: Tree, task: Task) -> Tree:
-    """The entries of `tree` that are trained, in its order, not copied."""
+    """Select the trained entries of `tree`, in its order, without a copy."""
     return select(tree, task.names(TRAINABLE))
 
 
 def zeros(task: Task) -> Tree:
-    """A zero for every trained entry of the net."""
+    """Create a tree of zeros for the trained entries of the net."""
     return {name: torch.zeros_like(value) for name, value in parameters(task.init, task).items()}

@@ -1,4 +1,4 @@
-"""What a client does whose features are pulled to the global prototype of their class: FedProto, FedTGP."""
+"""The client of FedProto and FedTGP, whose features are pulled to the global prototype of their class."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What authors' released code computes where it departs from the paper, kept apart from the methods."""
+"""Computations of authors' released code that differ from their papers."""

@@ -1,4 +1,4 @@
-"""What a number of noisy rounds costs in privacy: epsilon at a delta, by the accountant of Google's `dp-accounting`."""
+"""The privacy cost of noisy rounds: epsilon at a delta, by the accountant of Google's `dp-accounting`."""
 
 from __future__ import annotations
 

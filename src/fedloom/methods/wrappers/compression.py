@@ -104,7 +104,7 @@ class Packed(Method):
     def _compressed(
         self, change: Tensor, like: Sequence[Tensor], entry: str, ctx: ClientContext
     ) -> tuple[Tree, Tensor]:
-        """What is sent of a change, and what is left of it [d], floats as wide as the entries."""
+        """Compress a change, and return it with the residual [d], floats as wide as the entries."""
         sizes, rng = [value.numel() for value in like], ctx.task.streams.numpy(entry, ctx.round, ctx.client)
         sent = {
             name: part.to(like[0].dtype) if part.is_floating_point() else part

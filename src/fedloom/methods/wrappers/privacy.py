@@ -103,7 +103,7 @@ class DP(Method):
             )
 
     def noised(self) -> set[str]:
-        """What clients send of which the server gets the mean with noise."""
+        """Return the upload entries of which the server gets the mean with noise."""
         return {name for name, sent in self.spec.sends.items() if not sent.per_client}
 
     # -- who takes part --------------------------------------------------------------------------------------
@@ -113,14 +113,14 @@ class DP(Method):
         return self._drawn_by_chance(count, ctx) or [self._stand_in(ctx)]
 
     def _drawn_by_chance(self, count: int, ctx: ServerContext) -> list[int]:
-        """The clients of a round, each with probability count / clients. There may be none."""
+        """Draw the clients of a round, each with probability count / clients. There may be none."""
         clients = ctx.task.clients
         chances = ctx.task.streams.numpy("dp.participants", ctx.round).random(clients)
         return [int(client) for client in np.flatnonzero(chances < count / clients)]
 
     @staticmethod
     def _stand_in(ctx: ServerContext) -> int:
-        """Who trains in a round for which nobody was drawn. It does not count: the round's sum is noise alone."""
+        """Choose the client that trains in a round for which nobody was drawn. Its upload does not count."""
         return int(ctx.task.streams.numpy("dp.stand_in", ctx.round).integers(ctx.task.clients))
 
     # -- server ----------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class DP(Method):
         return super().predictors(self._without_ledger(server), state, ctx)
 
     def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        """None: the method would tell of single clients' uploads."""
+        """Report nothing, because diagnostics of the method can reveal single clients' uploads."""
         return []
 
     def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
@@ -195,7 +195,7 @@ class _Round(Mapping[int, Record]):
         return iter(self._uploads)
 
     def __len__(self) -> int:
-        """m: how many came would tell of single clients."""
+        """Return m, because the true number would reveal single clients."""
         return self._among
 
     def releases(self) -> int:
@@ -213,8 +213,8 @@ class _Round(Mapping[int, Record]):
         return mean if isinstance(first, dict) else mean[""]
 
     def _tree(self, key: str, like: Tree, rng: np.random.Generator) -> Tree:
-        """What the server had, plus (sum of cut changes + noise) / m. What is not floating stays as the server had it:
-        a counter of a client's own steps has no noise."""
+        """Return the server's tree, plus (sum of cut changes + noise) / m. Counters stay as they were, because they
+        would have no noise."""
         had = self._had(key, like)
         sums = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in had.items()}
         for client in self._counted():
@@ -245,7 +245,7 @@ class _Round(Mapping[int, Record]):
         return ClassTable.from_sums(rows, torch.where(holders >= 0.5, holders.clamp(min=1), 0))
 
     def _scale(self, client: int, tables: bool) -> float:
-        """What a client's trees, or its tables, are multiplied by to be no longer than allowed; 0 if not finite."""
+        """Return the factor that cuts a client's trees, or its tables, to the allowed length; 0 if not finite."""
         if (client, tables) not in self._scales:
             upload, square = self._uploads[client], 0.0
             for key in self._keys(tables):

@@ -1,4 +1,4 @@
-"""Uploads of a round seen through a function."""
+"""Uploads of a round, changed by a function when they are read."""
 
 from __future__ import annotations
 

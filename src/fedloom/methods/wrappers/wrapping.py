@@ -23,7 +23,7 @@ O = TypeVar("O", bound=BaseModel)  # noqa: E741
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a wrapper's options and entries are called: `word_tau` and "word.table", or plain where it is no wrapper."""
+    """Names of a wrapper's options and entries: `word_tau` and "word.table", or plain names where it is a method."""
 
     word: str
     wraps: bool
@@ -38,7 +38,7 @@ class Names:
         return kind(**{name: getattr(options, prefix + name) for name in kind.model_fields})
 
     def without(self, record: Record, *names: str) -> Record:
-        """`record` without the wrapper's entries `own`: the method inside may pass on everything it is given."""
+        """Return `record` without the wrapper's entries `names`, because the wrapped method may pass on all others."""
         entries = {self.entry(name) for name in names}
         return {name: value for name, value in record.items() if name not in entries}
 
@@ -49,7 +49,7 @@ def names_of(method: Method, word: str) -> Names:
 
 
 def averaged(method: Method, wrapper: str) -> set[str]:
-    """What clients send of which the server only needs the mean. Raises `ConfigError` without any."""
+    """Return the upload entries of which the server only needs the mean. Raises `ConfigError` if there is none."""
     names = {name for name, sent in method.spec.sends.items() if not sent.per_client}
     if not names:
         sent_names = ", ".join(method.spec.sends) or "nothing"
@@ -61,7 +61,7 @@ def averaged(method: Method, wrapper: str) -> set[str]:
 
 
 def alone(base: type[Method], word: str, others: Collection[str], has: str, why: str) -> None:
-    """Raises `ConfigError` if `base` is in one of the wrappers `others` already, of which a method takes one.
+    """Raise `ConfigError` if `base` is in one of the wrappers `others` already, of which a method takes one.
 
     has, why: what it has then, and what the wrapper `word` would do.
     """
@@ -76,7 +76,7 @@ def wrapped(
     options: type[BaseModel],
     presets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> type[Method]:
-    """The method `base+word`: `mixin` before `base` in the order of resolution.
+    """Create the method `base+word`: `mixin` before `base` in the order of resolution.
 
     The wrapper's options stand beside the base's with `word_` in front. presets: the wrapper's own, beside the base's
     of the same name. Raises `ConfigError` if the base is in this wrapper already.
@@ -108,6 +108,6 @@ def wrapped(
 
 
 def _restored(name: str, options: dict[str, Any]) -> Method:
-    """A wrapped method out of another process: its class has no importable name."""
+    """Restore a wrapped method in another process, because its class has no importable name."""
     method = METHODS.get(name)
     return method(method.Options(**options))
