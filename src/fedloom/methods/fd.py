@@ -74,8 +74,8 @@ class FD(Method):
 
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
         tables, others = get_table(server, "outputs"), get_tensor(server, "senders") != client
-        theirs = ClassTable(tables.values[others].double(), tables.held[others])
-        return {"targets": theirs.mean_over_clients().to(torch.float32)}
+        foreign_outputs = ClassTable(tables.values[others].double(), tables.held[others])
+        return {"targets": foreign_outputs.mean_over_clients().to(torch.float32)}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         tables = [get_table(upload, "outputs") for upload in uploads.values()]
@@ -88,8 +88,8 @@ class FD(Method):
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         if self.options.outputs_from != "after_training":
-            every, means = self.options.outputs_from == "training", {"outputs": ClassMeans("outputs")}
-            return [Train(self.loss, ctx.task.local_epochs, collect=means, throughout=every)]
+            all_epochs, means = self.options.outputs_from == "training", {"outputs": ClassMeans("outputs")}
+            return [Train(self.loss, ctx.task.local_epochs, collect=means, throughout=all_epochs)]
         return [Train(self.loss, ctx.task.local_epochs), Collect({"outputs": ClassMeans(probabilities)})]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:

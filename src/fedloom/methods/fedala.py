@@ -154,7 +154,7 @@ def _clipped(parameters: Tree, consts: Consts) -> Tree:
 
 
 def _settled(means: Sequence[float]) -> bool:
-    last = means[-_LOSSES:]
-    if not all(map(isfinite, last)):
+    recent_losses = means[-_LOSSES:]
+    if not all(map(isfinite, recent_losses)):
         return True  # the run diverged: more passes will not mend it
-    return len(means) > _LOSSES and pstdev(last) < _SETTLED
+    return len(means) > _LOSSES and pstdev(recent_losses) < _SETTLED

@@ -58,14 +58,14 @@ class ServerMomentum(Method):
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         options, entry = self.momentum, self.momentum_names.entry("velocity")
-        new = super().aggregate(self._without_velocity(server), uploads, ctx)
+        next_server = super().aggregate(self._without_velocity(server), uploads, ctx)
         sent = get_tree(uploads[next(iter(uploads))], "model")
-        old, mean = (select(_moved(record, ctx), sent) for record in (server, new))
-        change = combine([old, mean], [1, -1])
+        old_parameters, mean = (select(_moved(record, ctx), sent) for record in (server, next_server))
+        change = combine([old_parameters, mean], [1, -1])
         velocity = combine([select(get_tree(server, entry), sent), change], [options.beta, 1])
         step = combine([change, velocity], [1, options.beta]) if options.nesterov else velocity
-        model = get_tree(new, "model") | combine([old, step], [1, -options.server_lr])
-        return new | {"model": model, entry: velocity}
+        model = get_tree(next_server, "model") | combine([old_parameters, step], [1, -options.server_lr])
+        return next_server | {"model": model, entry: velocity}
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         return super().predictors(self._without_velocity(server), state, ctx)

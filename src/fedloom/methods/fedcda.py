@@ -96,12 +96,12 @@ class FedCDA(method.Method):
 
     def _pushed(self, stored: Record, client: int, upload: Record) -> Record:
         """A client's models and losses with the newest in front, K at most."""
-        new: Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
+        entries: Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
         for slot in range(1, self.options.kept):
             for name in ("kept", "loss"):
                 if f"{name}.{client}.{slot - 1}" in stored:
-                    new[f"{name}.{client}.{slot}"] = stored[f"{name}.{client}.{slot - 1}"]
-        return new
+                    entries[f"{name}.{client}.{slot}"] = stored[f"{name}.{client}.{slot - 1}"]
+        return entries
 
     def _options(self, stored: Record, client: int, centre: Tree, task: Task) -> list[tuple[Tensor, float]]:
         slots = [slot for slot in range(self.options.kept) if f"kept.{client}.{slot}" in stored]
@@ -109,10 +109,10 @@ class FedCDA(method.Method):
 
     def _groups(self, clients: list[int], ctx: ServerContext) -> list[list[int]]:
         """The participants in random order, in batches as even as can be."""
-        most = max(1, int(math.log(COMBINATIONS, self.options.kept))) if self.options.kept > 1 else len(clients)
-        count = min(len(clients), max(self.options.batches, math.ceil(len(clients) / most)))
+        max_clients = max(1, int(math.log(COMBINATIONS, self.options.kept))) if self.options.kept > 1 else len(clients)
+        count = min(len(clients), max(self.options.batches, math.ceil(len(clients) / max_clients)))
         order = ctx.task.streams.numpy("batches", ctx.round).permutation(clients).tolist()
-        return [order[first::count] for first in range(count)]
+        return [order[start::count] for start in range(count)]
 
 
 def _flat(stored: Record, client: int, slot: int, centre: Tree, task: Task) -> tuple[Tensor, float]:

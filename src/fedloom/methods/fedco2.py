@@ -156,12 +156,12 @@ class FedCO2(Method):
         return sent
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        new: Record = {"model": self.mean(uploads, weights=self.options.weights)}
+        next_server: Record = {"model": self.mean(uploads, weights=self.options.weights)}
         if not self.exchanges_heads:
-            return new
+            return next_server
         bank = server if self.options.bank == "cache" else {}
         heads = {name: value for name, value in bank.items() if name.startswith(head_of())}
-        return new | heads | {head_of(client): upload["head"] for client, upload in uploads.items()}
+        return next_server | heads | {head_of(client): upload["head"] for client, upload in uploads.items()}
 
     # -- client ----------------------------------------------------------------------------------------------
     def client_init(self, ctx: ClientContext) -> Record:
@@ -263,7 +263,7 @@ def head_of(client: int | str = "") -> str:
 
 def _classifier(task: Task, net: str) -> list[str]:
     """Names of the entries of one net's classifier block."""
-    parts = tuple(f"{net}.{part}." for part in task.classifier)
+    parts = tuple(f"{net}.{block}." for block in task.classifier)
     return [name for name in task.init if name.startswith(parts)]
 
 

@@ -88,12 +88,14 @@ class FedDF(method.Method):
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         public = ctx.public
         assert public is not None, "`Spec.public` asks for it"
-        every = [_logits(get_tree(upload, "model"), client, public, ctx) for client, upload in uploads.items()]
-        rng, new = ctx.task.streams.numpy("distillation", ctx.round), dict(server)
+        teacher_logits = [_logits(get_tree(upload, "model"), client, public, ctx) for client, upload in uploads.items()]
+        rng, next_server = ctx.task.streams.numpy("distillation", ctx.round), dict(server)
         for group in sorted({group_of(client, ctx.nets) for client in uploads}):
             mean: Tree = self.mean({k: upload for k, upload in uploads.items() if group_of(k, ctx.nets) == group})
-            new[model_of(group)] = self._taught(mean, ctx.nets[group], torch.stack(every).mean(0), public, rng)
-        return new
+            next_server[model_of(group)] = self._taught(
+                mean, ctx.nets[group], torch.stack(teacher_logits).mean(0), public, rng
+            )
+        return next_server
 
     def _taught(
         self, tree: Tree, net: FunctionalNet, logits: Tensor, public: Dataset, rng: np.random.Generator
@@ -127,4 +129,6 @@ def _logits(tree: Tree, client: int, public: Dataset, ctx: ServerContext) -> Ten
     """A client's logits of all public samples [n, C], in float64."""
     net, rows = ctx.nets[group_of(client, ctx.nets)], torch.arange(len(public))
     with torch.no_grad():
-        return torch.cat([net.logits(tree, public.gather(part)).double() for part in torch.split(rows, _AT_ONCE)])
+        return torch.cat(
+            [net.logits(tree, public.gather(batch_rows)).double() for batch_rows in torch.split(rows, _AT_ONCE)]
+        )

@@ -123,15 +123,15 @@ class DW(Method):
         fresh: ClassTable = self.mean(uploads, entry("soft_labels"), client_counts)  # Eq. 7
         counts = client_counts.double().sum(0)
         classes_seen = get_tensor(server, entry("classes_seen")) | (counts > 0)
-        new = super().aggregate(self._inner(server), uploads, ctx)
+        next_server = super().aggregate(self._inner(server), uploads, ctx)
         if self.dw.sl_cumulative:
             sums = fresh.values * counts.unsqueeze(1) + get_tensor(server, entry("soft_label_sums"))
             counts = counts + get_tensor(server, entry("soft_label_counts"))
-            new |= {entry("soft_label_sums"): sums, entry("soft_label_counts"): counts}
+            next_server |= {entry("soft_label_sums"): sums, entry("soft_label_counts"): counts}
             fresh = ClassTable.from_sums(sums, counts)
-        last = get_table(server, entry("soft_labels"))
-        soft_labels = next_soft_labels(fresh, last, self.dw.absent_row, self.dw.sl_ema)
-        return new | {entry("soft_labels"): soft_labels.to(torch.float32), entry("classes_seen"): classes_seen}
+        last_labels = get_table(server, entry("soft_labels"))
+        soft_labels = next_soft_labels(fresh, last_labels, self.dw.absent_row, self.dw.sl_ema)
+        return next_server | {entry("soft_labels"): soft_labels.to(torch.float32), entry("classes_seen"): classes_seen}
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
@@ -139,11 +139,11 @@ class DW(Method):
         if entry("soft_labels") not in payload:
             return start
         table = get_table(payload, entry("soft_labels"))
-        every, by = self.dw.mu_decay or (ctx.round + 1, 1.0)
+        interval, divisor = self.dw.mu_decay or (ctx.round + 1, 1.0)
         constants = {
             "soft_labels": table.values,
             "soft_label_rows": None if table.held.all() else table.held,
-            "mu": self.dw.mu / by ** (ctx.round // every),
+            "mu": self.dw.mu / divisor ** (ctx.round // interval),
             "reference": start.tree["head.weight"].clone(),
             "steps": torch.zeros((), dtype=torch.int64),
         }

@@ -74,9 +74,9 @@ class FedDyn(method.Method):
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         ce = batch.mean(cross_entropy(net(batch.x), batch.y))
-        now: Tree = dict(net.named_parameters())
-        linear = torch.stack([(consts["g"][name] * value).sum() for name, value in now.items()]).sum()
-        proximal = trees.squared_distance(now, consts["received"])
+        weights: Tree = dict(net.named_parameters())
+        linear = torch.stack([(consts["g"][name] * value).sum() for name, value in weights.items()]).sum()
+        proximal = trees.squared_distance(weights, consts["received"])
         return Objective.sum({"ce": ce, "linear": -linear, "proximal": 0.5 * self.options.alpha * proximal})
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
@@ -88,9 +88,9 @@ class FedDyn(method.Method):
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         alpha, share = self.options.alpha, len(uploads) / ctx.task.clients
         mean = self.mean(uploads, weights="uniform")
-        ours, old = parameters(mean, ctx.task), parameters(get_tree(server, "model"), ctx.task)
-        h = combine([get_tree(server, "h"), ours, old], [1, -alpha * share, alpha * share])
-        return {"model": mean | combine([ours, h], [1, -1 / alpha]), "h": h}
+        mean_parameters, old_parameters = parameters(mean, ctx.task), parameters(get_tree(server, "model"), ctx.task)
+        h = combine([get_tree(server, "h"), mean_parameters, old_parameters], [1, -alpha * share, alpha * share])
+        return {"model": mean | combine([mean_parameters, h], [1, -1 / alpha]), "h": h}
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         predictors = super().predictors(server, state, ctx)

@@ -87,8 +87,8 @@ class FedGen(method.Method):
     def server_init(self, ctx: ServerContext) -> Record:
         task, options = ctx.task, self.options
         with task.streams.isolated("generator"):
-            first = nn.Linear(options.noise + task.num_classes, options.hidden)
-            net = nn.Sequential(first, nn.ReLU(), nn.Linear(options.hidden, task.feature_dim))
+            hidden_layer = nn.Linear(options.noise + task.num_classes, options.hidden)
+            net = nn.Sequential(hidden_layer, nn.ReLU(), nn.Linear(options.hidden, task.feature_dim))
             generator = tree_of(net.to(task.init["head.weight"].dtype))
         nothing = torch.zeros(task.num_classes, dtype=torch.int64)
         return super().server_init(ctx) | {"generator": generator, "class_counts": nothing}

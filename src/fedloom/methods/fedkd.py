@@ -129,13 +129,13 @@ class FedKD(Method):
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         nets = {student: cast(Bundle, net)[student] for student in (MENTOR, MENTEE)}
         z = {student: member.features(batch.x) for student, member in nets.items()}
-        out = {student: member.head(z[student]) for student, member in nets.items()}
-        ce = {student: batch.mean(cross_entropy(logits, batch.y)) for student, logits in out.items()}
+        logits_of = {student: member.head(z[student]) for student, member in nets.items()}
+        ce = {student: batch.mean(cross_entropy(logits, batch.y)) for student, logits in logits_of.items()}
         terms = {f"ce_{student}": value for student, value in ce.items()}
         doubt = (ce[MENTOR] + ce[MENTEE]).detach()
         aligned = net.extra(z[MENTEE])
         for student, teacher in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
-            terms[f"kl_{student}"] = batch.mean(kl_divergence(out[teacher].detach(), out[student])) / doubt
+            terms[f"kl_{student}"] = batch.mean(kl_divergence(logits_of[teacher].detach(), logits_of[student])) / doubt
         terms["z_mentor"] = batch.mean((z[MENTOR] - aligned.detach()).square().mean(1)) / doubt
         terms["z_mentee"] = batch.mean((z[MENTOR].detach() - aligned).square().mean(1)) / doubt
         return Objective.sum(terms)
@@ -156,8 +156,8 @@ class FedKD(Method):
 
     def energy(self, task: Task, round_: int) -> float:
         """The share of squared singular values that travels in a round: T0 + (T1 - T0) t / T."""
-        first, last = self.options.energy_first, self.options.energy_last
-        share: float = first + (last - first) * round_ / task.rounds
+        first_share, last_share = self.options.energy_first, self.options.energy_last
+        share: float = first_share + (last_share - first_share) * round_ / task.rounds
         return min(1.0, share)
 
 

@@ -111,8 +111,8 @@ class FedNH(method.Method):
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: ServerContext) -> Record:
-        first = ctx.task.init[W]
-        return {"model": ctx.task.init | {W: self.first_prototypes(ctx.task).to(first.dtype)}}
+        prototypes = ctx.task.init[W]
+        return {"model": ctx.task.init | {W: self.first_prototypes(ctx.task).to(prototypes.dtype)}}
 
     def first_prototypes(self, task: Task) -> Tensor:
         """Orthonormal rows [C, d], the same for every run of this seed, float64."""

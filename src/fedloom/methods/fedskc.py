@@ -158,16 +158,16 @@ class FedSKC(Method):
             model = self.mean(uploads, weights=weights.tolist())
         if last is not None and options.sticky_knowledge:
             knowledge = knowledge.fill_missing(last.to(torch.float64))
-        new: Record = {"model": model, "knowledge": knowledge.to(torch.float32)}
+        next_server: Record = {"model": model, "knowledge": knowledge.to(torch.float32)}
         rho = None if last is None or options.gpr == "off" else variance_ratio(knowledge, last, options.gpr_classes)
         if rho is None:  # round 1, or no class to compare
-            return new
+            return next_server
         if options.gpr_clip is not None:
             rho = min(max(rho, options.gpr_clip[0]), options.gpr_clip[1])
         back = (1 - options.beta) * rho
         total_weight = options.beta if options.gpr == "paper" else 1.0
         model = combine([model, get_tree(server, "model")], [total_weight - back, back])  # Eq. 5
-        return new | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
+        return next_server | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
@@ -272,14 +272,14 @@ def variance_ratio(current: ClassTable, last: ClassTable, classes: str) -> float
     the classes of each round (so that rho also measures which classes turned up).
     """
     in_both_rounds = current.held & last.held
-    now, before = (
+    variances, before = (
         torch.where(
             in_both_rounds if classes == "intersection" else table.held, table.values.double().var(1, correction=0), 0.0
         )
         for table in (current, last)
     )
     total = float(before.sum())
-    return (float(now.sum()) - total) / total if total > 0 and bool(in_both_rounds.any()) else None
+    return (float(variances.sum()) - total) / total if total > 0 and bool(in_both_rounds.any()) else None
 
 
 def _samples(uploads: Uploads) -> Tensor:

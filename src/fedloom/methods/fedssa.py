@@ -163,8 +163,8 @@ class FedSSA(Method):
         for client, upload in uploads.items():
             holds[client] = get_table(upload, "header").held
         header = fresh.to(torch.float32).fill_missing(get_table(server, "header"))
-        new: Record = {"header": header, "holds": holds}
-        return new | stored_rows
+        next_server: Record = {"header": header, "holds": holds}
+        return next_server | stored_rows
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
@@ -182,10 +182,10 @@ class FedSSA(Method):
         return [Train(self.loss, ctx.task.local_epochs, grad_map=clip)]
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        every = torch.ones_like(ctx.class_counts, dtype=torch.bool)
-        rows = ClassTable(_rows(work.tree, self.options.share_bias), every)
+        all_classes = torch.ones_like(ctx.class_counts, dtype=torch.bool)
+        rows = ClassTable(_rows(work.tree, self.options.share_bias), all_classes)
         payload: Record = {
-            "header": rows.keep_classes(every if self.options.average == "all" else ctx.class_counts > 0)
+            "header": rows.keep_classes(all_classes if self.options.average == "all" else ctx.class_counts > 0)
         }
         if self.options.weights == "count":
             payload["class_counts"] = ctx.class_counts
@@ -196,8 +196,8 @@ class FedSSA(Method):
         tables = ClassTable.stack([get_table(upload, "header") for upload in uploads.values()])
         nothing = "the global row is the client's own, nothing is shared"
         diagnostics = one_holder_per_class("fedssa", tables.held, nothing) if self.options.pool == "sampled" else []
-        first = _rows(ctx.task.init, self.options.share_bias).norm(dim=1).clamp(min=1e-12)
-        growth = float(torch.where(tables.held, tables.values.norm(dim=2) / first, 0.0).max())
+        first_norms = _rows(ctx.task.init, self.options.share_bias).norm(dim=1).clamp(min=1e-12)
+        growth = float(torch.where(tables.held, tables.values.norm(dim=2) / first_norms, 0.0).max())
         if growth > GROWN:
             message = f"a header row is {growth:.0f} times as long as at first: the unnormalised fusion adds up"
             diagnostics.append(Diagnostic("fedssa.rows_grow", message, growth))

@@ -79,8 +79,8 @@ class FedTGP(PrototypePull):
 
         lr = ctx.task.optimizer.lr_in(ctx.round) if lr is None else lr
         generator = descended(loss, generator, lr, self.options.server_epochs)
-        every = torch.ones(ctx.task.num_classes, dtype=torch.bool)
-        return {"prototypes": ClassTable(generated(generator).to(torch.float32), every), "generator": generator}
+        all_classes = torch.ones(ctx.task.num_classes, dtype=torch.bool)
+        return {"prototypes": ClassTable(generated(generator).to(torch.float32), all_classes), "generator": generator}
 
 
 def first_generator(task: Task) -> Tree:

@@ -101,8 +101,8 @@ class PerFedAvg(Method):
 def split(values: Tensor, parts: int) -> list[Tensor]:
     """`values` [B, ...] in two halves, the second the larger, or in three parts as numpy's `array_split` cuts them."""
     half = len(values) // 2
-    cut = [values[:half], values[half:]] if parts == 2 else list(torch.tensor_split(values, parts))
-    nonempty = [part for part in cut if len(part)]
+    pieces = [values[:half], values[half:]] if parts == 2 else list(torch.tensor_split(values, parts))
+    nonempty = [piece for piece in pieces if len(piece)]
     return nonempty + [nonempty[-1]] * (parts - len(nonempty))
 
 

@@ -55,14 +55,14 @@ class FedOpt(method.Method, ABC):
 
     def server_init(self, ctx: ServerContext) -> Record:
         options = self.options
-        first = options.tau**2 if options.v0 is None else options.v0
-        v = {name: torch.full_like(value, first) for name, value in zeros(ctx.task).items()}
+        first_v = options.tau**2 if options.v0 is None else options.v0
+        v = {name: torch.full_like(value, first_v) for name, value in zeros(ctx.task).items()}
         return super().server_init(ctx) | {"m": zeros(ctx.task), "v": v}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         options, mean = self.options, self.mean(uploads)
-        old = parameters(get_tree(server, "model"), ctx.task)
-        change = combine([parameters(mean, ctx.task), old], [1, -1])
+        old_parameters = parameters(get_tree(server, "model"), ctx.task)
+        change = combine([parameters(mean, ctx.task), old_parameters], [1, -1])
         m = combine([get_tree(server, "m"), change], [options.beta1, 1 - options.beta1])
         v = {
             name: self.second_moment(last.double(), change[name].double().square()).to(last.dtype)
@@ -70,5 +70,5 @@ class FedOpt(method.Method, ABC):
         }
         step = {name: m[name].double() / (v[name].double().sqrt() + options.tau) for name in m}
         rate = options.server_lr * self.scale(ctx.round)
-        moved = {name: (value.double() + rate * step[name]).to(value.dtype) for name, value in old.items()}
+        moved = {name: (value.double() + rate * step[name]).to(value.dtype) for name, value in old_parameters.items()}
         return {"model": mean | moved, "m": m, "v": v}

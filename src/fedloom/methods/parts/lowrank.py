@@ -33,8 +33,8 @@ def factored(tree: Tree, energy: float) -> Tree:
         u, s, v = u[:, :rank], s[:rank], v[:rank]
         sign = torch.where(u.gather(0, u.abs().argmax(0, keepdim=True)) < 0, -1.0, 1.0)  # [1, r]
         shaped = (v * sign.T).reshape(rank, *value.shape[1:])
-        for part, factor in zip(PARTS, (u * sign, s, shaped), strict=True):
-            parts[name + part] = factor.to(value.dtype).contiguous()
+        for suffix, factor in zip(PARTS, (u * sign, s, shaped), strict=True):
+            parts[name + suffix] = factor.to(value.dtype).contiguous()
     return parts
 
 

@@ -74,17 +74,17 @@ class Packed(Method):
     ) -> tuple[Record, Record]:
         upload, state = super().pack(upload, state, received, self._without_left(before), ctx)
         for key in self._trees_both_ways(received):
-            had, entry = get_tree(received, key), self.packing_names.entry(key)
+            received_tree, entry = get_tree(received, key), self.packing_names.entry(key)
             tree = get_tree(upload, key) if isinstance(upload.get(key), dict) else {}
             trained = ctx.task.names(TRAINABLE)
-            names = [name for name in had if name in tree and name in trained]
+            names = [name for name in received_tree if name in tree and name in trained]
             if not names:
                 continue
-            change = self._change_since(key, select(tree, names), had) + (
+            change = self._change_since(key, select(tree, names), received_tree) + (
                 get_tensor(before, entry) if entry in before else 0
             )
             sent, residual = self._compressed(change, [tree[name] for name in names], entry, ctx)
-            missing = [index for index, name in enumerate(had) if name not in tree]
+            missing = [index for index, name in enumerate(received_tree) if name not in tree]
             if missing:
                 sent["missing"] = torch.tensor(missing, dtype=torch.int32)
             others = {name: value for name, value in tree.items() if name not in names}
@@ -94,12 +94,12 @@ class Packed(Method):
                 state = (state or self.client_init(ctx)) | {entry: residual}
         return upload, state
 
-    def _change_since(self, key: str, tree: Tree, had: Tree) -> Tensor:
+    def _change_since(self, key: str, tree: Tree, reference: Tree) -> Tensor:
         """[d] in float64, of all entries of `tree` since the client had them."""
-        new = torch.cat([value.flatten() for value in tree.values()]).double()
+        flat = torch.cat([value.flatten() for value in tree.values()]).double()
         if self.spec.sends[key].form == "change":
-            return new
-        return new - torch.cat([had[name].flatten() for name in tree]).double()
+            return flat
+        return flat - torch.cat([reference[name].flatten() for name in tree]).double()
 
     def _compressed(
         self, change: Tensor, like: Sequence[Tensor], entry: str, ctx: ClientContext
@@ -128,19 +128,21 @@ class Packed(Method):
 
         return super().unpack(server, Changed(uploads, whole), of)
 
-    def _reconstructed(self, key: str, upload: Record, had: Tree) -> Record:
+    def _reconstructed(self, key: str, upload: Record, received: Tree) -> Record:
         """The upload with one tree as the client had it, but for what compression left out."""
         entry = self.packing_names.entry(key)
         if entry not in upload:
             return upload
         sent, tree = get_tree(upload, entry), dict(get_tree(upload, key)) if key in upload else {}
         missing = set(sent["missing"].tolist()) if "missing" in sent else set()
-        sent_names = [name for index, name in enumerate(had) if index not in missing]
+        sent_names = [name for index, name in enumerate(received) if index not in missing]
         names = [name for name in sent_names if name not in tree]
-        sizes = [had[name].numel() for name in names]
+        sizes = [received[name].numel() for name in names]
         for name, part in zip(names, torch.split(self.restored(sent, sizes), sizes), strict=True):
-            old, change = had[name], part.view(had[name].shape)
-            tree[name] = (old.double() + change if self.spec.sends[key].form == "whole" else change).to(old.dtype)
+            received_entry, change = received[name], part.view(received[name].shape)
+            tree[name] = (received_entry.double() + change if self.spec.sends[key].form == "whole" else change).to(
+                received_entry.dtype
+            )
         return self.packing_names.without(upload, key) | {key: {name: tree[name] for name in sent_names}}
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:

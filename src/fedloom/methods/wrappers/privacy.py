@@ -138,10 +138,10 @@ class DP(Method):
             else set(uploads)
         )
         round_ = _Round(self, uploads, server, ctx, drawn, among)
-        new = super().aggregate(self._without_ledger(server), round_, ctx)
+        next_server = super().aggregate(self._without_ledger(server), round_, ctx)
         rounds, releases = (self.dp_names.entry(name) for name in _OWN)
-        most = max(int(get_number(server, releases)), round_.releases())
-        return new | {rounds: int(get_number(server, rounds)) + 1, releases: most}
+        max_releases = max(int(get_number(server, releases)), round_.releases())
+        return next_server | {rounds: int(get_number(server, rounds)) + 1, releases: max_releases}
 
     def mean(self, uploads: Uploads, key: str = "model", weights: Weights = "samples") -> Any:
         if key not in self.noised():
@@ -215,18 +215,18 @@ class _Round(Mapping[int, Record]):
     def _tree(self, key: str, like: Tree, rng: np.random.Generator) -> Tree:
         """Return the server's tree, plus (sum of cut changes + noise) / m. Counters stay as they were, because they
         would have no noise."""
-        had = self._had(key, like)
-        sums = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in had.items()}
+        reference = self._had(key, like)
+        sums = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in reference.items()}
         for client in self._counted():
             scale = self._scale(client, tables=False)
-            new = _as_tree(self._uploads[client][key])
+            uploaded = _as_tree(self._uploads[client][key])
             for name in sums if scale else ():
-                sums[name] += scale * (new[name].double() - had[name].double())
-        std, noisy = self._method.dp.noise * self._method.dp.clip, dict(had)
+                sums[name] += scale * (uploaded[name].double() - reference[name].double())
+        std, noisy = self._method.dp.noise * self._method.dp.clip, dict(reference)
         for name, total in sums.items():
             if like[name].is_floating_point():
                 change = (total + std * _normal(total.shape, rng)) / self._among
-                noisy[name] = (had[name].double() + change).to(like[name].dtype)
+                noisy[name] = (reference[name].double() + change).to(like[name].dtype)
         return noisy
 
     def _table(self, key: str, like: ClassTable, rng: np.random.Generator) -> ClassTable:
@@ -238,10 +238,12 @@ class _Round(Mapping[int, Record]):
             if scale := self._scale(client, tables=True):
                 rows += scale * table.values.double()
             holders += table.held.double()
-        dp, every = self._method.dp, [cast(ClassTable, self._first[k]) for k in self._keys(tables=True)]
-        most = float(np.sqrt(sum(table.held.numel() for table in every)))  # length of a client that holds all classes
+        dp, tables = self._method.dp, [cast(ClassTable, self._first[k]) for k in self._keys(tables=True)]
+        max_length = float(
+            np.sqrt(sum(table.held.numel() for table in tables))
+        )  # length of a client that holds all classes
         rows += dp.noise * dp.table_clip * _normal(rows.shape, rng)
-        holders += dp.noise * most * _normal(holders.shape, rng)
+        holders += dp.noise * max_length * _normal(holders.shape, rng)
         return ClassTable.from_sums(rows, torch.where(holders >= 0.5, holders.clamp(min=1), 0))
 
     def _scale(self, client: int, tables: bool) -> float:
@@ -253,9 +255,12 @@ class _Round(Mapping[int, Record]):
                 if isinstance(value, ClassTable):
                     square += float(value.values.double().square().sum())
                 else:
-                    new = _as_tree(value)
-                    had = self._had(key, new)
-                    square += sum(float((new[n].double() - had[n].double()).square().sum()) for n in _floating(new))
+                    uploaded = _as_tree(value)
+                    reference = self._had(key, uploaded)
+                    square += sum(
+                        float((uploaded[n].double() - reference[n].double()).square().sum())
+                        for n in _floating(uploaded)
+                    )
             length = self._method.dp.table_clip if tables else self._method.dp.clip
             self._scales[client, tables] = min(1.0, length / max(square**0.5, 1e-300)) if np.isfinite(square) else 0.0
         return self._scales[client, tables]

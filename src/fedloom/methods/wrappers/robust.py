@@ -175,24 +175,24 @@ def each_needed(spec: Spec, names: set[str]) -> Spec:
 
 def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
     """A rule for vectors [m, p] -> [p], applied to trees, class tables or tensors; integer entries are the first's."""
-    first = values[0]
-    if isinstance(first, dict):
-        names = [name for name, value in first.items() if value.is_floating_point()]
+    example = values[0]
+    if isinstance(example, dict):
+        names = [name for name, value in example.items() if value.is_floating_point()]
         aggregated = rule(torch.stack([flat(value, names) for value in values]))  # type: ignore[arg-type]
-        parts = iter(torch.split(aggregated, [first[name].numel() for name in names]))
-        fresh = {name: next(parts).view(first[name].shape).to(first[name].dtype) for name in names}
-        return {name: fresh[name] if name in fresh else value.clone() for name, value in first.items()}
-    if isinstance(first, ClassTable):
+        parts = iter(torch.split(aggregated, [example[name].numel() for name in names]))
+        fresh = {name: next(parts).view(example[name].shape).to(example[name].dtype) for name in names}
+        return {name: fresh[name] if name in fresh else value.clone() for name, value in example.items()}
+    if isinstance(example, ClassTable):
         stacked = ClassTable.stack(values).to(torch.float64)  # type: ignore[arg-type]
         rows = torch.zeros_like(stacked.values[0])
-        for place, held in enumerate(stacked.held.T):
+        for label, held in enumerate(stacked.held.T):
             if held.any():
-                rows[place] = rule(stacked.values[held, place])
+                rows[label] = rule(stacked.values[held, label])
         return ClassTable(rows, stacked.held.any(0))
-    if isinstance(first, Tensor):
+    if isinstance(example, Tensor):
         stacked_rows = torch.stack([value.double().flatten() for value in values])  # type: ignore[union-attr]
-        return rule(stacked_rows).view(first.shape)
-    raise TypeError(f"{type(first).__name__}: only trees, class tables and tensors have a robust mean")
+        return rule(stacked_rows).view(example.shape)
+    raise TypeError(f"{type(example).__name__}: only trees, class tables and tensors have a robust mean")
 
 
 def flat(tree: Tree, names: Sequence[str]) -> Tensor:
