@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"[0-9a-f]{16}")
 
 
 class WrongClientError(MessageError):
-    """A node joins as another client than `client`, to which its key is bound."""
+    """A node that joins as another client than `client`, to which its key is bound."""
 
     def __init__(self, client: int, text: str) -> None:
         self.client = client

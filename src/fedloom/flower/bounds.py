@@ -51,14 +51,17 @@ class Excess:
 
 
 def upload_norms(
-    upload: Record, sent: Record, sends: Mapping[str, Sent], roles: Mapping[str, Role]
+    upload: Record, payload: Record, sends: Mapping[str, Sent], roles: Mapping[str, Role]
 ) -> Iterator[UploadNorm]:
-    """The items of an upload. sent: the payload that the client trained from; sends: how the method declares what
-    clients send; roles: of the entries of trees."""
+    """Yield the L2 norms of an upload that are compared with those of other clients.
+
+    payload: the record that the client trained from. sends: the method's declaration of uploads. roles: of the entries
+    of trees.
+    """
     for name, value in upload.items():
         if isinstance(value, dict):
             is_whole = name in sends and sends[name].form == "whole"
-            yield from _tree_norms(name, value, sent.get(name) if is_whole else None, roles)
+            yield from _tree_norms(name, value, payload.get(name) if is_whole else None, roles)
         elif isinstance(value, ClassTable):
             for label in value.held.nonzero().tolist():
                 yield UploadNorm(f"{name}/rows", f"row {label[-1]} of {name}", _norm(value.values[tuple(label)]))

@@ -110,7 +110,7 @@ def stand_in_views(sizes: np.ndarray) -> Views:
 
 
 def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
-    """What a file says, and the samples that it names, as the federation has agreed."""
+    """Read a node's or the server's file, and the samples that it names, in the agreed form."""
     nodes, agreed = node_source(config), config.scenario
     if nodes is None:
         raise ConfigError(f"{file}: this federation's config describes the data itself (source: {agreed.source})")

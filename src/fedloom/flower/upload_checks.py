@@ -113,10 +113,10 @@ class UploadReader:
         counts = torch.bincount(self._worker.data.y[indices], minlength=job.ctx.task.num_classes)
         ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
         rehearsal_job = replace(job, ctx=ctx, indices=indices)
-        first = self._federation.run_first_round(self._worker, rehearsal_job)
-        state = first.state or self._federation.method.client_init(ctx)
+        first_result = self._federation.run_first_round(self._worker, rehearsal_job)
+        state = first_result.state or self._federation.method.client_init(ctx)
         result = self._worker.run(replace(rehearsal_job, state=state))
-        names = {*first.terms, *result.terms, *result.norms}
+        names = {*first_result.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
         return Rehearsal(map_tensors(result.payload, _without_values), names, max(1.0, passes), job.ctx.round)
 
