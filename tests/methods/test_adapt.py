@@ -86,7 +86,7 @@ def test_the_model_is_tested_as_it_is_after_its_phases():
                 optimizer.step()
         rows = scenario.test.tensor(client)
         loss = torch.nn.functional.cross_entropy(net(x_test.gather(rows)), x_test.y[rows])
-        assert done[client].tested["personal"].loss == pytest.approx(float(loss.detach()), abs=1e-5)
+        assert done[client].tested["personal"].value("loss") == pytest.approx(float(loss.detach()), abs=1e-5)
         assert done[client].samples == 3 * len(y)
 
 

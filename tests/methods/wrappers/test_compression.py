@@ -231,7 +231,7 @@ class Forgets(METHODS.get("fedavg")):
 
 
 def test_a_client_without_state_starts_from_its_first_one_in_every_round():
-    kind = wrapped(compression.TopK, Forgets, "topk", compression.Share)
+    kind = wrapped(compression.TopK, Forgets, "topk", compression.TopKShare)
     toy = after(world(kind(kind.Options()), LABELS), 3)
     assert all(state.keys() == {"first", "topk.model"} for state in toy.federation.states.values())
 

@@ -32,7 +32,7 @@ WORDS = ("topk", "int8", "sign")  # all wrappers of this file
 
 
 class TopKShare(method.Options):
-    """Options of compressions that send a share of the entries."""
+    """Options of top-k."""
 
     share: float = Field(0.1, gt=0, le=1, description="Share of the entries that travels.")
 
