@@ -37,7 +37,8 @@ def app_of(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS.names())
 def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of):
-    from fedloom.flower.grid import GridTransport, local_grid
+    from fedloom.flower.grid import GridTransport
+    from local_grid import local_grid
 
     config = config_of(method, **settings_of(method))
     here = run(config)
@@ -51,7 +52,8 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
     from flwr.app import Context, RecordDict
 
     from fedloom.flower.apps import _node
-    from fedloom.flower.grid import GridTransport, local_grid
+    from fedloom.flower.grid import GridTransport
+    from local_grid import local_grid
 
     wait = {"join_timeout": 0.1}
     config, own = digits_of_nodes("fedavg", tmp_path / "data", participation=1.0, flower=wait)
@@ -106,7 +108,8 @@ def test_other_records_are_no_message():
 def test_a_node_without_a_client_id_says_so(app_of):
     from flwr.app import Context, RecordDict
 
-    from fedloom.flower.grid import GridTransport, local_grid
+    from fedloom.flower.grid import GridTransport
+    from local_grid import local_grid
 
     app = app_of(config_of())
     bare = Context(1, 1, {}, RecordDict(), {})
@@ -121,8 +124,8 @@ def test_the_server_app_leaves_a_report_or_what_ended_it(app_of, tmp_path, monke
 
     from fedloom.core.errors import ClientError
     from fedloom.flower.apps import FAILED, server_app
-    from fedloom.flower.grid import local_grid
     from fedloom.flower.status import read_status
+    from local_grid import local_grid
 
     config = config_of(rounds=1, evaluation={"every": 1})
     answer, out = app_of(config), tmp_path / "run"

@@ -9,7 +9,7 @@ import yaml
 
 from fedloom.config.run_config import parse
 from fedloom.flower.node_data import node_source
-from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, methods_table, privacy_of, reported_facts_table
+from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of
 from fedloom.flower.wire import EvalReply, JoinReply, TrainReply
 from fedloom.methods import METHODS
 from fedloom.runs.run import _Run
@@ -71,3 +71,29 @@ def test_the_change_of_the_last_layer_follows_the_class_counts():
         correlations.append(float(np.corrcoef(sent.double(), job.ctx.class_counts.double())[0, 1]))
     assert min(correlations) > 0.5
     assert sorted(correlations)[5] > 0.8
+
+
+def reported_facts_table() -> str:
+    """Return the Markdown table of the facts that nodes report, for the page on privacy."""
+    rows = ["| a node tells | key | what it is |", "|" + "---|" * 3]
+    rows += [
+        f"| {when} | {key} | {meaning} |" for when, facts in REPORTED_FACTS.items() for key, meaning in facts.items()
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def methods_table() -> str:
+    """Return the Markdown table of all methods, for the page on privacy."""
+    rows = ["| method | leaves a client | tells of its labels | a secure sum would do |", "|" + "---|" * 4]
+    for name in METHODS.names():
+        privacy = privacy_of(name)
+        sums = (
+            "yes"
+            if privacy.secure_sums
+            else f"no: {', '.join(privacy.per_client)}"
+            if privacy.per_client
+            else "nothing is sent"
+        )
+        cells = [name, ", ".join(privacy.sends) or "nothing", privacy.label_disclosure, sums]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"

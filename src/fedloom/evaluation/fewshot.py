@@ -112,7 +112,7 @@ def few_shot_accuracy(
 
 @dataclass(frozen=True, slots=True)
 class FewShotScores:
-    """What an evaluation leaves for the run's rows, as `Scores` does for the other protocols."""
+    """The result of the protocol few-shot, with the methods of `Scores` that a run's rows need."""
 
     split: str
     result: FewShot

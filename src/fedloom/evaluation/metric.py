@@ -39,7 +39,7 @@ MetricKinds = Mapping[str, "type[Metric]"]
 
 
 class Predictions(NamedTuple):
-    """What a model predicts for a batch.
+    """The class scores of a model for a batch, with the true labels.
 
     logits: class scores [B, C] float. labels: true classes [B] int64. targets: [C] int64, the class for which an attack
     wants each class to be taken, -1 for none; None if there is no such attack.
@@ -71,10 +71,10 @@ class Metric(ABC):
     def compute(self) -> float:
         """The value of the metric; NaN where it is not defined, for example without samples."""
 
-    def merge(self, other: Self) -> Self:
+    def merge(self, further: Self) -> Self:
         """The state of both sets of samples: every field is added."""
         names = [f.name for f in dataclasses.fields(self)]  # type: ignore[arg-type]
-        return type(self)(*(getattr(self, name) + getattr(other, name) for name in names))
+        return type(self)(*(getattr(self, name) + getattr(further, name) for name in names))
 
     def check(self, total: int) -> None:  # noqa: B027 (most metrics have nothing to check)
         """Raise `ValueError` for a state that `total` samples cannot have; called for states from other machines."""

@@ -73,29 +73,3 @@ def privacy_of(method: str) -> Privacy:
         bool(sends) if kind.citation is None else bool(kind.citation.up.keys() & _WITH_HEAD),
         tuple(name for name, sent in sends.items() if sent.per_client),
     )
-
-
-def reported_facts_table() -> str:
-    """Return the Markdown table of the facts that nodes report, for the page on privacy."""
-    rows = ["| a node tells | key | what it is |", "|" + "---|" * 3]
-    rows += [
-        f"| {when} | {key} | {meaning} |" for when, facts in REPORTED_FACTS.items() for key, meaning in facts.items()
-    ]
-    return "\n".join(rows) + "\n"
-
-
-def methods_table() -> str:
-    """Return the Markdown table of all methods, for the page on privacy."""
-    rows = ["| method | leaves a client | tells of its labels | a secure sum would do |", "|" + "---|" * 4]
-    for name in METHODS.names():
-        privacy = privacy_of(name)
-        sums = (
-            "yes"
-            if privacy.secure_sums
-            else f"no: {', '.join(privacy.per_client)}"
-            if privacy.per_client
-            else "nothing is sent"
-        )
-        cells = [name, ", ".join(privacy.sends) or "nothing", privacy.label_disclosure, sums]
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows) + "\n"

@@ -1,4 +1,4 @@
-"""What trained models show, on matplotlib Axes: clusters of features, class relations, weight norms, loss surfaces.
+"""Drawings of trained models on matplotlib Axes: clusters of features, class relations, weight norms, loss surfaces.
 
 Rows are tidy, as `fedloom.papers.probes` measures them; each docstring names their keys.
 """

@@ -98,7 +98,7 @@ def _paired(groups: Sequence[Group]) -> Markup | None:
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """What was run, at a glance."""
+    """Summarise the runs at a glance."""
     results = [result for group in groups for result in group.results]
 
     def all_of(pick: Callable[[RunData], object], between: str = ", ") -> str:

@@ -56,7 +56,7 @@ def run_list(groups: Sequence[Group]) -> Markup:
 
 
 def _plain(result: RunData) -> dict[str, Any]:
-    """What is known of one run, as CSV has it."""
+    """Return the plain numbers of one run for the CSV."""
     keys = ("seed", "accuracy", "peak_memory_mb", "engine", "checkpoint_sha256")
     folder = str(result.folder) if result.folder is not None else result.numbers["run_dir"]
     if folder is not None:  # a name may hold bytes that are no text

@@ -32,7 +32,7 @@ class OtherDataError(RunFolderError):
 
 
 def data_record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | None:
-    """What scenario.json keeps of the data: the keys of the source and its digest, a hash of the scenario's keys and
+    """The record of the data in scenario.json: the keys of the source and its digest, a hash of the scenario's keys and
     seed, the digest of what was dealt, and the files that keys name. None where nodes keep their samples to themselves.
     """
     if scenario.remote:

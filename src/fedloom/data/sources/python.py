@@ -298,6 +298,6 @@ def _stacked(datasets: Sequence[Any], what: str, pictures: PictureNotes) -> tupl
 
 
 def _looks(x: np.ndarray, y: np.ndarray) -> str:
-    """What the samples of one set must have in common with those of the others."""
+    """The shape and dtype that the samples of all sets must share."""
     kind = {"i": "whole", "u": "whole", "U": "words as"}.get(y.dtype.kind, str(y.dtype))
     return f"{'bytes' if x.dtype == np.uint8 else 'numbers'} of shape {x.shape[1:]} with {kind} labels"

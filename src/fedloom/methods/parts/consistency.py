@@ -53,8 +53,10 @@ def next_soft_labels(fresh: ClassTable, last: ClassTable, absent_row: str, ema: 
 
 
 def identity_labels(classes: int) -> ClassTable:
+    """Return soft labels [C, C] that are one-hot: each class is related to itself alone."""
     return ClassTable(torch.eye(classes), torch.ones(classes, dtype=torch.bool))
 
 
 def uniform_labels(classes: int) -> ClassTable:
+    """Return soft labels [C, C] with equal shares: each class is related to all alike."""
     return ClassTable(torch.full((classes, classes), 1 / classes), torch.ones(classes, dtype=torch.bool))
