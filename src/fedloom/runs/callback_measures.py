@@ -13,16 +13,14 @@ from typing import Any
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.engine import Federation
+from fedloom.evaluation import METRICS
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.weights import copy_weights
 from fedloom.storage.log import CALLBACK_SPLIT, LARGEST, Row
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 # Names of the loop that a first round may lack.
-_LOOP_NAMES = re.compile(
-    r"accuracy|loss|clients|accuracy_pooled|accuracy_honest|attack_success|samples_adapted|seconds_checkpoint"
-    r"|(accuracy|degenerate|samples_held|samples_closing)/.*"
-)
+_LOOP_NAMES = re.compile(r"clients|samples_adapted|seconds_checkpoint|(degenerate|samples_held|samples_closing)/.*")
 
 
 class CallbackMeasures:
@@ -67,7 +65,7 @@ class CallbackMeasures:
             return
         if name in self._owners:
             raise _taken(callback, name, f"callback {_name(self._owners[name])}")
-        if _LOOP_NAMES.fullmatch(name):
+        if _LOOP_NAMES.fullmatch(name) or _is_of_a_metric(name):
             raise _taken(callback, name, "the run")
         if name in federation.method.figures(federation.server, federation.server_context()):
             raise _taken(callback, name, f"method {federation.method.name()}")
@@ -107,3 +105,9 @@ def _shown(value: object) -> str:
 
 def _name(callback: Callback) -> str:
     return type(callback).__name__
+
+
+def _is_of_a_metric(name: str) -> bool:
+    """Whether a name is that of a metric, or of its value for pooled samples, honest clients or another predictor."""
+    start = name.partition("/")[0].removesuffix("_pooled").removesuffix("_honest")
+    return start in METRICS
