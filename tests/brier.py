@@ -8,7 +8,7 @@ import torch
 from fedloom.evaluation import METRICS, Metric
 
 
-@METRICS.register("brier")
+@METRICS.register("brier_score")
 @dataclass(frozen=True, slots=True)
 class Brier(Metric):
     """The mean squared distance of softmax to the one-hot label, in [0, 2] (Brier, 1950)."""

@@ -7,7 +7,7 @@ import pytest
 from fedloom.config.grid import grid_points
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
-from fedloom.studies.plan import at, laid, parse_study
+from fedloom.studies.plan import nested, overlaid, parse_study
 
 VALUES = {"scenario": {"source": "digits", "partition": "iid", "clients": 2}, "rounds": 1}
 
@@ -38,9 +38,9 @@ VALUES = {"scenario": {"source": "digits", "partition": "iid", "clients": 2}, "r
     ],
 )
 def test_a_number_without_a_bound_is_refused(key, value):
-    values = laid(VALUES, {"scenario": {"partition": "dirichlet"}}) if key == "scenario.alpha" else VALUES
+    values = overlaid(VALUES, {"scenario": {"partition": "dirichlet"}}) if key == "scenario.alpha" else VALUES
     with pytest.raises(ConfigError, match=key.replace(".", r"\.") + " = "):
-        parse(laid(values, at(key, value)))
+        parse(overlaid(values, nested(key, value)))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_number_without_a_bound_is_refused(key, value):
     [("batch_size", 10**9), ("checkpoint.seconds", float("inf")), ("seed", 2**62), ("rounds", 10**6)],
 )
 def test_large_numbers_that_mean_something_stay(key, value):
-    parse(laid(VALUES, at(key, value)))
+    parse(overlaid(VALUES, nested(key, value)))
 
 
 def test_nodes_are_bounded():

@@ -18,7 +18,7 @@ from fedloom.runs.run import run
 from flower_world import config_of
 
 CONFIG = {"scenario": {"source": "digits", "partition": "iid", "clients": 3}}
-EVALUATION = {"every": 3, "protocol": "personal/local", "metrics": ["brier"]}
+EVALUATION = {"every": 3, "protocol": "personal/local", "metrics": ["brier_score"]}
 
 
 def test_brier_by_hand():
@@ -29,18 +29,18 @@ def test_brier_by_hand():
 
 def test_a_plugin_metric_is_in_files_tables_report_and_over_flower(tmp_path):
     result = run(config_of("ditto", evaluation=EVALUATION), out=tmp_path / "run")
-    value = result.numbers["metrics"]["brier"]
+    value = result.numbers["metrics"]["brier_score"]
     assert 0 < value < 2
 
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["metrics"] == {"brier": value}
-    rows = [row for row in Result.read(tmp_path / "run").rows if row["name"].startswith("brier")]
-    assert {row["name"] for row in rows} >= {"brier", "brier_pooled"}
+    assert summary["metrics"] == {"brier_score": value}
+    rows = [row for row in Result.read(tmp_path / "run").rows if row["name"].startswith("brier_score")]
+    assert {row["name"] for row in rows} >= {"brier_score", "brier_score_pooled"}
     by_client = [row["value"] for row in rows if row["client"] is not None and row["round"] == rows[-1]["round"]]
     assert sum(by_client) / len(by_client) == pytest.approx(value)
 
     assert f"{value:.4f}" in formatted([result], "markdown")
-    assert "brier" in formatted([result], "csv").splitlines()[0].split(",")
+    assert "brier_score" in formatted([result], "csv").splitlines()[0].split(",")
     write_report([result], tmp_path / "report.html")
     assert f"{value:.4f}" in (tmp_path / "report.html").read_text()
 
@@ -51,16 +51,16 @@ def test_a_plugin_metric_is_in_files_tables_report_and_over_flower(tmp_path):
 
 
 def test_runs_without_further_metrics_have_the_fingerprint_that_they_had():
-    plain, with_metric = parse(CONFIG), parse(CONFIG | {"evaluation": {"metrics": ["brier"]}})
+    plain, with_metric = parse(CONFIG), parse(CONFIG | {"evaluation": {"metrics": ["brier_score"]}})
     assert "metrics" not in plain.resolved()["evaluation"]
     assert plain.fingerprint() != with_metric.fingerprint()
 
 
 def test_a_metric_that_nobody_knows_is_refused():
-    with pytest.raises(ConfigError, match="unknown metric 'brierr'"):
-        parse(CONFIG | {"evaluation": {"metrics": ["brierr"]}})
+    with pytest.raises(ConfigError, match="unknown metric 'brier_scor'"):
+        parse(CONFIG | {"evaluation": {"metrics": ["brier_scor"]}})
 
 
 def test_few_shot_takes_no_further_metric():
     with pytest.raises(ConfigError, match="few-shot measures accuracy and loss alone"):
-        parse(CONFIG | {"evaluation": {"metrics": ["brier"], "protocol": "few-shot"}})
+        parse(CONFIG | {"evaluation": {"metrics": ["brier_score"], "protocol": "few-shot"}})
