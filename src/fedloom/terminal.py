@@ -42,7 +42,7 @@ def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence
     """Plain cells under headings; those of the last column wrap."""
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, style="cyan" if not index else None, no_wrap=not index)
+        table.add_column(column, style="cyan" if not index else None, no_wrap=not index, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     _print_table(console, table, wraps=True)
