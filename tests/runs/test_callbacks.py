@@ -26,6 +26,7 @@ from fedloom.studies.plan import parse_study
 from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.workers import run_study
 from fedloom.trackers.tracker import measures
+from head_norm import HeadNorm
 
 
 def small(**changes: Any) -> Any:
@@ -241,15 +242,6 @@ class Measure(Callback):
 
     def on_measure(self, config: Any, round_: int, rows: Any, weights: Any) -> Any:
         return self.measures(round_)
-
-
-class HeadNorm(Callback):
-    """Measures the norm of the server's head."""
-
-    def on_measure(self, config: Any, round_: int, rows: Any, weights: Any) -> dict[str, float]:
-        for row in rows:
-            row["value"] = math.nan  # changes nothing
-        return {"head_norm": float(weights()["head.weight"].norm())}
 
 
 class Rows(Callback):
