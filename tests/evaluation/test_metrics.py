@@ -1,13 +1,14 @@
 """Metric states: sums that merge, so that every mean is right."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
+from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions
 from fedloom.evaluation.metrics import ALWAYS, Accuracy, AttackSuccess, Loss
 
 LN3 = math.log(3)
@@ -67,9 +68,40 @@ def test_cutting_into_batches_changes_nothing(samples, batch, seed):
 
 def test_states_cross_as_plain_numbers():
     whole = states(1, math.inf, 4)
-    kinds = {name: KINDS[name] for name in ("accuracy", "loss")}
-    assert MetricStates.from_plain(4, whole.to_plain(), kinds) == whole
-    assert MetricStates.from_plain(0, {}, kinds) == MetricStates(0)
+    example = states(1, 0.5, 1)
+    assert MetricStates.from_plain(4, whole.to_plain(), example) == whole
+    assert MetricStates.from_plain(0, {}, example) == MetricStates(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion(Metric):
+    """Counts [C, C] of true and predicted classes."""
+
+    counts: torch.Tensor
+
+    @classmethod
+    def new(cls, predictions):
+        raise NotImplementedError
+
+    def compute(self):
+        return float(self.counts.diagonal().sum() / self.counts.sum())
+
+
+def test_tensors_keep_dtype_and_shape():
+    example = MetricStates(1, {"confusion": Confusion(torch.tensor([[1, 0], [0, 0]]))})
+    sent = MetricStates(4, {"confusion": Confusion(torch.tensor([[2, 1], [0, 1]]))})
+    again = MetricStates.from_plain(4, sent.to_plain(), example).states["confusion"]
+    assert again.counts.dtype == torch.int64
+    assert again.counts.tolist() == [[2, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "counts", [[[1, 2]], [1, 2], [[1.5, 0], [0, 0]], [[2**60, 0], [0, 0]], [[math.nan, 0], [0, 0]], [[1], [1, 2]], "x"]
+)
+def test_tensors_that_cannot_be_added_are_refused(counts):
+    example = MetricStates(1, {"confusion": Confusion(torch.tensor([[1, 0], [0, 0]]))})
+    with pytest.raises(ValueError, match=r"."):
+        MetricStates.from_plain(4, {"confusion": {"counts": counts}}, example)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +117,5 @@ def test_states_cross_as_plain_numbers():
     ],
 )
 def test_states_that_cannot_be_are_refused(change, says):
-    kinds = {name: KINDS[name] for name in ("accuracy", "loss")}
     with pytest.raises(ValueError, match=says):
-        MetricStates.from_plain(4, states(1, 2.0, 4).to_plain() | change, kinds)
+        MetricStates.from_plain(4, states(1, 2.0, 4).to_plain() | change, states(1, 0.5, 1))

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from fedloom.evaluation.metric import METRICS
+from fedloom.evaluation.metric import MetricStates
+from fedloom.evaluation.metrics import Accuracy, Loss
 from fedloom.flower.checks import check_scored, check_trained, shares_too_large
 from fedloom.flower.wire import EvalReply, MessageError, Note, PredictorResult, TrainReply, read
 
@@ -14,7 +15,7 @@ TRAINED = TrainReply(
     run="ab", client=1, round=2, steps=10, samples=100, seconds=0.5, terms={"ce": 1.0, "near": 0.1},
     norms={"ce": 1.0, "near": 0.2}, notes=[], has_state=False,
 )  # fmt: skip
-KINDS = {"accuracy": METRICS.get("accuracy"), "loss": METRICS.get("loss")}
+EXAMPLE = MetricStates(1, {"accuracy": Accuracy(1, 1), "loss": Loss(0.5, 1)})
 
 
 def result_of(correct=5, total=10, loss_sum=3.0):
@@ -36,7 +37,7 @@ def check(answer, measured=True):
 def test_an_honest_answer_passes():
     check(TRAINED)
     check(trained(norms={}), measured=False)
-    check_scored(SCORED, ["personal"], KINDS, 10, 100)
+    check_scored(SCORED, ["personal"], EXAMPLE, 10, 100)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_norms_that_nobody_asked_for_are_refused():
 def test_results_that_were_not_asked_for_are_refused(results, says):
     made = {name: result_of(correct, total) for name, (correct, total) in results.items()}
     with pytest.raises(MessageError, match=says):
-        check_scored(SCORED.model_copy(update={"results": made}), ["personal"], KINDS, 10, 100)
+        check_scored(SCORED.model_copy(update={"results": made}), ["personal"], EXAMPLE, 10, 100)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_results_that_were_not_asked_for_are_refused(results, says):
 def test_states_that_cannot_be_are_refused(states, says):
     result = PredictorResult(total=10, states=result_of().states | states)
     with pytest.raises(MessageError, match=says):
-        check_scored(SCORED.model_copy(update={"results": {"personal": result}}), ["personal"], KINDS, 10, 100)
+        check_scored(SCORED.model_copy(update={"results": {"personal": result}}), ["personal"], EXAMPLE, 10, 100)
 
 
 def test_losses_that_are_not_finite_travel():
@@ -99,7 +100,7 @@ def test_losses_that_are_not_finite_travel():
     assert back.terms["near"] == math.inf
     result = result_of(0, 10, math.nan)
     back = read(SCORED.model_copy(update={"results": {"personal": result}}).to_message(), EvalReply)
-    assert math.isnan(check_scored(back, ["personal"], KINDS, 10, 100)["personal"].value("loss"))
+    assert math.isnan(check_scored(back, ["personal"], EXAMPLE, 10, 100)["personal"].value("loss"))
 
 
 def test_shares_by_hand():

@@ -2,23 +2,8 @@
 
 A metric is a frozen dataclass whose fields are sums over samples: int, float, or a tensor. So it merges over batches,
 clients, workers and the nodes of a federation, in the order of the client ids. Nothing else in fedloom names a metric:
-a registered one appears in metrics.jsonl, summary.json, tables, reports and over Flower.
-
-Example, a metric of a plug-in (entry point group `fedloom.metrics`, or registered before the run):
-    @METRICS.register("brier")
-    @dataclass(frozen=True, slots=True)
-    class Brier(Metric):
-        squares: float
-        total: int
-
-        @classmethod
-        def new(cls, predictions):
-            shares = predictions.logits.double().softmax(1)
-            truth = torch.nn.functional.one_hot(predictions.labels, shares.shape[1])
-            return cls(float((shares - truth).square().sum()), len(shares))
-
-        def compute(self):
-            return self.squares / self.total if self.total else math.nan
+a registered one appears in metrics.jsonl, summary.json, tables, reports and over Flower. `docs/how-to/own-metric.md`
+has an example.
 """
 
 from __future__ import annotations
@@ -28,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +21,7 @@ from torch import Tensor
 from fedloom.core.registry import Registry
 
 MetricKinds = Mapping[str, "type[Metric]"]
+_LARGEST = 2**53  # of a count from another machine; a float64 holds it exactly
 
 
 class Predictions(NamedTuple):
@@ -120,30 +106,42 @@ class MetricStates:
         }
 
     @staticmethod
-    def from_plain(total: int, plain: Mapping[str, Mapping[str, Any]], kinds: MetricKinds) -> MetricStates:
-        """The states that `to_plain` gave on another machine. Raises `ValueError` for what cannot be such states."""
-        names = set(kinds) if total else set()
+    def from_plain(total: int, plain: Mapping[str, Mapping[str, Any]], example: MetricStates) -> MetricStates:
+        """The states that `to_plain` gave on another machine.
+
+        example: states of any batch of the same run, whose types, dtypes and shapes the plain ones must have. Raises
+        `ValueError` for plain values that cannot be such states, and what a metric raises that cannot use them.
+        """
+        names = example.states.keys() if total else set[str]()
         if plain.keys() != names:
             raise ValueError(f"states of {', '.join(sorted(plain)) or 'no metric'}; need {', '.join(sorted(names))}")
-        return MetricStates(total, {name: _state(kinds[name], name, plain[name], total) for name in kinds if total})
+        states = {name: _state(name, plain[name], example.states[name], total) for name in example.states if total}
+        return MetricStates(total, states)
 
 
-def _state(kind: type[Metric], name: str, plain: Mapping[str, Any], total: int) -> Metric:
-    types = get_type_hints(kind)
-    keys = [key.name for key in dataclasses.fields(kind)]  # type: ignore[arg-type]
+def _state(name: str, plain: Mapping[str, Any], example: Metric, total: int) -> Metric:
+    keys = [key.name for key in dataclasses.fields(example)]  # type: ignore[arg-type]
     if list(plain) != keys:
         raise ValueError(f"{name}: need the fields {', '.join(keys)}")
-    state = kind(*(_field(f"{name}.{key}", plain[key], types[key]) for key in keys))
+    state = type(example)(*(_field(f"{name}.{key}", plain[key], getattr(example, key)) for key in keys))
     state.check(total)
+    state.compute()  # a state that it cannot take would end the run later
     return state
 
 
-def _field(name: str, value: Any, type_: Any) -> Any:
-    if type_ is Tensor:
+def _field(name: str, value: Any, example: Any) -> Any:
+    if isinstance(example, Tensor):
         if not isinstance(value, list):
             raise ValueError(f"{name}: need a list of numbers")
-        whole = all(isinstance(number, int) for number in value)
-        return torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
-    if type(value) is not type_ and not (type_ is float and type(value) is int):
-        raise ValueError(f"{name}: need {type_.__name__}")
-    return type_(value)
+        tensor = torch.tensor(value, dtype=torch.float64)
+        if tensor.shape != example.shape:
+            raise ValueError(f"{name}: shape {list(tensor.shape)}; need {list(example.shape)}")
+        if not example.is_floating_point() and not bool((tensor.abs() <= _LARGEST).all() and (tensor % 1 == 0).all()):
+            raise ValueError(f"{name}: need whole numbers up to {_LARGEST}")
+        return tensor.to(example.dtype)
+    kind = type(example)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise ValueError(f"{name}: need {kind.__name__}")
+    if kind is int and abs(value) > _LARGEST:
+        raise ValueError(f"{name}: need at most {_LARGEST}")
+    return kind(value)

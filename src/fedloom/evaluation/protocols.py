@@ -192,6 +192,13 @@ class Evaluator:
             f"{'personal' if self.kind == 'global' else 'global'}/local"
         )
 
+    def example_states(self) -> MetricStates:
+        """Metric states of one made-up sample: states from other machines must have their types and shapes."""
+        device = self.scenario.test_set.y.device
+        logits = torch.zeros(1, self.scenario.num_classes, device=device)
+        labels = torch.zeros(1, dtype=torch.int64, device=device)
+        return MetricStates.new(Predictions(logits, labels, self.targets), self.kinds)
+
     def check(self, offered: dict[str, Predictor]) -> None:
         """Raise `ConfigError` unless everything that is to be tested is among the predictors offered."""
         for name in self.names:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedloom.core.errors import short_repr
 from fedloom.engine.term_balance import CE
-from fedloom.evaluation.metric import MetricKinds, MetricStates
+from fedloom.evaluation.metric import MetricStates
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.wire import EvalReply, JoinReply, MessageError, TrainReply
 
@@ -84,12 +84,12 @@ def check_trained(trained: TrainReply, measured: bool, samples: int, terms: Coll
 
 
 def check_scored(
-    scored: EvalReply, predictors: Collection[str], kinds: MetricKinds, total: int | None, samples: int
+    scored: EvalReply, predictors: Collection[str], example: MetricStates, total: int | None, samples: int
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
 
-    predictors: names of the requested predictors. kinds: the metrics of the run. total: the client's test samples, if
-    the server knows them. samples: the client's training samples.
+    predictors: names of the requested predictors. example: any metric states of the run. total: the client's test
+    samples, None if the server does not know them. samples: the client's training samples.
     """
     if scored.results.keys() != set(predictors):
         raise MessageError(
@@ -107,9 +107,10 @@ def check_scored(
         raise MessageError(f"it reports {scored.samples:,} samples to adapt to; {limit:,} at most")
     try:
         return {
-            name: MetricStates.from_plain(result.total, result.states, kinds) for name, result in scored.results.items()
+            name: MetricStates.from_plain(result.total, result.states, example)
+            for name, result in scored.results.items()
         }
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+    except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         raise MessageError(f"metric states that cannot be: {' '.join(str(error).split())[:200]}") from None
 
 

@@ -235,7 +235,9 @@ class RemoteEngine:
         assert evaluator is not None, "a worker whose clients are tested has an evaluator"
         client, key = test.ctx.client, (test.ctx.client, test.split)
         total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
-        tested = check_scored(scored, evaluator.names, evaluator.kinds, total, self._registry.samples_of(client))
+        tested = check_scored(
+            scored, evaluator.names, evaluator.example_states(), total, self._registry.samples_of(client)
+        )
         self._test_sizes[key] = next(iter(tested.values())).total
         return EvalResult(client, tested, scored.samples)
 
