@@ -38,7 +38,8 @@ class CallbackMeasures:
         round_, weights = federation.round, functools.partial(copy_weights, federation)
         loop_names, measured = {row["name"] for row in rows}, list[Row]()
         for callback in self._callbacks:
-            if type(callback).on_measure is Callback.on_measure:  # without it, nothing is copied
+            # Without a measure of its own nothing is copied: neither for a Callback nor for an object of its form.
+            if getattr(type(callback), "on_measure", Callback.on_measure) is Callback.on_measure:
                 continue
             measures = callback.on_measure(config, round_, [row.copy() for row in rows], weights)
             if measures is None:
