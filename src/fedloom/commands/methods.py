@@ -98,6 +98,7 @@ def _show_method(name: str, as_json: bool) -> None:
         sources = [("source", citation.source), ("released code", citation.code or "none, or none read")]
         pairs = [pair for pair in sources if pair[1]] + pairs
     pairs += [(f"not +{wrapper}", why) for wrapper, why in description.wrappers.items() if why]
+    pairs += [(f"+{wrapper}, batch norm", why) for wrapper, why in description.without_batch_norm.items()]
     pairs.append(("our choice", choices or "none is noted"))
     if citation:
         pairs += [("departures", citation.departures)] if citation.departures else []

@@ -83,6 +83,18 @@ def test_a_wrapper_is_told_to_fit_if_it_can_be_made_and_says_nothing_against_a_r
     assert set(wrappers_of(name)) == set(WRAPPERS.names())
 
 
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "scaffold"])
+def test_a_wrapper_that_only_minds_batch_norm_is_no_wrapper_that_the_method_refuses(name):
+    assert refusal(name, "dp") is None
+    assert "batch norm's statistics are shared" in entry(name).without_batch_norm["dp"]
+    assert entry(name).accepted_wrappers.endswith("(dp: only nets without batch norm)")
+
+
+def test_a_method_that_keeps_batch_norm_private_is_under_no_condition():
+    assert entry("fedbn").without_batch_norm == {}
+    assert "dp" not in entry("fedbn").accepted_wrappers
+
+
 def test_our_choices_are_those_of_the_method_and_of_its_options():
     assert our_choices(METHODS.get("scaffold")).startswith("Option I's gradient is taken in evaluation mode")
     assert "tuning_epochs: " in our_choices(METHODS.get("fedbabu"))

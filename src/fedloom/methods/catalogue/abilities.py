@@ -1,6 +1,7 @@
 """The abilities of a method, taken from its `Spec` and from the code that refuses what it cannot do.
 
-A toy net stands in for the run's: one with features, a linear head and batch norm.
+A toy net stands in for the run's: one with features, a linear head and batch norm. Whether a wrapper can go around the
+method is also asked of a net without batch norm, because some wrappers refuse shared batch-norm statistics alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fedloom.methods.wrappers.wrapping import averaged
 from fedloom.nets.blueprint import Blueprint, ExtraFactory
 
 _CLIENTS, _CLASSES = 20, 4
-_TOY = ("lenet5-bn", (1, 28, 28))
+_TOY, _TOY_WITHOUT_NORM, _SHAPE = "lenet5-bn", "lenet5", (1, 28, 28)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,22 @@ def abilities(kind: type[Method]) -> Abilities:
     )
 
 
-@functools.cache
 def refusal(name: str, wrapper: str) -> str | None:
-    """Return why the method `name` cannot be in this wrapper, as the error says it; None if it can."""
+    """Return why the method `name` cannot be in this wrapper on any net, as the error says it; None if it can."""
+    return _refusal(name, wrapper, _TOY) and _refusal(name, wrapper, _TOY_WITHOUT_NORM)
+
+
+def batch_norm_refusal(name: str, wrapper: str) -> str | None:
+    """Return why the wrapper takes the method `name` on nets without batch norm alone; None if that is not so."""
+    return None if refusal(name, wrapper) else _refusal(name, wrapper, _TOY)
+
+
+@functools.cache
+def _refusal(name: str, wrapper: str, model: str) -> str | None:
+    """Return why the method cannot be in this wrapper on a net; None if it can."""
     try:
         method = _plain(METHODS.get(f"{name}+{wrapper}"))
-        task = _task(method)
+        task = _task(method, model)
         method.examine([task], _CLIENTS)
         method.server_init(ServerContext(task, 0))
     except ConfigError as error:
@@ -85,21 +96,22 @@ def _plain(kind: type[Method]) -> Method:
     return kind.configured(preset, {})
 
 
-def _task(method: Method) -> Task:
-    """The facts of a run on the toy net as this method wants it; methods that add nothing of their own share one."""
-    needs = method.spec.head_bias, tuple(method.spec.nets.items())
-    return _shared(*needs) if type(method).extra is OptionalHooks.extra else _made(*needs, method.extra)
+def _task(method: Method, model: str = _TOY) -> Task:
+    """The facts of a run on a toy net as this method wants it; methods that add nothing of their own share one."""
+    needs = model, method.spec.head_bias, tuple(method.spec.nets.items())
+    return _shared_task(*needs) if type(method).extra is OptionalHooks.extra else _new_task(*needs, method.extra)
 
 
-def _made(head_bias: bool, nets: tuple[tuple[str, str | None], ...], extra: ExtraFactory | None = None) -> Task:
-    model, shape = _TOY
+def _new_task(
+    model: str, head_bias: bool, nets: tuple[tuple[str, str | None], ...], extra: ExtraFactory | None = None
+) -> Task:
     streams = Streams(0)
-    blueprint = Blueprint(model, shape, _CLASSES, head_bias=head_bias, nets=dict(nets), extra=extra)
+    blueprint = Blueprint(model, _SHAPE, _CLASSES, head_bias=head_bias, nets=dict(nets), extra=extra)
     facts = {"clients": _CLIENTS, "num_classes": _CLASSES, "rounds": 1, "local_epochs": 1, "streams": streams}
     return Task.of(blueprint.build(streams), blueprint=blueprint, **facts)
 
 
-_shared = functools.cache(_made)
+_shared_task = functools.cache(_new_task)
 
 
 def _predicts(method: Method) -> frozenset[str]:

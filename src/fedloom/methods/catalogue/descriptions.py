@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedloom.methods.catalogue.abilities import Abilities, abilities, wrappers_of
+from fedloom.methods.catalogue.abilities import Abilities, abilities, batch_norm_refusal, wrappers_of
 from fedloom.methods.contract.citation import Citation, formula
 from fedloom.methods.contract.method import METHODS, Method
 
@@ -39,12 +39,20 @@ class Entry:
 
     @property
     def accepted_wrappers(self) -> str:
-        """The wrappers that it accepts, in short."""
+        """The wrappers that it accepts, in short, with those that it accepts only on nets without batch norm."""
         refused = [word for word, why in self.wrappers.items() if why is not None]
         accepted = [word for word, why in self.wrappers.items() if why is None]
+        without_norm = ", ".join(self.without_batch_norm)
+        condition = f" ({without_norm}: only nets without batch norm)" if without_norm else ""
         if len(refused) <= len(accepted):
-            return f"all but {', '.join(refused)}" if refused else "all"
-        return ", ".join(accepted) or "none"
+            return (f"all but {', '.join(refused)}" if refused else "all") + condition
+        return (", ".join(accepted) or "none") + condition
+
+    @property
+    def without_batch_norm(self) -> dict[str, str]:
+        """The wrappers that it accepts only on nets without batch norm, with the reason."""
+        reasons = {word: batch_norm_refusal(self.name, word) for word, why in self.wrappers.items() if why is None}
+        return {word: reason for word, reason in reasons.items() if reason is not None}
 
     def facts(self) -> dict[str, str]:
         """Return the cells of tables, by column."""
