@@ -102,6 +102,7 @@ def show_tables(scale: Scale, as_json: bool) -> None:
     from fedloom.papers.missing_data import missing_sources, source_names
     from fedloom.papers.recipe import recipes
 
+    say("each network that this machine has not tried yet is tried for some seconds; the speed is kept for later calls")
     summaries: list[dict[str, Any]] = []
     for name, recipe in recipes().items():
         row: dict[str, Any] = {"name": name, "title": f"{recipe.paper.title}, {recipe.table.title}"}
@@ -111,8 +112,8 @@ def show_tables(scale: Scale, as_json: bool) -> None:
             )
             continue
         cells = recipe.study(scale).cells
-        say(f"{name}: a trial of its networks")
         cost = study_cost(cells, by_method=False, progress=say)
+        say(f"{name}: {len(cells)} cells")
         hours = sum(estimate.seconds for estimate in cost.values()) / 3600
         summaries.append(
             row

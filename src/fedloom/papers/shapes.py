@@ -42,6 +42,10 @@ class Shape:
         test_classes = self.test_classes or self.classes
         return Splits(self._dataset(self.train, self.classes), self._dataset(self.test, test_classes))
 
+    def smallest_splits(self) -> Splits:
+        """Make black samples of one pixel, or one word, with the labels and domains of `splits`."""
+        return replace(self, sample=(1,) if self.words else (self.sample[0], 1, 1)).splits()
+
     def _dataset(self, sizes: Sequence[int], classes: tuple[str, ...]) -> Dataset:
         sample = torch.ones(1, *self.sample, dtype=torch.int64 if self.words else torch.uint8)
         y = torch.cat([torch.arange(size) % len(classes) for size in sizes])
@@ -111,7 +115,10 @@ def _domain_size(part: str | Mapping[str, Any]) -> tuple[int, int]:
 
 
 def stand_in(config: RunConfig, splits: Splits | None = None) -> Scenario:
-    """Deal a config's scenario from black samples, without the skews that change pixels alone."""
+    """Deal a config's scenario from black samples, without the skews that change pixels alone.
+
+    splits: the samples; one pixel each by default, because only their labels are dealt.
+    """
     skews = tuple(skew for skew in config.scenario.skews if skew["name"] not in _PIXEL_SKEWS)
     without_pixels = config.scenario.model_copy(update={"skews": skews})
-    return without_pixels.build(config.seed, splits or shape_of(config).splits())
+    return without_pixels.build(config.seed, splits or shape_of(config).smallest_splits())

@@ -1,0 +1,204 @@
+"""The speed of a config's method on its network on this machine, measured by a short trial.
+
+No data are read: the trial trains on noise of the right shape. Speeds are CPU seconds, because those of a busy machine
+are about those of an idle one, and they are kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedloom.config.run_config import RunConfig, parse
+from fedloom.core.errors import ConfigError
+from fedloom.core.files import cache_dir, parse_json, read_file, write_atomic
+from fedloom.data import Scenario
+from fedloom.papers.shapes import Shape, shape_of
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.run import run
+from fedloom.storage.curves import total_over_rounds
+from fedloom.storage.environment import describe_environment
+from fedloom.storage.log import Row
+
+_METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.3  # that the timed round of a trial should take
+_FIRST_SIZE = 16  # samples of a client in the first attempt
+_PLAIN_METHOD = "local"  # trains as FedAvg does, also where clients have different nets
+_ROUNDS = 3  # the last one is timed
+_MAX_STEPS = 128  # of a client
+_MAX_CLIENTS = 16  # at least two, because a method may need another client, and one for each net
+_MAX_TEST_SAMPLES = 1024
+_MAX_EPOCHS = 3  # more would hardly change a sample's share of what a method does once a round
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """CPU seconds: `train` for a client's sample in a local epoch, with the work of the method; `test` for a tested
+    sample."""
+
+    train: float
+    test: float
+
+
+def method_trial(config: RunConfig, train_size: float) -> Speed:
+    """Measure the speed of the config's own method, once for each kind of config.
+
+    train_size: samples of a client. Clients of about one size have one trial, because they share what a method does
+    once a round.
+    """
+    shape, keys = shape_of(config), json.dumps(_method_keys(config), sort_keys=True)
+    size = int(2 ** round(log2(max(1.0, train_size))))
+    facts = [keys, asdict(replace(shape, train=(), test=())), size]
+    return _kept(facts, lambda: _speed(keys, config.batch_size, shape, size, _METHOD_SECONDS))
+
+
+def network_trial(config: RunConfig) -> Speed:
+    """Measure the speed of plain steps, once for each kind of network.
+
+    Samples of one shape in one network take equally long, so one trial holds for all classes, sizes, methods and
+    learning rates of such configs.
+    """
+    shape, keys = shape_of(config), json.dumps(_network_keys(config), sort_keys=True)
+    size = _MAX_STEPS * config.batch_size
+    facts = [keys, shape.sample]
+    return _kept(facts, lambda: _speed(keys, config.batch_size, shape, size, _NETWORK_SECONDS))
+
+
+_known_speeds: dict[str, Speed] = {}
+
+
+def _kept(facts: Sequence[Any], measure: Callable[[], Speed]) -> Speed:
+    """Return the speed of a trial that this machine has made before, with these versions, or make it now."""
+    key = hashlib.sha256(json.dumps([describe_environment(), facts], sort_keys=True).encode()).hexdigest()
+    if key not in _known_speeds:
+        file = _file(key)
+        speed = None if file is None else _read(file)
+        if speed is None:
+            speed = measure()
+            if file is not None:
+                with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    write_atomic(file, json.dumps(asdict(speed)))
+        _known_speeds[key] = speed
+    return _known_speeds[key]
+
+
+def _file(key: str) -> Path | None:
+    try:
+        return cache_dir() / "trials" / f"{key}.json"
+    except ConfigError:  # no home directory
+        return None
+
+
+def _read(file: Path) -> Speed | None:
+    """Read a kept speed; None if there is none, or one that is damaged."""
+    try:
+        values = parse_json(read_file(file))
+        speed = Speed(float(values["train"]), float(values["test"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return speed if all(math.isfinite(value) and value > 0 for value in (speed.train, speed.test)) else None
+
+
+def _network_keys(config: RunConfig) -> dict[str, Any]:
+    """Config keys of a trial: what a plain step of the config's network costs."""
+    return _selected_keys(config, ("model", "batch_size", "augment", "precision")) | {
+        "optimizer": {"name": config.optimizer.name, "momentum": config.optimizer.momentum},
+        "method": _PLAIN_METHOD,
+        "local_epochs": 1,
+        "protocol": "personal/global",
+    }
+
+
+def _method_keys(config: RunConfig) -> dict[str, Any]:
+    """Config keys of a trial: what the config's method costs on its network."""
+    protocol = config.evaluation.protocol
+    return _selected_keys(config, ("model", "batch_size", "optimizer", "augment", "precision", config.method)) | {
+        "method": config.method,
+        "preset": config.preset,
+        "local_epochs": min(config.local_epochs, _MAX_EPOCHS),
+        "protocol": "global/global" if protocol == "few-shot" else protocol,
+    }
+
+
+def _selected_keys(config: RunConfig, names: Sequence[str]) -> dict[str, Any]:
+    resolved = config.resolved()
+    engine = {
+        "name": "serial",
+        "kernels": config.engine.kernels,
+        "device": config.engine.device,
+        "fast": config.engine.fast,
+    }
+    return {key: resolved[key] for key in names if key in resolved} | {"engine": engine}
+
+
+def _speed(keys: str, batch: int, shape: Shape, max_size: int, target: float) -> Speed:
+    """Try clients of growing number and size until a round takes about `target` seconds.
+
+    Clients have no more than `max_size` samples.
+    """
+    min_clients = max(2, len(_trial_config(keys, 1, 1).models()))
+    clients, size = min_clients, min(batch, max_size, _FIRST_SIZE)
+    seconds, speed = _timed(keys, shape, clients, size)  # a network that takes long for these is tried no further
+    max_size = min(max_size, _MAX_STEPS * batch)
+    while seconds < target / 2 and (size < max_size or clients < _MAX_CLIENTS):
+        factor = target / max(seconds, 1e-4)
+        before = (size, clients)
+        size = min(max_size, ceil(size * factor / batch) * batch)
+        enough = min(_MAX_CLIENTS, int(before[0] * before[1] * factor / size))
+        clients = max(clients, enough - enough % min_clients)
+        if (size, clients) == before:
+            break
+        seconds, speed = _timed(keys, shape, clients, size)
+    return speed
+
+
+def _timed(keys: str, shape: Shape, clients: int, size: int) -> tuple[float, Speed]:
+    """CPU seconds of training in the last of three rounds, and the speed in it; before it, steps are recorded."""
+    config = _trial_config(keys, _ROUNDS, clients)
+    tests = max(len(shape.classes), 2, min(size * clients, _MAX_TEST_SAMPLES))
+    clock = _CpuClock()
+    result = run(config, scenario=_trial_scenario(keys, shape, size * clients, tests, clients), callbacks=[clock])
+    last_round = [row for row in result.rows if row["round"] == _ROUNDS]
+    train_wall, test_wall = (total_over_rounds(last_round, name) for name in ("seconds_train", "seconds_evaluate"))
+    cpu_share = clock.last_round / max(train_wall + test_wall, 1e-9)  # below one where others use the cores
+    train_seconds, test_seconds = train_wall * cpu_share, test_wall * cpu_share
+    tested = tests * (clients if config.evaluation.protocol == "personal/global" else 1)
+    return train_seconds, Speed(train_seconds / (size * clients * config.local_epochs), test_seconds / tested)
+
+
+class _CpuClock(Callback):
+    """Measures the CPU seconds of the last round."""
+
+    def __init__(self) -> None:
+        self.last_round = 0.0
+        self._ended = time.process_time()
+
+    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
+        ended = time.process_time()
+        self.last_round, self._ended = ended - self._ended, ended
+
+
+def _trial_config(keys: str, rounds: int, clients: int) -> RunConfig:
+    values = json.loads(keys)
+    evaluation = {"protocol": values.pop("protocol"), "every": rounds}
+    scenario = {"source": "given", "digest": "", "partition": "iid", "clients": clients, "val": 0}
+    return parse(values | {"evaluation": evaluation, "scenario": scenario, "rounds": rounds})
+
+
+def _trial_scenario(keys: str, shape: Shape, samples: int, tests: int, clients: int) -> Scenario:
+    splits = replace(shape, train=(samples,), test=(tests,), test_classes=None).splits()
+    if not shape.words:  # black images take less time than others
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randint(256, (samples, *shape.sample), dtype=torch.uint8, generator=generator)
+        splits = replace(splits, train=replace(splits.train, x=x))
+    return _trial_config(keys, 1, clients).scenario.build(0, splits)

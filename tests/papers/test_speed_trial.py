@@ -1,0 +1,169 @@
+"""The speed of a method or a network on this machine, from a short trial that is kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedloom.config.run_config import parse
+from fedloom.papers import speed_trial as module
+from fedloom.papers.recipe import find_recipe
+from fedloom.papers.shapes import shape_of
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and a process that has tried nothing yet."""
+    monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_known_speeds", {})
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of all trials that would be made; none is."""
+    keys_of_trials: list[str] = []
+
+    def speed(keys: str, *_: Any) -> module.Speed:
+        keys_of_trials.append(keys)
+        return module.Speed(1e-3, 1e-4)
+
+    monkeypatch.setattr(module, "_speed", speed)
+    return keys_of_trials
+
+
+_DIGITS = {
+    "scenario": {"source": "digits", "partition": "iid", "clients": 2},
+    "model": {"name": "mlp", "hidden": [16]},
+}
+
+
+def test_the_trial_is_the_speed_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_METHOD_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_NETWORK_SECONDS", 0.05)
+    for speed in (module.method_trial(parse(_DIGITS), 64), module.network_trial(parse(_DIGITS))):
+        assert 1e-8 < speed.train < 1e-2
+        assert 1e-8 < speed.test < 1e-2
+
+
+def test_a_trial_runs_the_method_and_the_engine_of_its_config(trials: list[str]) -> None:
+    moon = {"method": "moon", "preset": "paper", "moon": {"mu": 3.0}, "local_epochs": 2}
+    config = parse(_DIGITS | moon | {"engine": {"name": "processes", "kernels": "torch", "fast": False}})
+    module.method_trial(config, 64)
+    trial = module._trial_config(trials[0], 3, 2)
+    assert (trial.method, trial.preset, trial.local_epochs) == ("moon", "paper", 2)
+    assert trial.resolved()["moon"] == config.resolved()["moon"]
+    assert (trial.engine.name, trial.engine.kernels, trial.engine.fast) == ("serial", "torch", False)
+    module.network_trial(config)
+    plain = module._trial_config(trials[1], 3, 2)
+    assert (plain.method, plain.local_epochs, plain.engine) == ("local", 1, trial.engine)
+
+
+def test_what_a_method_does_beside_its_steps_is_in_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients, two local epochs, 20 samples each: seconds of a round belong to 80 samples; 40 are tested."""
+    rows = [
+        {"round": 3, "name": "seconds_train", "value": 8.0},
+        {"round": 3, "name": "seconds_evaluate", "value": 1.0},
+        {"round": 2, "name": "seconds_train", "value": 99.0},
+    ]
+    result = SimpleNamespace(rows=[row | {"split": "system", "client": None} for row in rows])
+    seconds = iter([0.0, 5.0, 10.0, 19.0])  # of the processor: at the start, and after each round
+
+    def run(config: Any, scenario: Any, callbacks: Any) -> Any:
+        for round_ in (1, 2, 3):
+            callbacks[0].on_round(config, round_, [])
+        return result
+
+    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(time, "process_time", lambda: next(seconds))
+    keys = json.dumps(module._method_keys(parse(_DIGITS | {"method": "feddw", "local_epochs": 2})))
+    assert module._timed(keys, shape_of(parse(_DIGITS)), 2, 20) == (8.0, module.Speed(8 / 80, 1 / 40))
+
+
+def test_clients_of_a_trial_are_no_larger_than_those_of_its_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, int]] = []
+
+    def timed(keys: str, shape: Any, clients: int, size: int) -> tuple[float, module.Speed]:
+        tried.append((clients, size))
+        return 1e-3 * clients * size, module.Speed(1e-3, 1e-4)
+
+    monkeypatch.setattr(module, "_timed", timed)
+    keys = json.dumps(module._method_keys(parse(_DIGITS)))
+    assert module._speed(keys, 64, shape_of(parse(_DIGITS)), 128, 1.0).train == 1e-3
+    assert tried == [(2, 16), (6, 128)]  # about a second
+    tried.clear()
+    module._speed(keys, 64, shape_of(parse(_DIGITS)), 2048, 1.0)
+    assert tried == [(2, 16), (2, 512)]
+
+
+def test_a_trial_has_few_local_epochs() -> None:
+    assert module._method_keys(parse(_DIGITS | {"method": "fedavg", "local_epochs": 50}))["local_epochs"] == 3
+
+
+def test_one_trial_does_for_all_configs_of_a_network(trials: list[str]) -> None:
+    for name in ("fedssa/table1", "fedssa/table2"):  # 10 and 100 classes; 10, 50 and 100 clients; own options
+        for cell in find_recipe(name).study().cells:
+            assert module.network_trial(cell.config).train == 1e-3
+    assert len(trials) == 4  # one net or five, with two views of an image or without
+
+
+def test_a_busy_machine_foresees_what_an_idle_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the seconds on the clock, as beside another program, and the same seconds of the processor."""
+    speeds = []
+    for busy in (1, 2):
+        rows = [
+            {"round": 3, "name": "seconds_train", "value": 8.0 * busy, "split": "system", "client": None},
+            {"round": 3, "name": "seconds_evaluate", "value": 1.0 * busy, "split": "system", "client": None},
+        ]
+        seconds = iter([0.0, 9.0])
+
+        def run(config: Any, scenario: Any, callbacks: Any, rows: Any = rows) -> Any:
+            callbacks[0].on_round(config, 3, [])
+            return SimpleNamespace(rows=rows)
+
+        monkeypatch.setattr(module, "run", run)
+        monkeypatch.setattr(time, "process_time", lambda seconds=seconds: next(seconds))
+        keys = json.dumps(module._method_keys(parse(_DIGITS)))
+        speeds.append(module._timed(keys, shape_of(parse(_DIGITS)), 2, 20))
+    assert speeds[0] == speeds[1]
+
+
+def test_a_speed_is_kept_for_the_next_process(trials: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = module.network_trial(parse(_DIGITS))
+    monkeypatch.setattr(module, "_known_speeds", {})
+    assert module.network_trial(parse(_DIGITS)) == first
+    assert len(trials) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"train": 1}', '{"train": NaN, "test": 1}', '{"train": -1, "test": 1}']
+)
+def test_a_damaged_speed_is_measured_again(
+    trials: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path, text: str
+) -> None:
+    module.network_trial(parse(_DIGITS))
+    (file,) = (cache / "trials").iterdir()
+    file.write_text(text)
+    monkeypatch.setattr(module, "_known_speeds", {})
+    assert module.network_trial(parse(_DIGITS)) == module.Speed(1e-3, 1e-4)
+    assert len(trials) == 2
+
+
+def test_another_torch_is_tried_anew(trials: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    module.network_trial(parse(_DIGITS))
+    monkeypatch.setattr(module, "describe_environment", lambda: {"versions": {"torch": "1.0"}})
+    module.network_trial(parse(_DIGITS))
+    assert len(trials) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_time_alone(
+    trials: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "file"))
+    assert module.network_trial(parse(_DIGITS)).train == 1e-3
