@@ -9,16 +9,26 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
 
 from fedloom.core.errors import FedloomError
 from fedloom.core.files import cache_dir
 
-_Macros: TypeAlias = tuple[tuple[str, int], ...]
 KERNELS_FOLDER = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fopenmp-simd")
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """A library to compile: its name, the text of its source, and what the compiler is called with."""
+
+    name: str
+    text: str
+    folder_of_source: Path
+    macros: tuple[tuple[str, int], ...]
+    flags: tuple[str, ...]
 
 
 class KernelError(FedloomError):
@@ -27,7 +37,12 @@ class KernelError(FedloomError):
 
 @cache
 def compiler() -> str | None:
-    """Return the path of the C++ compiler: $CXX, else c++, g++ or clang++; None if there is none."""
+    """Return the path of the C++ compiler: $CXX, else c++, g++ or clang++; None if there is none.
+
+    With FEDLOOM_NO_COMPILER=1 there is none.
+    """
+    if os.environ.get("FEDLOOM_NO_COMPILER", "0") not in ("", "0"):
+        return None
     names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
@@ -37,13 +52,25 @@ def library(source: Path, **macros: int) -> ctypes.CDLL:
 
     Raises `KernelError` if it cannot be compiled, or if others may write into the cache.
     """
+    built = compiled(source, **macros)
+    try:
+        return ctypes.CDLL(str(built))
+    except OSError as error:
+        raise KernelError(f"{built}: cannot be loaded ({error}); delete it, or name another compiler in $CXX") from None
+
+
+def compiled(source: Path, flags: tuple[str, ...] | None = None, **macros: int) -> Path:
+    """Return the path of the library that a C++ file is compiled to, in the cache; compile it if it is not there.
+
+    Raises `KernelError` as `library` does.
+
+    Args:
+        flags: options of the compiler in place of `FLAGS`; see `fast/torch_library.py` for the headers of torch.
+    """
     text = source.read_text(encoding="utf-8")
-    return _library(source.stem, text, source.parent, tuple(sorted(macros.items())))
-
-
-def _library(name: str, text: str, folder_of_source: Path, macros: _Macros) -> ctypes.CDLL:
+    build = _Build(source.stem, text, source.parent, tuple(sorted(macros.items())), flags or FLAGS)
     folder = cache_dir() / "kernels"
-    built = folder / f"{name}-{_digest(text, folder_of_source, macros)}.so"
+    built = folder / f"{build.name}-{_digest(build)}.so"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _others_may_write(folder):
@@ -52,15 +79,12 @@ def _library(name: str, text: str, folder_of_source: Path, macros: _Macros) -> c
                 "folder of your own"
             )
         if not built.exists():
-            _compile(name, text, folder_of_source, macros, built)
+            _compile(build, built)
     except OSError as error:
         raise KernelError(
             f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
         ) from None
-    try:
-        return ctypes.CDLL(str(built))
-    except OSError as error:
-        raise KernelError(f"{built}: cannot be loaded ({error}); delete it, or name another compiler in $CXX") from None
+    return built
 
 
 def _others_may_write(folder: Path) -> bool:
@@ -68,30 +92,22 @@ def _others_may_write(folder: Path) -> bool:
     return os.name == "posix" and (status.st_uid != os.getuid() or bool(status.st_mode & 0o022))
 
 
-def _compile(name: str, text: str, folder_of_source: Path, macros: _Macros, target: Path) -> None:
+def _compile(build: _Build, target: Path) -> None:
     if (path := compiler()) is None:
         raise KernelError(
-            "engine.kernels = own needs a C++ compiler, and there is none; install g++ or clang++, name one in "
-            "$CXX, or take engine.kernels: torch"
+            f"{build.name}.cpp needs a C++ compiler, and there is none; install g++ or clang++, name one in $CXX, or "
+            "take engine.kernels: torch"
         )
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
-        source, output = Path(folder) / f"{name}.cpp", Path(folder) / target.name
-        source.write_text(text, encoding="utf-8")
-        definitions = [f"-D{macro}={value}" for macro, value in macros]
-        command = [
-            path,
-            *FLAGS,
-            *definitions,
-            f"-I{folder_of_source}",
-            f"-I{KERNELS_FOLDER}",
-            "-o",
-            str(output),
-            str(source),
-        ]
+        source, output = Path(folder) / f"{build.name}.cpp", Path(folder) / target.name
+        source.write_text(build.text, encoding="utf-8")
+        definitions = [f"-D{macro}={value}" for macro, value in build.macros]
+        folders = [f"-I{build.folder_of_source}", f"-I{KERNELS_FOLDER}"]
+        command = [path, *definitions, *folders, "-o", str(output), str(source), *build.flags]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode or not output.exists():
-            geometry = f" with {dict(macros)}" if macros else ""
-            raise KernelError(f"{path} could not compile {name}.cpp{geometry}: {_first_error(process)}")
+            geometry = f" with {dict(build.macros)}" if build.macros else ""
+            raise KernelError(f"{path} could not compile {build.name}.cpp{geometry}: {_first_error(process)}")
         output.replace(target)  # atomic, because another process may compile the same library
 
 
@@ -103,13 +119,12 @@ def _first_error(process: subprocess.CompletedProcess[str]) -> str:
 
 
 @cache
-def _digest(text: str, folder_of_source: Path, macros: _Macros) -> str:
+def _digest(build: _Build) -> str:
     """Return a digest of all that the library depends on; machines of several kinds may share a home folder."""
-    headers = [
-        path.read_bytes() for folder in (folder_of_source, KERNELS_FOLDER) for path in sorted(folder.glob("*.h"))
-    ]
-    build = repr((macros, FLAGS, _compiler_version(), _processor())).encode()
-    return hashlib.sha256(b"\0".join([text.encode(), *headers, build])).hexdigest()[:24]
+    folders = (build.folder_of_source, KERNELS_FOLDER)
+    headers = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.h"))]
+    facts = repr((build.macros, build.flags, _compiler_version(), _processor())).encode()
+    return hashlib.sha256(b"\0".join([build.text.encode(), *headers, facts])).hexdigest()[:24]
 
 
 @cache

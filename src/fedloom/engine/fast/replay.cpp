@@ -1,0 +1,413 @@
+// Training steps as flat lists of ATen calls, replayed on threads that need no Python. README.md explains the whole.
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/custom_class.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using Registers = std::vector<IValue>;
+using Tensors = std::vector<Tensor>;
+
+// How an operand is made; recording.py uses the same numbers.
+enum Kind : int64_t { CONSTANT, REGISTER, TENSORS, OPTIONAL_TENSORS, INTEGERS, STEP_NUMBER, GENERATOR };
+
+struct Operand {
+  int64_t kind;
+  std::vector<int64_t> registers;
+  IValue value;
+};
+
+struct Call {
+  c10::OperatorHandle op;
+  std::vector<Operand> operands;
+  std::vector<int64_t> outputs;  // -1: not needed
+  std::vector<int64_t> dead;     // registers that no later call reads
+  bool returns_list;
+};
+
+// A Python number where the schema has a tensor: a wrapped number, which does not promote the other operand.
+Tensor wrapped(const IValue& number) {
+  Tensor tensor = number.isDouble() ? at::scalar_tensor(number.toDouble(), at::kDouble)
+                  : number.isBool() ? at::scalar_tensor(number.toBool(), at::kBool)
+                                    : at::scalar_tensor(number.toInt(), at::kLong);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+c10::TypePtr without_optional(const c10::TypePtr& type) {
+  auto optional = type->cast<c10::OptionalType>();
+  return optional ? optional->getElementType() : type;
+}
+
+IValue converted(const IValue& value, const c10::TypePtr& type) {
+  bool is_number = value.isDouble() || value.isInt() || value.isBool();
+  if (is_number && type->kind() == c10::TypeKind::TensorType) return wrapped(value);
+  if (value.isInt() && type->kind() == c10::TypeKind::FloatType) return static_cast<double>(value.toInt());
+  return value;
+}
+
+IValue integers(const std::vector<int64_t>& values, const c10::TypePtr& type) {
+  auto list = type->cast<c10::ListType>();
+  if (!list || list->getElementType()->kind() != c10::TypeKind::BoolType) return c10::List<int64_t>(values);
+  c10::List<bool> flags;
+  for (int64_t value : values) flags.push_back(value != 0);
+  return flags;
+}
+
+// The calls of one step. Registers 0, 1, ... hold the inputs: weights, rates, optimiser state, constants, samples.
+struct Program : torch::CustomClassHolder {
+  std::vector<Call> calls;
+  std::vector<std::pair<int64_t, Tensor>> captured;
+  std::vector<int64_t> results;  // `scalars` numbers, then `taps` tensors, then new optimiser state
+  int64_t scalars = 0, taps = 0, registers = 0, numbers = 0;
+
+  void capture(int64_t index, Tensor tensor) { captured.emplace_back(index, std::move(tensor)); }
+
+  void call(const std::string& name, const std::string& overload, std::vector<int64_t> kinds,
+            std::vector<std::vector<int64_t>> operand_registers, const c10::List<IValue>& constants,
+            std::vector<int64_t> outputs, std::vector<int64_t> dead) {
+    auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+    const auto& schema = op.schema();
+    Call added{op, {}, std::move(outputs), std::move(dead), false};
+    added.returns_list = schema.returns().size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+    TORCH_CHECK(kinds.size() == schema.arguments().size(), name, ": wrong number of operands");
+    for (size_t i = 0; i < kinds.size(); i++) {
+      auto type = without_optional(schema.arguments()[i].type());
+      Operand operand{kinds[i], std::move(operand_registers[i]), IValue()};
+      if (operand.kind == INTEGERS) operand.value = integers(operand.registers, type), operand.kind = CONSTANT;
+      else if (operand.kind == CONSTANT) operand.value = converted(constants.get(i), type);
+      added.operands.push_back(std::move(operand));
+    }
+    calls.push_back(std::move(added));
+  }
+
+  void finish(int64_t register_count, std::vector<int64_t> result_registers, int64_t scalar_count, int64_t tap_count,
+              int64_t number_count) {
+    registers = register_count, results = std::move(result_registers);
+    scalars = scalar_count, taps = tap_count, numbers = number_count;
+  }
+
+  void push(const Operand& operand, const Registers& values, const double* step_numbers, const IValue& generator,
+            torch::jit::Stack& stack) const {
+    switch (operand.kind) {
+      case CONSTANT: stack.push_back(operand.value); return;
+      case REGISTER: stack.push_back(values[operand.registers[0]]); return;
+      case STEP_NUMBER: stack.emplace_back(step_numbers[operand.registers[0]]); return;
+      case GENERATOR: stack.push_back(generator); return;
+      case TENSORS: {
+        c10::List<Tensor> list;
+        list.reserve(operand.registers.size());
+        for (int64_t index : operand.registers) list.push_back(values[index].toTensor());
+        stack.emplace_back(std::move(list));
+        return;
+      }
+      default: {
+        c10::List<std::optional<Tensor>> list;
+        for (int64_t index : operand.registers)
+          list.push_back(index < 0 ? std::nullopt : std::optional<Tensor>(values[index].toTensor()));
+        stack.emplace_back(std::move(list));
+      }
+    }
+  }
+
+  // Runs the calls on registers whose inputs are set.
+  void run(Registers& values, const double* step_numbers, const IValue& generator, torch::jit::Stack& stack) const {
+    if (static_cast<int64_t>(values.size()) < registers) values.resize(registers);
+    for (const auto& [index, tensor] : captured) values[index] = tensor;
+    for (const Call& call : calls) {
+      stack.clear();
+      for (const Operand& operand : call.operands) push(operand, values, step_numbers, generator, stack);
+      call.op.callBoxed(stack);
+      if (call.returns_list) {
+        auto list = stack[0].toTensorVector();
+        for (size_t i = 0; i < call.outputs.size(); i++)
+          if (call.outputs[i] >= 0) values[call.outputs[i]] = std::move(list[i]);
+      } else {
+        for (size_t i = 0; i < call.outputs.size(); i++)
+          if (call.outputs[i] >= 0) values[call.outputs[i]] = std::move(stack[i]);
+      }
+      for (int64_t index : call.dead) values[index] = IValue();
+    }
+  }
+};
+
+// The training set, from which threads gather and normalise batches as `Dataset.gather` does.
+struct Samples : torch::CustomClassHolder {
+  Tensor x, y;
+  std::vector<float> mean, deviation;
+  int64_t numbers;  // in one sample
+
+  Samples(Tensor inputs, Tensor labels, const std::vector<double>& means, const std::vector<double>& deviations)
+      : x(std::move(inputs)), y(std::move(labels)), mean(means.begin(), means.end()),
+        deviation(deviations.begin(), deviations.end()), numbers(x.numel() / std::max<int64_t>(1, x.size(0))) {}
+
+  Tensor buffer(int64_t rows) const {
+    auto shape = x.sizes().vec();
+    shape[0] = rows;
+    return at::empty(shape, at::TensorOptions(x.scalar_type() == at::kLong ? at::kLong : at::kFloat));
+  }
+
+  template <typename Stored>
+  void normalise(const Stored* from, float* to) const {
+    if (mean.empty()) {
+      for (int64_t i = 0; i < numbers; i++) to[i] = static_cast<float>(from[i]);
+      return;
+    }
+    int64_t plane = numbers / static_cast<int64_t>(mean.size());
+    for (size_t channel = 0; channel < mean.size(); channel++, from += plane, to += plane) {
+      float centre = mean[channel], spread = deviation[channel];
+      for (int64_t i = 0; i < plane; i++) to[i] = (static_cast<float>(from[i]) - centre) / spread;
+    }
+  }
+
+  void gather(const int64_t* order, int64_t rows, Tensor& batch, Tensor& labels) const {
+    const int64_t* all_labels = y.const_data_ptr<int64_t>();
+    int64_t* to_labels = labels.mutable_data_ptr<int64_t>();
+    for (int64_t row = 0; row < rows; row++) {
+      int64_t from = order[row] * numbers, to = row * numbers;
+      to_labels[row] = all_labels[order[row]];
+      if (x.scalar_type() == at::kLong)
+        std::memcpy(batch.mutable_data_ptr<int64_t>() + to, x.const_data_ptr<int64_t>() + from, numbers * 8);
+      else if (x.scalar_type() == at::kByte)
+        normalise(x.const_data_ptr<uint8_t>() + from, batch.mutable_data_ptr<float>() + to);
+      else
+        normalise(x.const_data_ptr<float>() + from, batch.mutable_data_ptr<float>() + to);
+    }
+  }
+};
+
+// Steps of one program. order: samples to gather, rows for each step; else data: the tensors of a single step.
+struct Segment {
+  c10::intrusive_ptr<Program> program;
+  Tensor order;
+  int64_t rows, slot;  // slot: the first step's place in the block of batches that are gathered together
+  Tensors data;
+  bool recorded;  // whether the results of its steps are wanted
+  std::vector<double> step_numbers;
+};
+
+// Consecutive steps of one client on its tensors, which they update in place.
+struct Replay : torch::CustomClassHolder {
+  c10::intrusive_ptr<Samples> samples;
+  Tensors weights, fixed, state, values, taps;  // fixed: rates, then constants; values: float64 [scalars] of each step
+  int64_t rates, batch_size, slots;
+  IValue generator;
+  std::vector<Segment> segments;
+  std::string error;
+  double seconds = 0;
+
+  Replay(c10::intrusive_ptr<Samples> training_set, Tensors weight_tensors, Tensors rate_tensors, Tensors state_tensors,
+         Tensors constants, IValue random, int64_t samples_per_batch, int64_t batches_per_block)
+      : samples(std::move(training_set)), weights(std::move(weight_tensors)), fixed(std::move(rate_tensors)),
+        state(std::move(state_tensors)), rates(fixed.size()), batch_size(samples_per_batch), slots(batches_per_block),
+        generator(std::move(random)) {
+    for (Tensor& constant : constants) fixed.push_back(std::move(constant));
+  }
+
+  void gather(c10::intrusive_ptr<Program> program, Tensor order, int64_t rows, int64_t slot, bool recorded,
+              std::vector<double> numbers) {
+    segments.push_back({std::move(program), order.contiguous(), rows, slot, {}, recorded, std::move(numbers)});
+  }
+
+  void feed(c10::intrusive_ptr<Program> program, Tensors data, bool recorded, std::vector<double> numbers) {
+    int64_t rows = data[0].size(0);
+    segments.push_back({std::move(program), Tensor(), rows, 0, std::move(data), recorded, std::move(numbers)});
+  }
+
+  // Runs all steps in this thread. An exception ends it, and `error` has its text.
+  void run() {
+    auto started = std::chrono::steady_clock::now();
+    try {
+      at::AutoDispatchBelowADInplaceOrView below;
+      Registers registers;
+      torch::jit::Stack stack;
+      Tensor x, y;
+      for (const Segment& segment : segments) run_segment(segment, registers, stack, x, y);
+    } catch (const std::exception& exception) {
+      error = exception.what();
+    } catch (...) {
+      error = "an unknown C++ exception";
+    }
+    if (error.empty() == false && error.find('\n') != std::string::npos) error.resize(error.find('\n'));
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  }
+
+  void run_segment(const Segment& segment, Registers& registers, torch::jit::Stack& stack, Tensor& x, Tensor& y) {
+    const Program& program = *segment.program;
+    int64_t steps = segment.data.empty() ? segment.order.numel() / segment.rows : 1;
+    if (segment.data.empty() && !x.defined()) {
+      x = samples->buffer(batch_size * slots);
+      y = at::empty({batch_size * slots}, at::TensorOptions(at::kLong));
+    }
+    for (int64_t step = 0; step < steps; step++) {
+      size_t index = set_inputs(registers);
+      if (segment.data.empty()) {
+        int64_t first = (segment.slot + step) % slots * batch_size;
+        Tensor batch = x.narrow(0, first, segment.rows), labels = y.narrow(0, first, segment.rows);
+        samples->gather(segment.order.const_data_ptr<int64_t>() + step * segment.rows, segment.rows, batch, labels);
+        set(registers, index++, batch), set(registers, index++, labels);
+      } else {
+        for (const Tensor& tensor : segment.data) set(registers, index++, tensor);
+      }
+      program.run(registers, segment.step_numbers.data() + step * program.numbers, generator, stack);
+      keep_results(program, registers, segment.recorded);
+    }
+  }
+
+  static void set(Registers& registers, size_t index, const Tensor& tensor) {
+    if (registers.size() <= index) registers.resize(index + 1);
+    registers[index] = tensor;
+  }
+
+  size_t set_inputs(Registers& registers) const {
+    size_t index = 0;
+    for (const Tensor& tensor : weights) set(registers, index++, tensor);
+    for (int64_t i = 0; i < rates; i++) set(registers, index++, fixed[i]);
+    for (const Tensor& tensor : state) set(registers, index++, tensor);
+    for (size_t i = rates; i < fixed.size(); i++) set(registers, index++, fixed[i]);
+    return index;
+  }
+
+  void keep_results(const Program& program, Registers& registers, bool recorded) {
+    size_t count = program.results.size(), first_state = program.scalars + program.taps;
+    if (recorded) {
+      Tensor numbers = at::empty({program.scalars}, at::TensorOptions(at::kDouble));
+      double* to = numbers.mutable_data_ptr<double>();
+      for (int64_t i = 0; i < program.scalars; i++) {
+        const Tensor& value = registers[program.results[i]].toTensor();
+        to[i] = value.scalar_type() == at::kFloat ? *value.const_data_ptr<float>() : value.item<double>();
+      }
+      values.push_back(std::move(numbers));
+      for (size_t i = program.scalars; i < first_state; i++)  // a copy, because batches share a buffer
+        taps.push_back(registers[program.results[i]].toTensor().clone());
+    }
+    if (count > first_state) state.clear();
+    for (size_t i = first_state; i < count; i++) state.push_back(registers[program.results[i]].toTensor());
+    for (int64_t index : program.results) registers[index] = IValue();
+  }
+};
+
+// Threads that run replays. Whoever waits for a result runs one meanwhile.
+struct Pool : torch::CustomClassHolder {
+  using Entry = std::pair<int64_t, c10::intrusive_ptr<Replay>>;
+  std::mutex mutex;
+  std::condition_variable queued, finished;
+  std::deque<Entry> queue, done;
+  int64_t running = 0;
+  bool closed = false;
+  std::vector<std::thread> threads;
+
+  explicit Pool(int64_t helpers) {
+    for (int64_t i = 0; i < helpers; i++) threads.emplace_back([this] { work(); });
+  }
+
+  ~Pool() override { close(); }
+
+  void close() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      closed = true;
+      queue.clear();
+    }
+    queued.notify_all();
+    for (std::thread& thread : threads) thread.join();
+    threads.clear();
+    done.clear();
+  }
+
+  void work() {
+    at::set_num_threads(1);
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      queued.wait(lock, [this] { return closed || !queue.empty(); });
+      if (closed) return;
+      run_first(lock);
+      finished.notify_one();
+    }
+  }
+
+  void run_first(std::unique_lock<std::mutex>& lock) {
+    Entry entry = std::move(queue.front());
+    queue.pop_front();
+    running++;
+    lock.unlock();
+    entry.second->run();
+    lock.lock();
+    running--;
+    done.push_back(std::move(entry));
+  }
+
+  void submit(int64_t id, c10::intrusive_ptr<Replay> replay) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      queue.emplace_back(id, std::move(replay));
+    }
+    queued.notify_one();
+  }
+
+  // The id of a finished replay; -1 if there is none and none is queued or runs.
+  int64_t next() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (done.empty()) {
+      if (!queue.empty()) run_first(lock);
+      else if (running) finished.wait(lock, [this] { return !done.empty() || !queue.empty() || !running; });
+      else return -1;
+    }
+    int64_t id = done.front().first;
+    done.pop_front();
+    return id;
+  }
+
+  int64_t waiting() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return static_cast<int64_t>(queue.size());
+  }
+
+  // Forgets what is queued, and waits for what runs.
+  void drain() {
+    std::unique_lock<std::mutex> lock(mutex);
+    queue.clear();
+    finished.wait(lock, [this] { return !running; });
+    done.clear();
+  }
+};
+
+TORCH_LIBRARY(fedloom_replay, library) {
+  library.class_<Program>("Program")
+      .def(torch::init<>())
+      .def("capture", &Program::capture)
+      .def("call", &Program::call)
+      .def("finish", &Program::finish);
+  library.class_<Samples>("Samples").def(torch::init<Tensor, Tensor, std::vector<double>, std::vector<double>>());
+  library.class_<Replay>("Replay")
+      .def(torch::init<c10::intrusive_ptr<Samples>, Tensors, Tensors, Tensors, Tensors, IValue, int64_t, int64_t>())
+      .def("gather", &Replay::gather)
+      .def("feed", &Replay::feed)
+      .def("run", &Replay::run)
+      .def("error", [](const c10::intrusive_ptr<Replay>& self) { return self->error; })
+      .def("seconds", [](const c10::intrusive_ptr<Replay>& self) { return self->seconds; })
+      .def("values", [](const c10::intrusive_ptr<Replay>& self) { return self->values; })
+      .def("taps", [](const c10::intrusive_ptr<Replay>& self) { return self->taps; })
+      .def("state", [](const c10::intrusive_ptr<Replay>& self) { return self->state; });
+  library.class_<Pool>("Pool")
+      .def(torch::init<int64_t>())
+      .def("submit", &Pool::submit)
+      .def("next", &Pool::next)
+      .def("waiting", &Pool::waiting)
+      .def("drain", &Pool::drain)
+      .def("close", &Pool::close);
+}
+
+}  // namespace

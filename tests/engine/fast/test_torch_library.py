@@ -1,0 +1,44 @@
+"""C++ that uses torch is compiled once, in the background; without a compiler there is a reason."""
+
+import pytest
+import torch
+
+from fedloom.engine.fast import torch_library
+from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.torch_library import TorchLibrary
+
+SOURCE = """#include <torch/library.h>
+#include <ATen/core/Tensor.h>
+static int64_t count(const at::Tensor& tensor) { return tensor.numel(); }
+TORCH_LIBRARY(fedloom_test_library, library) { library.def("count(Tensor t) -> int", count); }
+"""
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "count.cpp").write_text(SOURCE)
+    return tmp_path / "count.cpp"
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_an_operator_of_its_own(source):
+    library = TorchLibrary(source)
+    assert library.wait(), library.obstacle
+    assert torch.ops.fedloom_test_library.count(torch.zeros(2, 3)) == 6
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_a_file_that_does_not_compile_has_an_obstacle_of_one_line(source):
+    source.write_text("#include <torch/none_of_this.h>\n")
+    library = TorchLibrary(source)
+    assert not library.wait()
+    assert "could not compile count.cpp" in library.obstacle
+    assert "\n" not in library.obstacle
+
+
+def test_without_a_compiler_it_is_never_started(source, monkeypatch):
+    monkeypatch.setattr(torch_library, "compiler", lambda: None)
+    library = TorchLibrary(source)
+    assert not library.wait()
+    assert library.obstacle == "there is no C++ compiler"
