@@ -62,7 +62,7 @@ class TorchLibrary:
         """Load it if it has been compiled; return whether it can be used now."""
         if not self._loaded and self._path is not None and self.obstacle is None:
             try:
-                torch.ops.load_library(str(self._path))
+                torch.ops.load_library(str(self._path))  # type: ignore[no-untyped-call]
                 self._loaded = True
             except OSError as error:
                 self.obstacle = f"{self._path} cannot be loaded ({error}); delete it"

@@ -52,7 +52,7 @@ def library(source: Path, **macros: int) -> ctypes.CDLL:
 
     Raises `KernelError` if it cannot be compiled, or if others may write into the cache.
     """
-    built = compiled(source, **macros)
+    built = compiled(source, None, **macros)
     try:
         return ctypes.CDLL(str(built))
     except OSError as error:
