@@ -173,7 +173,7 @@ def handmade(name: str, preset: str = "sound", **options: Any) -> Method:
     """A registered method, for nets made by hand: their clients cannot draw first weights of their own. FedDF's server
     makes few steps."""
     same = {"fedco2": {"offline_init": "same"}, "fml": {"start": "common"}, "feddf": {"steps": 3}}.get(name, {})
-    return configured(name, preset, **same, **options)
+    return configured(name, preset, **{**same, **options})
 
 
 def dataset(labels: Sequence[int], *, shape: tuple[int, ...] = (WIDTH,), classes: int = CLASSES) -> Dataset:
