@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.data.partitions import labels_only
+from fedloom.data.partitions import dirichlet_equal, labels_only
 from fedloom.data.partitions.balanced import balanced_cut
 from fedloom.data.partitions.dirichlet import Dirichlet
 from fedloom.data.partitions.dirichlet_equal import DirichletEqual
@@ -146,6 +146,20 @@ def test_dirichlet_equal_lays_lists_end_to_end():
     changes = np.count_nonzero(np.diff(data.y.numpy()[dealt.train.order])) + 1
     assert changes <= 10 * 4
     assert np.all(dealt.train.sizes == 40)
+
+
+def test_dirichlet_equal_accepts_draws_in_which_each_client_has_half_of_an_equal_share(monkeypatch):
+    """A group of 4 clients with 100 samples: 12 each. A draw below is drawn again; one of exactly 12 is accepted."""
+    accepted = []
+
+    def cut(counts, clients, alpha, enough, max_draws, rng):
+        sizes = [[[11, 29, 30, 30]], [[12, 28, 30, 30]]]
+        accepted.extend(bool(enough(None, np.array([size]).transpose(0, 2, 1))[0]) for size in sizes)
+        return balanced_cut(counts, clients, alpha, enough, max_draws, rng)
+
+    monkeypatch.setattr(dirichlet_equal, "balanced_cut", cut)
+    deal(DirichletEqual(alpha=0.5), labels_only(np.repeat(np.arange(4), 25)), 4, 1)
+    assert accepted == [False, True]
 
 
 def test_a_minimum_that_no_draw_can_reach_is_refused_before_drawing():

@@ -110,6 +110,26 @@ def test_fedala_has_nothing_to_mix_in_a_clients_first_round():
     assert same_bits(ala.federation.server, plain.federation.server)
 
 
+def test_fedalas_first_mixing_takes_many_passes_and_later_ones_a_single_one():
+    toy = world(configured("fedala", share=1.0, first=7), LABELS, net=TinyBN, rounds=4)
+    method, federation = toy.method, toy.federation
+    passes = []
+    for round_ in range(1, 5):
+        job = federation.job(0, round_)
+        phases = method.phases(method.begin(job.payload, job.state, job.ctx), job.ctx)
+        passes.append([phase.epochs for phase in phases[:-1]])
+        federation.step()
+    assert passes == [[], [7], [1], [1]]
+
+
+def test_fedalas_mixing_ends_when_its_losses_settle():
+    toy = world(configured("fedala", share=1.0, first=200, eta=1e-9), LABELS, net=TinyBN, rounds=2)
+    toy.federation.step()
+    training = toy.federation.step().steps
+    batches = sum(-(-len(labels) // 4) for labels in LABELS)
+    assert training < 2 * batches * 20  # a rate that moves nothing settles after a few passes, not after 200
+
+
 # -- Per-FedAvg ----------------------------------------------------------------------------------------------
 class PerFedAvg(METHODS.get("perfedavg")):
     """With batches in the order in which samples are stored, as the golden world splits them."""

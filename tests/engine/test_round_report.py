@@ -1,0 +1,41 @@
+"""A closing round is part of the report of the last round: what it sends, steps and takes is added."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from fedloom.engine.round_report import RoundReport, Seconds
+from fedloom.methods.contract.contexts import Diagnostic
+
+
+def report(number: int) -> RoundReport:
+    """A report whose numbers tell one from another."""
+    return RoundReport(
+        round=number,
+        participants=(number,),
+        bytes_up=number * 10,
+        bytes_down=number * 100,
+        terms={"loss": number * 0.5},
+        steps=number * 1000,
+        samples=number * 10_000,
+        samples_by_group={0: number},
+        seconds=Seconds(number * 1.0, number * 2.0, number * 4.0),
+        diagnostics=[Diagnostic(f"code{number}", "text", 0.0)],
+        figures={"epsilon": number * 1.5},
+    )
+
+
+def test_what_a_closing_round_sends_and_does_is_added():
+    joined = report(2).with_closing(report(3))
+    assert (joined.bytes_up, joined.bytes_down) == (50, 500)
+    assert (joined.steps, joined.samples) == (5000, 50_000)
+    assert joined.seconds == Seconds(5.0, 10.0, 20.0)
+    assert [diagnostic.code for diagnostic in joined.diagnostics] == ["code2", "code3"]
+    assert joined.closing_samples_by_group == {0: 3}
+
+
+def test_the_rest_stays_that_of_the_last_round():
+    joined, last = report(2).with_closing(report(3)), report(2)
+    added = {"bytes_up", "bytes_down", "steps", "samples", "seconds", "diagnostics", "closing_samples_by_group"}
+    unchanged = {field.name for field in fields(RoundReport)} - added
+    assert all(getattr(joined, name) == getattr(last, name) for name in unchanged)
