@@ -11,7 +11,14 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "fedloom.methods.Method": {"about": "citation", "degeneracies": "diagnostics"},
     "fedloom.papers.cost": {"cost": "run_cost"},
     "fedloom.papers.recipe": {"find": "find_recipe"},
-    "fedloom.results.paired.Paired": {"one": "label", "other": "reference"},
+    "fedloom.results.paired.Paired": {
+        "one": "label",
+        "other": "reference",
+        "difference": "outcome.mean",
+        "low": "outcome.low",
+        "high": "outcome.high",
+        "seen": "outcome.word",
+    },
     "fedloom.papers.verdicts": {"judged": "judge_value", "order": "rank_agreement", "order_judged": "judge_order"},
 }
 

@@ -57,7 +57,7 @@ def test_page_is_complete(page_of, two_methods):
     elements = Elements(text)
     assert elements.open == []
     assert "<h1>fedavg and fedsc on toy</h1>" in text
-    assert "fedsc is 2.0 points above fedavg (98.0\u00a0±\u00a01.0 against 96.0\u00a0±\u00a01.0, 3 seeds each)" in text
+    assert "+2.0 points (98.0\u00a0±\u00a01.0 against 96.0\u00a0±\u00a01.0)" in text
     for part in ("Results", "Learning curves", "Losses", "Cost", "Data", "Config", "Environment and runs"):
         assert f">{part}</h2>" in text
     assert "<b>98.0</b>" in text

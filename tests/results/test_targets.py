@@ -12,7 +12,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.files import json_text
 from fedloom.results.clients import client_accuracies, worst, worst_of_group
 from fedloom.results.comparison import Comparison
-from fedloom.results.paired import all_paired, interval, paired
+from fedloom.results.paired import all_paired, paired
 from fedloom.results.result import Result
 from fedloom.results.table import ResultRow, result_table
 from fedloom.results.targets import reached, reached_mean
@@ -66,26 +66,44 @@ def test_the_worst_tenth_is_at_least_one_client(make_result: MakeResult) -> None
 def rows(make_result: MakeResult, ours: dict[int, float], theirs: dict[int, float], **other: Any) -> Any:
     runs = [make_result("fedsc", seed, [value], **other) for seed, value in ours.items()]
     runs += [make_result("fedavg", seed, [value]) for seed, value in theirs.items()]
-    return result_table(runs)
+    return [{**row, "step": 1e-4} for row in result_table(runs)]  # toy data have a coarse one
 
 
 def test_pairs_are_compared_over_the_seeds_that_both_ran(make_result: MakeResult) -> None:
     found = paired(*rows(make_result, {0: 0.71, 1: 0.74, 2: 0.71, 9: 0.2}, {0: 0.70, 1: 0.71, 2: 0.69}))
     # differences 0.01, 0.03, 0.02: mean 0.02, std 0.01, t(0.975, 2) = 4.302653
     assert (found.seeds, found.left_out) == ([0, 1, 2], [9])
-    assert found.difference == pytest.approx(0.02)
-    assert (found.low, found.high) == (pytest.approx(0.02 - 0.0248414, abs=1e-6), pytest.approx(0.0448414, abs=1e-6))
-    assert not found.seen
-    assert "no difference seen, +2.0 points, 95% t interval -0.5 to +4.5 over 3 seeds" in found.words()
+    assert found.outcome.mean == pytest.approx(0.02)
+    assert [found.outcome.low, found.outcome.high] == pytest.approx([0.02 - 0.0248414, 0.0448414], abs=1e-6)
+    assert found.outcome.word == "no difference seen"
+    assert "no difference seen, +2.0 points, 95 % interval -0.5 to +4.5 over 3 seeds; p 0.074, Holm" in found.words()
     assert "seeds 9 were run by one of them alone" in found.words()
 
 
 def test_a_difference_that_all_seeds_share_is_seen_and_one_seed_shows_nothing(make_result: MakeResult) -> None:
-    far = paired(*rows(make_result, {0: 0.8, 1: 0.81, 2: 0.79}, {0: 0.7, 1: 0.70, 2: 0.7}))
-    assert far.seen
+    assert paired(*rows(make_result, {0: 0.8, 1: 0.81, 2: 0.79}, {0: 0.7, 1: 0.70, 2: 0.7})).outcome.word == "ahead"
     one = paired(*rows(make_result, {0: 0.8}, {0: 0.7}))
-    assert not one.seen
-    assert one.words().endswith("+10.0 points with one seed; chance is not ruled out")
+    assert one.words() == "fedsc against fedavg: too few seeds, +10.0 points with one seed"
+
+
+def test_methods_compared_with_one_row_are_a_family(make_result: MakeResult) -> None:
+    runs = [make_result("fedavg", seed, [0.5]) for seed in range(3)]
+    for name in ("fedsc", "moon", "feddw", "fedprox"):
+        runs += [make_result(name, seed, [accuracy]) for seed, accuracy in enumerate((0.52, 0.517, 0.526))]
+    runs += [make_result("fedbn", seed, [0.9]) for seed in range(2)]  # two seeds are not part of the family
+    pairs = all_paired([ResultRow(**{**row, "step": 1e-4}) for row in result_table(runs)], "fedavg")
+    assert [pair.label for pair in pairs] == ["fedsc", "moon", "feddw", "fedprox", "fedbn"]
+    assert [pair.outcome.comparisons for pair in pairs] == [4] * 5
+    assert [pair.outcome.word for pair in pairs] == ["no difference seen"] * 4 + ["too few seeds"]
+    assert pairs[0].outcome.p is not None
+    assert pairs[0].outcome.p < 0.05
+
+
+@pytest.mark.parametrize("name", ["difference", "low", "high", "seen"])
+def test_moved_names_say_where_they_are(make_result: MakeResult, name: str) -> None:
+    pair = paired(*rows(make_result, {0: 0.8}, {0: 0.7}))
+    with pytest.raises(AttributeError, match=r"it is now called 'outcome\."):
+        getattr(pair, name)
 
 
 def test_what_cannot_be_paired_is_refused(make_result: MakeResult) -> None:
@@ -93,11 +111,6 @@ def test_what_cannot_be_paired_is_refused(make_result: MakeResult) -> None:
         paired(*rows(make_result, {0: 0.8}, {1: 0.7}))
     with pytest.raises(ConfigError, match="differ in protocol"):
         paired(*rows(make_result, {0: 0.8}, {0: 0.7}, protocol="personal/local"))
-
-
-def test_the_interval_of_equal_values_is_a_point() -> None:
-    assert interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
-    assert interval([0.5]) is None
 
 
 def test_rows_of_other_settings_are_not_paired_but_rates_may_differ(make_result: MakeResult) -> None:
@@ -108,7 +121,7 @@ def test_rows_of_other_settings_are_not_paired_but_rates_may_differ(make_result:
     runs = [run("fedavg", a, 0.1, 0.5 + a, seed) for a in (0.1, 0.2) for seed in (0, 1)]
     runs += [run("fedsc", 0.2, 0.01, 0.8, seed) for seed in (0, 1)]
     (found,) = all_paired(result_table(runs), "fedavg")
-    assert found.difference == pytest.approx(0.1)
+    assert found.outcome.mean == pytest.approx(0.1)
 
 
 def test_what_was_tuned_for_both_rows_may_differ(make_result: MakeResult, tmp_path: Path) -> None:
@@ -122,7 +135,7 @@ def test_what_was_tuned_for_both_rows_may_differ(make_result: MakeResult, tmp_pa
     record = {"group": "fedavg", "chosen": {"batch_size": 32}, "trials": [{"validation_accuracy": 0.5}]}
     (tmp_path / "trials" / "choice-fedavg.json").write_text(json_text(record))
     (found,) = all_paired(rows(), "fedavg")
-    assert found.difference == pytest.approx(0.1)
+    assert found.outcome.mean == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +153,7 @@ def test_a_key_that_only_one_row_has_makes_another_setting(one: Any, other: Any,
     runs = [run("fedavg", one, 0.5, seed) for seed in (0, 1)] + [run("moon", one, 0.6, seed) for seed in (0, 1)]
     runs += [run("fedavg", other, 0.7, seed) for seed in (0, 1)] + [run("moon", other, 0.9, seed) for seed in (0, 1)]
     found = all_paired(result_table(runs), "fedavg")
-    assert [one.difference for one in found] == pytest.approx([0.1, 0.2])
+    assert [one.outcome.mean for one in found] == pytest.approx([0.1, 0.2])
 
 
 def test_the_table_of_a_target_in_all_formats(make_result: MakeResult) -> None:

@@ -9,7 +9,7 @@ from statistics import fmean
 from fedloom.papers.compared_values import ComparedValue
 from fedloom.papers.measurements import ACCURACY, VARIANT
 from fedloom.papers.recipe import Recipe
-from fedloom.results.paired import interval
+from fedloom.results.difference import t_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Gain:
     @property
     def outcome(self) -> str:
         """The conclusion that the 95 % t interval of the mean allows."""
-        bounds = interval(self.ours)
+        bounds = t_interval(self.ours, step=0.0)
         if bounds is None:
             return "one seed"
         return "ahead" if bounds[0] > 0 else "behind" if bounds[1] < 0 else "no difference seen"
@@ -58,6 +58,6 @@ def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
 
 def gain_texts(gain: Gain) -> tuple[str, str, str]:
     """Our mean, its interval and the printed gain, in points with a sign; a dash for what there is not."""
-    bounds = interval(gain.ours)
+    bounds = t_interval(gain.ours, step=0.0)
     interval_text = "–" if bounds is None else f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
     return f"{fmean(gain.ours):+.2f}", interval_text, "–" if gain.theirs is None else f"{gain.theirs:+.2f}"

@@ -10,7 +10,7 @@ from statistics import correlation, fmean
 from typing import TYPE_CHECKING, Literal
 
 from fedloom._renamed import missing_attribute
-from fedloom.results.paired import LEVEL, interval
+from fedloom.results.difference import LEVEL, t_interval
 from fedloom.results.text import counted
 
 VerdictWord = Literal["reproduced", "near", "order reproduced", "not reproduced", "not comparable"]
@@ -61,7 +61,7 @@ def judge_value(
         return Verdict("not reproduced", f"{missed} of {counted(missed + len(ours), 'seed')} did not get there")
     if not ours:
         return Verdict("not comparable", NOT_RUN)
-    mean, bounds = fmean(ours), interval(ours)
+    mean, bounds = fmean(ours), t_interval(ours, step=0.0)
     difference = f"{mean - theirs:+.2f}"
     if bounds is not None and bounds[0] <= theirs <= bounds[1]:
         seeds = counted(len(ours), "seed")

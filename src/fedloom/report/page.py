@@ -93,7 +93,7 @@ def _sections(groups: Sequence[Group]) -> list[Markup]:
 
 def _paired(groups: Sequence[Group]) -> Markup | None:
     """Compare every method with the baseline over the seeds that both ran; None where no method has several."""
-    pairs = [pair for pair in all_paired([group.row for group in groups], BASELINE) if pair.low is not None]
+    pairs = [pair for pair in all_paired([group.row for group in groups], BASELINE) if pair.outcome.low is not None]
     return bullets([f"{_unbroken(pair.words())}." for pair in pairs]) if pairs else None
 
 

@@ -1,35 +1,30 @@
-"""Compare two groups of runs seed by seed, so that the seeds' common effect cancels. Needs no torch."""
+"""Compare rows of a table with the row of a baseline seed by seed, so that the seeds' common effect cancels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from fedloom._renamed import missing_attribute
 from fedloom.core.errors import ConfigError
-from fedloom.results.statistics import mean_std
+from fedloom.results.difference import Difference, compare_family, paired_differences
 from fedloom.results.table import ResultRow
 from fedloom.results.text import counted
-
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
     """The accuracy of one row of a table minus that of another, over the seeds that both ran.
 
-    label, reference: the labels of the two rows. difference: mean, as a share in [0, 1]. low, high: its 95 % t
-    interval; None for fewer than two common seeds. left_out: seeds that only one row has.
+    label, reference: the labels of the two rows. outcome: the difference as a share in [0, 1], with its interval and
+    word. left_out: seeds that only one row has.
     """
 
     label: str
     reference: str
     seeds: list[int]
-    difference: float
-    low: float | None
-    high: float | None
+    outcome: Difference
     left_out: list[int]
 
     if not TYPE_CHECKING:
@@ -37,53 +32,69 @@ class Paired:
         def __getattr__(self, name: str) -> Any:
             raise missing_attribute("fedloom.results.paired.Paired", name)
 
-    @property
-    def seen(self) -> bool:
-        """Whether the interval excludes a difference of zero."""
-        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
-
     def words(self) -> str:
         """Return the comparison in one sentence."""
-        points = f"{100 * self.difference:+.1f} points"
         skipped = f"; seeds {', '.join(map(str, self.left_out))} were run by one of them alone" if self.left_out else ""
-        if self.low is None or self.high is None:
-            return f"{self.label} against {self.reference}: {points} with one seed; chance is not ruled out{skipped}"
-        inside = f"{points}, {LEVEL:.0%} t interval {100 * self.low:+.1f} to {100 * self.high:+.1f}"
-        interval = f"{inside} over {counted(len(self.seeds), 'seed')}"
-        prefix = "" if self.seen else "no difference seen, "
-        return f"{self.label} against {self.reference}: {prefix}{interval}{skipped}"
+        checks = f"; {text}" if (text := self.outcome.checks_text()) else ""
+        return f"{self.label} against {self.reference}: {self.outcome.verdict}, {self.figures()}{checks}{skipped}"
+
+    def figures(self) -> str:
+        """Return the mean difference in points with its interval and number of seeds."""
+        points = f"{100 * self.outcome.mean:+.1f} points"
+        if self.outcome.low is None:
+            return f"{points} with one seed"
+        interval = f"95 % interval {self.outcome.interval_text(100)}"
+        return f"{points}, {interval} over {counted(len(self.seeds), 'seed')}"
 
 
 def paired(row: ResultRow, reference: ResultRow) -> Paired:
-    """Compare two rows seed by seed. Raises `ConfigError` if they have no common seed, or different protocols."""
+    """Compare two rows alone, seed by seed.
+
+    Raises `ConfigError` if they have no common seed, or different protocols.
+    """
     for key in ("protocol", "select"):
         if row[key] != reference[key]:
             raise ConfigError(
                 f"{row['label']} and {reference['label']} differ in {key}: such accuracies are not compared"
             )
-    ours, theirs = (dict(zip(side["seeds"], side["by_seed"], strict=True)) for side in (row, reference))
-    seeds = sorted(ours.keys() & theirs.keys())
-    if not seeds:
+    pairs = paired_family([row], reference)
+    if not pairs:
         raise ConfigError(f"{row['label']} and {reference['label']} have no seed in common")
-    differences = [ours[seed] - theirs[seed] for seed in seeds]
-    mean, _ = mean_std(differences)
-    low, high = interval(differences) or (None, None)
-    return Paired(row["label"], reference["label"], seeds, mean, low, high, sorted(ours.keys() ^ theirs.keys()))
+    return pairs[0]
+
+
+def paired_family(rows: Sequence[ResultRow], reference: ResultRow) -> list[Paired]:
+    """Compare comparable rows with one reference, as one family; rows without a common seed are left out."""
+    compared, differences = [], []
+    for row in rows:
+        by_seed = paired_differences(row["seeds"], row["by_seed"], reference["seeds"], reference["by_seed"])
+        if by_seed:
+            compared.append((row, sorted(by_seed)))
+            differences.append(list(by_seed.values()))
+    return [
+        Paired(row["label"], reference["label"], seeds, outcome, sorted(set(row["seeds"]) ^ set(reference["seeds"])))
+        for (row, seeds), outcome in zip(compared, compare_family(differences, reference["step"]), strict=True)
+    ]
 
 
 def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
-    """Compare every row with that of the method `against` in the same setting.
+    """Compare every row with that of the method `against` in the same setting, in the order of `rows`.
 
     Settings of the optimiser and tuned keys may differ, because each method has the rates that suit it. Rows that
-    cannot be compared, and rows with a diverged run, are left out.
+    cannot be compared, and rows with a diverged run, are left out. The rows compared with one reference are a family.
     """
-    pairs = []
-    for row in rows:
-        for reference in rows:
-            pair = reference["method"] == against != row["method"] and _alike(row, reference)
-            if pair and set(row["seeds"]) & set(reference["seeds"]):
-                pairs.append(paired(row, reference))
-    return pairs
+    pairs: dict[tuple[int, int], Paired] = {}
+    for index, reference in enumerate(rows):
+        if reference["method"] != against:
+            continue
+        family = [
+            (position, row)
+            for position, row in enumerate(rows)
+            if row["method"] != against and _alike(row, reference) and set(row["seeds"]) & set(reference["seeds"])
+        ]
+        compared = paired_family([row for _, row in family], reference)
+        pairs |= {(position, index): pair for (position, _), pair in zip(family, compared, strict=True)}
+    return [pairs[key] for key in sorted(pairs)]
 
 
 def _alike(row: ResultRow, reference: ResultRow) -> bool:
@@ -103,14 +114,3 @@ def same_setting(row: ResultRow, reference: ResultRow) -> bool:
     mine, theirs = row["setting"], reference["setting"]
     keys = [key for key in mine.keys() | theirs.keys() if not key.startswith(apart) and key not in tuned]
     return all(mine.get(key) == theirs.get(key) for key in keys)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % t interval of the mean of `values`; None for fewer than two values."""
-    mean, std = mean_std(values)
-    if std is None:
-        return None
-    from scipy.stats import t  # imports numpy
-
-    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * std / sqrt(len(values))
-    return mean - half, mean + half

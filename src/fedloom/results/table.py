@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, TypedDict
 
 from fedloom.config.execution_keys import EXECUTION
+from fedloom.results.difference import STEP
 from fedloom.results.statistics import mean_std
 from fedloom.results.tuning_record import tuned_keys
 from fedloom.storage.run_data import SECONDS, RunData
@@ -39,6 +40,7 @@ class ResultRow(TypedDict):
     by_seed: list[float]  # accuracy, in the order of `seeds`
     accuracy: float
     std: float | None  # sample standard deviation over seeds; None for one seed
+    step: float  # smallest step of the accuracy: one test sample more
     best_val: float | None  # mean test accuracy at the round of best validation accuracy; None without validation data
     bytes_up: float
     bytes_down: float
@@ -173,6 +175,7 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         by_seed=accuracies,
         accuracy=mean,
         std=std,
+        step=_step(seed_runs[0]),
         best_val=None if None in val else fmean(val),
         bytes_up=fmean(n["bytes_up"] for n in numbers),
         bytes_down=fmean(n["bytes_down"] for n in numbers),
@@ -190,6 +193,11 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         attack_success=None if None in successes else fmean(successes),
     )
     return Group(row, seed_runs)
+
+
+def _step(run: RunData) -> float:
+    samples = run.scenario.get("test_samples")
+    return 1 / samples if samples else STEP
 
 
 def has_diverged(numbers: Mapping[str, Any]) -> bool:

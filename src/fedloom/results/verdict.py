@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from fedloom.results.difference import Difference
+from fedloom.results.paired import paired_family
 from fedloom.results.table import ResultRow
 from fedloom.results.text import counted, listed, plus_minus
 
 BASELINE = "fedavg"
-_TIE = 0.0005  # as a share; a smaller difference is displayed as 0.0 points
 
 
 def verdict(rows: Sequence[ResultRow]) -> str:
@@ -17,12 +18,10 @@ def verdict(rows: Sequence[ResultRow]) -> str:
 
 
 def verdicts(rows: Sequence[ResultRow]) -> list[str]:
-    """Return sentences on which method leads FedAvg (or else the next method), by how much, and whether seeds explain
-    it.
+    """Return sentences on how the methods compare with FedAvg, or the best with the next one, by `difference`'s rule.
 
-    A difference is within the seeds' spread if the two mean ± sample std intervals touch. Rows that differ in protocol,
-    selection, scenario, or a setting with several values for one method are not ranked together: each such group gets
-    its own sentence. Rows with a diverged run are named and not ranked.
+    Rows that differ in protocol, selection, scenario, or a setting with several values for one method are not ranked
+    together: each such group gets its own sentence. Rows with a diverged run are named and not ranked.
     """
     contexts: dict[tuple[str, ...], list[ResultRow]] = {}
     axes = _axes(rows)
@@ -99,29 +98,58 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
         return f"{_name(row, rows)} reaches {plus_minus(row['accuracy'], row['std'])} % accuracy ({seeds})"
     baseline = next((row for row in rows if row["method"] == BASELINE), None)
     others = sorted((row for row in rows if row is not baseline), key=lambda row: -row["accuracy"])
-    leader, rival = (others[0], others[1]) if baseline is None else (others[0], baseline)
-    gap = leader["accuracy"] - rival["accuracy"]
-    figures = f"({_figures(leader, rival)}){_spread(leader, rival)}{_unlike(leader, rival)}"
-    points, name, against = f"{abs(100 * gap):.1f} points", _name(leader, rows), _name(rival, rows)
-    if gap <= -_TIE:
-        if len(others) > 1:
-            return f"No method beats {against} here: the nearest, {name}, is {points} below it {figures}"
-        return f"{name} does not win here: it is {points} below {against} {figures}"
-    if gap < _TIE:
-        return f"{name} does not win here: it ties with {against} {figures}"
-    ahead = f"{name} is highest of {len(rows)}:" if len(rows) > 2 else f"{name} is"
-    ahead += f" {points} above {against} {figures}"
+    leader, reference = (others[0], others[1]) if baseline is None else (others[0], baseline)
+    further = [row for row in others if row is not leader and row is not reference]
+    # Without the baseline the leader is the reference of the family, and its own comparison is turned round.
+    family = [leader, *further] if baseline is not None else [reference, *further]
+    outcomes = _outcomes(family, reference if baseline is not None else leader)
     if baseline is None:
-        return ahead
-    behind = [_name(row, rows) for row in others if row["accuracy"] - rival["accuracy"] < _TIE]
-    return ahead + (f"; {listed(behind)} {'does' if len(behind) == 1 else 'do'} not beat {against}" if behind else "")
+        outcomes = [None if outcome is None else outcome.reversed() for outcome in outcomes]
+    first = _compared(leader, reference, rows, outcomes[0])
+    if baseline is not None and baseline["accuracy"] > leader["accuracy"]:
+        first = f"{_name(baseline, rows)} has the highest mean of {len(rows)}; {first}" if further else first
+    elif further:
+        first = f"{_name(leader, rows)} has the highest mean of {len(rows)}; {first}"
+    if baseline is None:
+        return first
+    return "; ".join(filter(None, (first, _others(further, outcomes[1:], rows))))
 
 
-def _figures(leader: ResultRow, rival: ResultRow) -> str:
-    a, b = leader["n"], rival["n"]
-    seeds = f"{a} seeds each" if a == b > 1 else "one seed each" if a == b else f"{counted(a, 'seed')} against {b}"
-    means = [plus_minus(row["accuracy"], row["std"]) for row in (leader, rival)]
-    return f"{means[0]} against {means[1]}, {seeds}"
+def _outcomes(family: Sequence[ResultRow], reference: ResultRow) -> list[Difference | None]:
+    """Compare the family with the reference; None for a row that has no seed in common with it."""
+    common = [bool(set(row["seeds"]) & set(reference["seeds"])) for row in family]
+    compared = iter(paired_family(family, reference))
+    return [next(compared).outcome if has_common_seeds else None for has_common_seeds in common]
+
+
+def _compared(leader: ResultRow, reference: ResultRow, rows: Sequence[ResultRow], outcome: Difference | None) -> str:
+    """Return the word on the leader and its reference, with means, interval and what else could explain it."""
+    name, against = _name(leader, rows), _name(reference, rows)
+    word = "too few seeds" if outcome is None else outcome.word
+    match word:
+        case "ahead" | "behind":
+            text = f"{name} is {word}{' of' if word == 'ahead' else ''} {against}"
+        case _:
+            text = f"{name} and {against}: {word}"
+    means = " against ".join(plus_minus(row["accuracy"], row["std"]) for row in (leader, reference))
+    if outcome is None:
+        return f"{text} (no seed in common), {means}{_unlike(leader, reference)}"
+    seeds = f" over {counted(outcome.n, 'common seed')}"
+    interval = "" if outcome.low is None else f", 95 % interval {outcome.interval_text(100)}"
+    figures = f"{100 * outcome.mean:+.1f} points ({means}){interval}{seeds}"
+    addition = f" {outcome.addition}" if outcome.addition else ""
+    return f"{text}, {figures}{addition}{_unlike(leader, reference)}"
+
+
+def _others(further: Sequence[ResultRow], outcomes: Sequence[Difference | None], rows: Sequence[ResultRow]) -> str:
+    """Return the other rows by their word, with their differences in points."""
+    by_word: dict[str, list[str]] = {}
+    for row, outcome in zip(further, outcomes, strict=True):
+        points = "" if outcome is None else f" ({100 * outcome.mean:+.1f})"
+        by_word.setdefault("too few seeds" if outcome is None else outcome.word, []).append(
+            f"{_name(row, rows)}{points}"
+        )
+    return "; ".join(f"{word}: {listed(names)}" for word, names in by_word.items())
 
 
 def _unlike(leader: ResultRow, rival: ResultRow) -> str:
@@ -130,18 +158,3 @@ def _unlike(leader: ResultRow, rival: ResultRow) -> str:
     keys = [key for key in ours if key in theirs and ours[key] != theirs[key]]
     differences = listed(f"{key} ({ours[key]} against {theirs[key]})" for key in keys)
     return f"; they differ in {differences} too" if keys and leader["method"] != rival["method"] else ""
-
-
-def _spread(leader: ResultRow, rival: ResultRow) -> str:
-    gap = leader["accuracy"] - rival["accuracy"]
-    if abs(gap) < _TIE:
-        return ""
-    if leader["std"] is None or rival["std"] is None:
-        return "; without several seeds of both, chance is not ruled out"
-    if abs(gap) > leader["std"] + rival["std"]:
-        return ""
-    mine = dict(zip(leader["seeds"], leader["by_seed"], strict=True))
-    shared = [(mine[s], v) for s, v in zip(rival["seeds"], rival["by_seed"], strict=True) if s in mine]
-    word, wins = ("higher", sum(a > b for a, b in shared)) if gap > 0 else ("lower", sum(a < b for a, b in shared))
-    paired = f" ({word} with {wins} of {counted(len(shared), 'seed')})" if len(shared) > 1 else ""
-    return f", which lies within the seeds' spread{paired}"
