@@ -120,11 +120,11 @@ def claims(answer: Message, do: str, samples: int = 10**6) -> Message:
     if do == "test":
         scored = read(answer, EvalReply)
         full = {"accuracy": {"correct": samples, "total": samples}, "loss": {"loss_sum": 0.0, "total": samples}}
-        results = {
+        tested = {
             name: result.model_copy(update={"total": samples, "states": {**result.states, **full}})
-            for name, result in scored.results.items()
+            for name, result in scored.tested.items()
         }
-        return scored.model_copy(update={"results": results}).to_message()
+        return scored.model_copy(update={"tested": tested}).to_message()
     trained, upload = read(answer, TrainReply), from_bytes(answer.body)
     record: Record = {name: samples if name == "samples" else value for name, value in upload.items()}
     return trained.model_copy(update={"samples": samples}).to_message(to_bytes(record))

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedloom.core.plain import to_plain
 from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions
 from fedloom.evaluation.metrics import ALWAYS, Accuracy, AttackSuccess, Loss
 
@@ -66,11 +67,15 @@ def test_cutting_into_batches_changes_nothing(samples, batch, seed):
     assert merged.value("loss") == pytest.approx(whole.value("loss"), rel=1e-5)
 
 
+def plain(whole):
+    return MetricStates(**to_plain(whole))
+
+
 def test_states_cross_as_plain_numbers():
     whole = states(1, math.inf, 4)
     example = states(1, 0.5, 1)
-    assert MetricStates.from_plain(4, whole.to_plain(), example) == whole
-    assert MetricStates.from_plain(0, {}, example) == MetricStates(0)
+    assert MetricStates.from_plain(plain(whole), example) == whole
+    assert MetricStates.from_plain(MetricStates(0), example) == MetricStates(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class Confusion(Metric):
 def test_tensors_keep_dtype_and_shape():
     example = MetricStates(1, {"confusion": Confusion(torch.tensor([[1, 0], [0, 0]]))})
     sent = MetricStates(4, {"confusion": Confusion(torch.tensor([[2, 1], [0, 1]]))})
-    again = MetricStates.from_plain(4, sent.to_plain(), example).states["confusion"]
+    again = MetricStates.from_plain(plain(sent), example).states["confusion"]
     assert again.counts.dtype == torch.int64
     assert again.counts.tolist() == [[2, 1], [0, 1]]
 
@@ -101,7 +106,7 @@ def test_tensors_keep_dtype_and_shape():
 def test_tensors_that_cannot_be_added_are_refused(counts):
     example = MetricStates(1, {"confusion": Confusion(torch.tensor([[1, 0], [0, 0]]))})
     with pytest.raises(ValueError, match=r"."):
-        MetricStates.from_plain(4, {"confusion": {"counts": counts}}, example)
+        MetricStates.from_plain(MetricStates(4, {"confusion": {"counts": counts}}), example)
 
 
 @pytest.mark.parametrize(
@@ -118,4 +123,4 @@ def test_tensors_that_cannot_be_added_are_refused(counts):
 )
 def test_states_that_cannot_be_are_refused(change, says):
     with pytest.raises(ValueError, match=says):
-        MetricStates.from_plain(4, states(1, 2.0, 4).to_plain() | change, states(1, 0.5, 1))
+        MetricStates.from_plain(MetricStates(4, plain(states(1, 2.0, 4)).states | change), states(1, 0.5, 1))

@@ -9,8 +9,11 @@ import pytest
 from fedloom.evaluation.metric import MetricStates
 from fedloom.evaluation.metrics import Accuracy, Loss
 from fedloom.flower.checks import check_scored, check_trained, shares_too_large
-from fedloom.flower.wire import EvalReply, MessageError, Note, PredictorResult, TrainReply, read
+from fedloom.flower.facts import facts_model
+from fedloom.flower.wire import EvalReply, MessageError, TrainReply, read
+from fedloom.methods.contract.contexts import Diagnostic
 
+Note, PredictorResult = facts_model(Diagnostic), facts_model(MetricStates)
 TRAINED = TrainReply(
     run="ab", client=1, round=2, steps=10, samples=100, seconds=0.5, terms={"ce": 1.0, "near": 0.1},
     norms={"ce": 1.0, "near": 0.2}, notes=[], has_state=False,
@@ -23,7 +26,7 @@ def result_of(correct=5, total=10, loss_sum=3.0):
     return PredictorResult(total=total, states=states)
 
 
-SCORED = EvalReply(run="ab", client=1, round=2, results={"personal": result_of()}, samples=0)
+SCORED = EvalReply(run="ab", client=1, round=2, tested={"personal": result_of()}, samples=0)
 
 
 def trained(**facts):
@@ -34,10 +37,14 @@ def check(answer, measured=True):
     check_trained(answer, measured, 100, {"ce", "near"}, passes=1.0)
 
 
+def check_tested(reply):
+    return check_scored(reply.tested, reply.samples, ["personal"], EXAMPLE, 10, 100)
+
+
 def test_an_honest_answer_passes():
     check(TRAINED)
     check(trained(norms={}), measured=False)
-    check_scored(SCORED, ["personal"], EXAMPLE, 10, 100)
+    check_tested(SCORED)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def test_norms_that_nobody_asked_for_are_refused():
 def test_results_that_were_not_asked_for_are_refused(results, says):
     made = {name: result_of(correct, total) for name, (correct, total) in results.items()}
     with pytest.raises(MessageError, match=says):
-        check_scored(SCORED.model_copy(update={"results": made}), ["personal"], EXAMPLE, 10, 100)
+        check_tested(SCORED.model_copy(update={"tested": made}))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +96,7 @@ def test_results_that_were_not_asked_for_are_refused(results, says):
 def test_states_that_cannot_be_are_refused(states, says):
     result = PredictorResult(total=10, states=result_of().states | states)
     with pytest.raises(MessageError, match=says):
-        check_scored(SCORED.model_copy(update={"results": {"personal": result}}), ["personal"], EXAMPLE, 10, 100)
+        check_tested(SCORED.model_copy(update={"tested": {"personal": result}}))
 
 
 def test_losses_that_are_not_finite_travel():
@@ -99,8 +106,8 @@ def test_losses_that_are_not_finite_travel():
     assert math.isnan(back.terms["ce"])
     assert back.terms["near"] == math.inf
     result = result_of(0, 10, math.nan)
-    back = read(SCORED.model_copy(update={"results": {"personal": result}}).to_message(), EvalReply)
-    assert math.isnan(check_scored(back, ["personal"], EXAMPLE, 10, 100)["personal"].value("loss"))
+    back = read(SCORED.model_copy(update={"tested": {"personal": result}}).to_message(), EvalReply)
+    assert math.isnan(check_tested(back)["personal"].value("loss"))
 
 
 def test_shares_by_hand():

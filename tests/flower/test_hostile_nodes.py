@@ -229,7 +229,7 @@ def test_a_node_that_is_left_out_is_asked_again_after_growing_pauses(nodes_of, t
 def test_a_node_of_this_process_that_cannot_join_ends_the_run(monkeypatch):
     """Nobody can mend it while the process waits, so it does not wait for its five minutes."""
 
-    def broken(self, request, body):
+    def broken(self, message):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr("fedloom.flower.node.Node._join", broken)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 
 from fedloom.core.errors import ClientError
@@ -71,7 +73,7 @@ class JobResult:
     terms: Mapping[str, float]
     steps: int
     samples: int
-    seconds: float
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     norms: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[Diagnostic] = ()
 
@@ -84,7 +86,7 @@ class EvalJob:
     server: Record
     state: Record
     indices: Tensor
-    split: str
+    split: Annotated[str, Field(pattern="^(test|val)$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,20 @@ class EvalResult:
 
     client: int
     tested: dict[str, MetricStates]
-    samples: int = 0
+    samples: Annotated[int, Field(ge=0, le=2**40)] = 0
+
+
+BODY_FIELDS = ("payload", "server")  # of the classes above: the record that travels as the body of a message
+
+
+@functools.cache
+def field_types(kind: Any, bounds: bool = False) -> Mapping[str, Any]:
+    """Return the types of a dataclass's fields by name. bounds: with the pydantic `Field` in their annotations.
+
+    All engines make their messages from these fields, so that a field which is added above reaches every client.
+    """
+    types = get_type_hints(kind, include_extras=bounds)
+    return {field.name: types[field.name] for field in fields(kind)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedloom.core.registry import Registry
@@ -73,7 +74,7 @@ METRICS: Registry[type[Metric]] = Registry("metric", home="fedloom.evaluation.me
 class MetricStates:
     """The states of all metrics on the same samples, by name. total: the number of samples."""
 
-    total: int
+    total: Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
     states: Mapping[str, Metric] = field(default_factory=dict)
 
     @staticmethod
@@ -95,27 +96,18 @@ class MetricStates:
         """The value of a metric; NaN without samples."""
         return self.states[name].compute() if name in self.states else math.nan
 
-    def to_plain(self) -> dict[str, dict[str, Any]]:
-        """The states as plain numbers and lists, for JSON."""
-        return {
-            name: {
-                key.name: value.tolist() if isinstance(value := getattr(state, key.name), Tensor) else value
-                for key in dataclasses.fields(state)  # type: ignore[arg-type]
-            }
-            for name, state in self.states.items()
-        }
-
     @staticmethod
-    def from_plain(total: int, plain: Mapping[str, Mapping[str, Any]], example: MetricStates) -> MetricStates:
-        """The states that `to_plain` gave on another machine.
+    def from_plain(plain: MetricStates, example: MetricStates) -> MetricStates:
+        """The states that another machine sent as plain numbers and lists (`core/plain.py`).
 
         example: states of any batch of the same run, whose types, dtypes and shapes the plain ones must have. Raises
         `ValueError` for plain values that cannot be such states, and what a metric raises that cannot use them.
         """
+        reported, total = cast(Mapping[str, Mapping[str, Any]], plain.states), plain.total
         names = example.states.keys() if total else set[str]()
-        if plain.keys() != names:
-            raise ValueError(f"states of {', '.join(sorted(plain)) or 'no metric'}; need {', '.join(sorted(names))}")
-        states = {name: _state(name, plain[name], example.states[name], total) for name in example.states if total}
+        if reported.keys() != names:
+            raise ValueError(f"states of {', '.join(sorted(reported)) or 'no metric'}; need {', '.join(sorted(names))}")
+        states = {name: _state(name, reported[name], example.states[name], total) for name in example.states if total}
         return MetricStates(total, states)
 
 

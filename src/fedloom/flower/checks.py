@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from fedloom.core.errors import short_repr
+from fedloom.engine.jobs import JobResult
 from fedloom.engine.term_balance import CE
 from fedloom.evaluation.metric import MetricStates
 from fedloom.flower.bounds import FEWEST
-from fedloom.flower.wire import EvalReply, JoinReply, MessageError, TrainReply
+from fedloom.flower.wire import JoinReply, MessageError
 
 _MAX_PASSES_RATIO = 20  # reported samples or steps, over those of a rehearsal
 _LARGEST_SHARE = 0.95  # of all samples, however few clients there are
@@ -56,7 +57,7 @@ def check_join(
             )
 
 
-def check_trained(trained: TrainReply, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
+def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
     """Check the facts beside an upload. Raises `MessageError` for values that the job cannot have produced.
 
     measured: whether the job asked for gradient norms. samples: the client's training samples. terms: names of the
@@ -84,32 +85,35 @@ def check_trained(trained: TrainReply, measured: bool, samples: int, terms: Coll
 
 
 def check_scored(
-    scored: EvalReply, predictors: Collection[str], example: MetricStates, total: int | None, samples: int
+    tested: Mapping[str, MetricStates],
+    adapted: int,
+    predictors: Collection[str],
+    example: MetricStates,
+    total: int | None,
+    samples: int,
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
 
-    predictors: names of the requested predictors. example: any metric states of the run. total: the client's test
+    tested: by predictor, with states of plain numbers and lists. adapted: samples that adapting processed. predictors:
+    names of the requested ones. example: any metric states of the run. total: the client's test
     samples, None if the server does not know them. samples: the client's training samples.
     """
-    if scored.results.keys() != set(predictors):
+    if tested.keys() != set(predictors):
         raise MessageError(
-            f"it has results of {', '.join(sorted(scored.results))[:200] or 'nothing'}; asked for "
+            f"it has results of {', '.join(sorted(tested))[:200] or 'nothing'}; asked for "
             f"{', '.join(sorted(predictors))}"
         )
-    for name, result in scored.results.items():
+    for name, result in tested.items():
         if total is not None and result.total != total:
             raise MessageError(f"{name}: tested on {result.total:,} samples; the client has {total:,} test samples")
-    totals = {result.total for result in scored.results.values()}
+    totals = {result.total for result in tested.values()}
     if len(totals) > 1:
         raise MessageError(f"its predictors were tested on {sorted(totals)} samples; need the same ones for all")
     limit = 1000 * (samples + 1) * len(predictors)
-    if scored.samples > limit:
-        raise MessageError(f"it reports {scored.samples:,} samples to adapt to; {limit:,} at most")
+    if adapted > limit:
+        raise MessageError(f"it reports {adapted:,} samples to adapt to; {limit:,} at most")
     try:
-        return {
-            name: MetricStates.from_plain(result.total, result.states, example)
-            for name, result in scored.results.items()
-        }
+        return {name: MetricStates.from_plain(result, example) for name, result in tested.items()}
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         raise MessageError(f"metric states that cannot be: {' '.join(str(error).split())[:200]}") from None
 

@@ -15,7 +15,7 @@ from fedloom.flower.pauses import Pauses
 from fedloom.flower.payloads import Payloads
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
-from fedloom.flower.wire import Message
+from fedloom.flower.wire import Message, request_for
 
 AnyJob: TypeAlias = Job | EvalJob
 _REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
@@ -127,10 +127,7 @@ class Exchange:
     def _send(self, client: int, job: AnyJob, seconds: float) -> str:
         """Send a job that has `seconds` left; return the message id."""
         facts = {"client": client, "round": job.ctx.round, "state_round": kept_since(job.state)}
-        if isinstance(job, Job):
-            request = self._run.request("train", measured=job.measured, closing=job.closing, **facts)
-        else:
-            request = self._run.request("test", split=job.split, **facts)
+        request = request_for(job, **self._run.facts(), **facts)
         body = self._payloads.bytes_of(job.payload if isinstance(job, Job) else job.server)
         node = self._registry.node_of(client)
         assert node is not None, "jobs are sent to clients that are online"

@@ -20,24 +20,24 @@ from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job
+from fedloom.flower.facts import restore_fields
 from fedloom.flower.logs import log
 from fedloom.flower.moments import Scale, moments_of
 from fedloom.flower.node_data import node_scenario, node_source
 from fedloom.flower.store import StateStore
 from fedloom.flower.wire import (
     ErrorReply,
-    EvalReply,
     JoinReply,
+    JoinRequest,
     Message,
     MessageError,
-    Note,
-    PredictorResult,
     Reply,
     Request,
-    TrainReply,
     read,
+    reply_with,
+    request_type,
 )
-from fedloom.methods.contract.contexts import ClientContext, Task
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 from fedloom.nets.groups import group_of
 
 _RUN = re.compile(r"[0-9a-f-]{1,64}")
@@ -115,13 +115,13 @@ class Node:
             request = read(message, Request)
             run = request.run
             self._check(request)
-            handlers: dict[str, Callable[[Request, bytes], tuple[Reply, bytes]]] = {
+            handlers: dict[str, Callable[[Message], tuple[Reply, bytes]]] = {
                 "join": self._join,
                 "train": self._train,
                 "test": self._test,
             }
             with reproducible_settings():
-                reply, body = handlers[request.do](request, message.body)
+                reply, body = handlers[request.do](message)
         except ClientError as error:
             trace = "".join(traceback.format_exception(error.__cause__))[-_MAX_TRACE:]
             reply = ErrorReply(run=run, client=self.client, round=error.round, error=str(error), raised=trace)
@@ -150,8 +150,8 @@ class Node:
         if request.do != "join" and request.client != self.client:
             raise MessageError(f"a message for client {request.client} came to client {self.client}")
 
-    def _join(self, request: Request, body: bytes) -> tuple[Reply, bytes]:
-        scenario = self.scenario
+    def _join(self, message: Message) -> tuple[Reply, bytes]:
+        request, scenario = read(message, JoinRequest), self.scenario
         samples, names = len(scenario.train[self.client]), scenario.class_names
         token = StateStore(self._folder, request.run, self.client).token()
         reply = JoinReply(run=request.run, client=self.client, token=token, samples=samples, classes=names)
@@ -161,42 +161,31 @@ class Node:
         moments = moments_of(scenario.train_set, scenario.train[self.client], nodes.numeric_features)
         return reply.model_copy(update={"moments": moments}), b""
 
-    def _train(self, request: Request, body: bytes) -> tuple[Reply, bytes]:
-        store, notes = StateStore(self._folder, request.run, self.client), list[Note]()
+    def _train(self, message: Message) -> tuple[Reply, bytes]:
+        request = read(message, request_type(Job))
+        store, notes = StateStore(self._folder, request.run, self.client), list[Diagnostic]()
         ctx = self._context(request.round)
         state = self._state(store, request.state_round, ctx, notes)
-        job = Job(ctx, from_bytes(body), state, self._indices, request.measured, request.closing)
+        fields, payload = restore_fields(request, Job), from_bytes(message.body)
+        job = Job(ctx=ctx, payload=payload, state=state, indices=self._indices, **fields)
+        del payload  # large
         result = self._worker(request.scale).run(job)
         del job  # large
         if result.state:
             store.save(request.round, result.state, spare=request.state_round)  # before the server knows of it
-        notes += [Note(code=note.code, message=note.message, figure=note.figure) for note in result.notes]
-        reply = TrainReply(
-            run=request.run,
-            client=self.client,
-            round=request.round,
-            steps=result.steps,
-            samples=result.samples,
-            seconds=result.seconds,
-            terms=dict(result.terms),
-            norms=dict(result.norms),
-            notes=notes,
-            has_state=bool(result.state),
-        )
-        return reply, to_bytes(result.payload)
+        result = replace(result, notes=[*notes, *result.notes])
+        return reply_with(result, run=request.run, round=request.round), to_bytes(result.payload)
 
-    def _test(self, request: Request, body: bytes) -> tuple[Reply, bytes]:
+    def _test(self, message: Message) -> tuple[Reply, bytes]:
+        request = read(message, request_type(EvalJob))
         ctx, store = self._context(request.round), StateStore(self._folder, request.run, self.client)
         state = self._state(store, request.state_round, ctx, [])
         if self.config.evaluation.protocol.startswith("global/"):  # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
-        result = self._worker(request.scale).test(EvalJob(ctx, from_bytes(body), state, self._indices, request.split))
-        tested = result.tested.items()
-        results = {name: PredictorResult(total=states.total, states=states.to_plain()) for name, states in tested}
-        reply = EvalReply(
-            run=request.run, client=self.client, round=request.round, results=results, samples=result.samples
-        )
-        return reply, b""
+        server, fields = from_bytes(message.body), restore_fields(request, EvalJob)
+        job = EvalJob(ctx=ctx, server=server, state=state, indices=self._indices, **fields)
+        result = self._worker(request.scale).test(job)
+        return reply_with(result, run=request.run, round=request.round), b""
 
     # -- the client ---------------------------------------------------------------------------------------------
     @property
@@ -209,11 +198,11 @@ class Node:
         counts = torch.bincount(self.scenario.train_set.y[self._indices], minlength=task.num_classes)
         return ClientContext(task, round_, self.client, len(self._indices), counts)
 
-    def _state(self, store: StateStore, state_round: int, ctx: ClientContext, notes: list[Note]) -> Record:
+    def _state(self, store: StateStore, state_round: int, ctx: ClientContext, notes: list[Diagnostic]) -> Record:
         """Load the private state after `state_round`; a lost one starts again from the first, with a note."""
         state = store.load(state_round) if state_round else None
         if state is None and state_round:
             name = f"the private state of client {self.client} after round {state_round}"
             message = f"{name} is not on its disk: it starts anew"
-            notes.append(Note(code=f"{_LOST}/{self.client}", message=message, figure=float(state_round)))
+            notes.append(Diagnostic(f"{_LOST}/{self.client}", message, float(state_round)))
         return self._setup.method.client_init(ctx) if state is None else state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.errors import FedloomError, printable
@@ -16,7 +16,7 @@ from fedloom.flower.logs import LogRecord
 from fedloom.flower.moments import ClientMoments, Scale
 from fedloom.flower.status import NodeStatus, StatusWriter
 from fedloom.flower.transport import Transport
-from fedloom.flower.wire import ErrorReply, JoinReply, Message, MessageError, Request, read_reply
+from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
 
 _REPORT_SECONDS = 10.0  # between two reports on the clients that are waited for
 _JOIN_SECONDS = 60.0  # that a new node has to answer
@@ -37,14 +37,13 @@ class RunIdentity:
     fingerprint: str
     scale: Scale | None = None
 
-    def request(self, do: Literal["join", "train", "test"], **facts: Any) -> Request:
-        """Return a request of this run with more facts."""
-        request = Request(do=do, run=self.name, fingerprint=self.fingerprint, version=__version__, scale=self.scale)
-        return request.model_copy(update=facts)
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of this run in every request."""
+        return {"run": self.name, "fingerprint": self.fingerprint, "version": __version__, "scale": self.scale}
 
 
 @dataclass(frozen=True, slots=True)
-class _JoinRequest:
+class _PendingJoin:
     """A request to join. sent: monotonic seconds. patience: seconds that the node has to answer."""
 
     node: int
@@ -76,7 +75,7 @@ class NodeRegistry:
         self._clients, self._classes, self._measured, self._sizes = clients, tuple(classes), measured, sizes
         self._refused: dict[int, str] = {}  # clients that are refused for the rest of the run, and why
         self._bindings = bindings or NodeBindings(None)
-        self._join_requests: dict[str, _JoinRequest] = {}  # by message id
+        self._join_requests: dict[str, _PendingJoin] = {}  # by message id
         self._contacted: set[int] = set()  # nodes that were asked to join since they came online
         self._node: dict[int, int] = {}  # by client
         self._joined: dict[int, JoinReply] = {}
@@ -113,8 +112,8 @@ class NodeRegistry:
         for node in sorted(candidates, key=lambda node: (node not in former, node in due, node))[:_MAX_NEW_NODES]:
             self._contacted.add(node)
             patience = self._absences.patience(node, _JOIN_SECONDS)
-            message_id = self._transport.send(node, self._run.request("join").to_message(), patience)
-            self._join_requests[message_id] = _JoinRequest(node, now, patience)
+            message_id = self._transport.send(node, JoinRequest(**self._run.facts()).to_message(), patience)
+            self._join_requests[message_id] = _PendingJoin(node, now, patience)
 
     def _receive_replies(self) -> None:
         while self._join_requests and (replies := list(self._transport.receive(self._join_requests))):
@@ -219,7 +218,7 @@ class NodeRegistry:
         node_reasons = [reasons[client] for client in clients if reasons.get(client, "").startswith("node ")]
         return "; ".join([*node_reasons, *self._absences.without_client()][:3]) or "start their nodes"
 
-    def _register(self, request: _JoinRequest, message: Message | str) -> None:
+    def _register(self, request: _PendingJoin, message: Message | str) -> None:
         """Register the node that replied to a join request, or leave it out.
 
         Raises `FederationError` if a node of this process cannot join: nobody can mend it while the run waits.
@@ -255,7 +254,7 @@ class NodeRegistry:
             del self._node[former_client]
         self._node[reply.client], self._joined[reply.client] = node, reply
 
-    def _leave_out(self, request: _JoinRequest, reason: str, client: int | None = None) -> None:
+    def _leave_out(self, request: _PendingJoin, reason: str, client: int | None = None) -> None:
         """Report a node that does not take part, once for each reason."""
         reason, node = printable(reason), request.node
         self._members.discard(node)

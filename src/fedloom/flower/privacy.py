@@ -24,7 +24,7 @@ REPORTED_FACTS = {
         "has_state": "whether it keeps a private state",
     },
     "with a test": {
-        "results": "correct predictions, summed loss, and number of its test samples",
+        "tested": "correct predictions, summed loss, and number of its test samples",
         "samples": "samples that it adapted a model to",
     },
 }

@@ -10,40 +10,30 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from fedloom.config.sections import FlowerConfig
-from fedloom.core.errors import ClientError, printable
+from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.engine import Federation, Worker
-from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, kept_remotely
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.serial import Jobs
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST, NormBounds, UploadNorm, upload_norms
-from fedloom.flower.checks import check_scored, shares_too_large
+from fedloom.flower.checks import shares_too_large
 from fedloom.flower.exchange import AnyJob, Exchange
 from fedloom.flower.guard import References, StateGuard
 from fedloom.flower.logs import LogRecord
 from fedloom.flower.node_data import stand_in_views
 from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity, client_list
+from fedloom.flower.replies import LostReplyError, ReplyReader
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import Transport
 from fedloom.flower.upload_checks import UploadError, UploadReader
-from fedloom.flower.wire import ErrorReply, EvalReply, Message, MessageError, TrainReply, read_reply
+from fedloom.flower.wire import MessageError
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.method import Uploads
-
-A = TypeVar("A", TrainReply, EvalReply)
-
-
-class LostReplyError(MessageError):
-    """A reply that will not arrive."""
-
-
-class RemoteError(Exception):
-    """An exception on a node; its traceback is in the notes."""
 
 
 class RemoteEngine:
@@ -78,7 +68,6 @@ class RemoteEngine:
         self._guard = StateGuard(self._references)
         self._bounds = None if config.max_ratio is None else NormBounds(config.max_ratio, self._references.items)
         self._norms: dict[int, list[UploadNorm]] = {}  # of the round's uploads, by client
-        self._test_sizes: dict[tuple[int, str], int] = {}  # by client and split
         self._failures, self._refusals = 0, list[str]()  # of this round
         self._is_last, self._reported_unbounded = False, False
         scenario = federation.scenario
@@ -86,6 +75,7 @@ class RemoteEngine:
         self._registry = registry or NodeRegistry(
             transport, run, scenario.clients, scenario.class_names, status, note, sizes=sizes, bindings=bindings
         )
+        self._replies = ReplyReader(run.name, self._uploads, worker, self._registry)
         self._exchange = Exchange(transport, run, self._registry, config, status, note, self._update_sizes)
         if registry is None:
             clients = [client for client in range(scenario.clients) if len(scenario.train[client])]
@@ -107,7 +97,7 @@ class RemoteEngine:
         results: dict[int, JobResult] = {}
         for client, reply in self._exchange.replies(accepted, upload_limit):
             with self._refuse_faulty("the upload", requested[client]):
-                results[client] = self._job_result(requested[client], reply)
+                results[client] = self._replies.job_result(requested[client], reply)
                 self._status.record_round(client, requested[client].ctx.round)
             del reply
         self._bound_uploads(requested, results)
@@ -122,7 +112,7 @@ class RemoteEngine:
         self._begin_round(requested)
         for client, reply in self._exchange.replies(requested, 0):
             with self._refuse_faulty("the test", requested[client]):
-                results[client] = self._eval_result(requested[client], reply)
+                results[client] = self._replies.eval_result(requested[client], reply)
         if self._federation.scenario.remote:
             totals = {client: next(iter(result.tested.values())).total for client, result in results.items()}
             for client, reason in shares_too_large(totals, self._config.max_share).items():
@@ -182,26 +172,7 @@ class RemoteEngine:
         if scenario.remote and (current != sizes).any():
             self._federation.scenario = dataclasses.replace(scenario, train=stand_in_views(current))
 
-    # -- checks of replies -----------------------------------------------------------------------------------------
-    def _read(self, message: Message | str, job: AnyJob, kind: type[A]) -> A:
-        """Read the reply to `job`. Raises `MessageError`, and `ClientError` for an exception in the client's work."""
-        if isinstance(message, str):
-            raise LostReplyError(message)
-        reply = read_reply(message, kind)
-        client, round_ = job.ctx.client, job.ctx.round
-        if isinstance(reply, ErrorReply):
-            if not reply.raised:
-                raise MessageError(reply.error)
-            cause = RemoteError(printable(reply.error))
-            cause.add_note(printable(reply.raised, keep_lines=True))
-            raise ClientError(client, round_, "on its node", cause)
-        if (reply.run, reply.client, reply.round) != (self._run.name, client, round_):
-            raise MessageError(
-                f"it is of round {reply.round} of client {reply.client} in run {reply.run[:80]}; this is round "
-                f"{round_} of client {client} in run {self._run.name}"
-            )
-        return reply
-
+    # -- refusals --------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _refuse_faulty(self, subject: str, job: AnyJob) -> Iterator[None]:
         """Refuse a reply that cannot be used, and count an exception in the client's work; report both."""
@@ -215,31 +186,6 @@ class RemoteEngine:
             self._failures += 1
             if self._failures > self._max_failures:
                 raise
-
-    def _job_result(self, job: Job, message: Message | str) -> JobResult:
-        """Read and check the result of a job."""
-        trained = self._read(message, job, TrainReply)
-        assert isinstance(message, Message), "a lost reply raises"
-        samples = self._registry.samples_of(job.ctx.client)
-        self._uploads.check(trained, job, samples)
-        payload = self._uploads.read(message.body, job, samples)
-        state = kept_remotely(job.ctx.round) if trained.has_state else {}
-        notes = [Diagnostic(printable(note.code), printable(note.message), note.figure) for note in trained.notes]
-        counts = trained.terms, trained.steps, trained.samples, trained.seconds, trained.norms, notes
-        return JobResult(job.ctx.client, payload, state, *counts)
-
-    def _eval_result(self, test: EvalJob, message: Message | str) -> EvalResult:
-        """Read and check the results of a test; the number of a client's test samples may not change."""
-        scored = self._read(message, test, EvalReply)
-        evaluator = self._worker.evaluator
-        assert evaluator is not None, "a worker whose clients are tested has an evaluator"
-        client, key = test.ctx.client, (test.ctx.client, test.split)
-        total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
-        tested = check_scored(
-            scored, evaluator.names, evaluator.example_states(), total, self._registry.samples_of(client)
-        )
-        self._test_sizes[key] = next(iter(tested.values())).total
-        return EvalResult(client, tested, scored.samples)
 
     def _within_share(self, requested: Mapping[int, Job]) -> dict[int, Job]:
         """Return the jobs of clients that do not claim too large a share of the round's samples."""

@@ -23,7 +23,7 @@ from fedloom.flower.grid import require_flower
 from fedloom.flower.node_data import node_file, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.processes import ChildProcesses, executable, free_ports, require_free
-from fedloom.flower.remote import RemoteError
+from fedloom.flower.replies import RemoteError
 from fedloom.results.result import Result
 
 HOST, NAME = "127.0.0.1", "fedloom"

@@ -19,10 +19,9 @@ from fedloom.core.files import parse_json
 from fedloom.core.records import Record, RecordError, Value, from_bytes, json_header, map_tensors, wire_size
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, Worker
-from fedloom.engine.jobs import Job
+from fedloom.engine.jobs import Job, JobResult
 from fedloom.engine.term_balance import CE
 from fedloom.flower.checks import check_trained
-from fedloom.flower.wire import TrainReply
 from fedloom.methods import Method
 
 _PER_CLASS = 2  # samples of each class in a rehearsal
@@ -85,7 +84,7 @@ class UploadReader:
         """Return the number of bytes that an upload after `job` may have."""
         return 2 * wire_size(self._rehearsal_of(job).payload) + _MARGIN
 
-    def check(self, trained: TrainReply, job: Job, samples: int) -> None:
+    def check(self, trained: JobResult, job: Job, samples: int) -> None:
         """Check the facts beside the upload of a client with `samples` training samples. Raises `MessageError`.
 
         A method may have other loss terms in a later round, so a round with new terms is rehearsed again.

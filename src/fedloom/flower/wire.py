@@ -1,28 +1,29 @@
 """The messages between server and nodes: facts as JSON, and a record as safetensors bytes. Reading executes nothing.
 
-Reading is strict: unknown keys, wrong types and another version of the format are refused.
+Reading is strict: unknown keys, wrong types and another version of the format are refused. The messages of jobs and
+results have the fields of the dataclasses in `engine/jobs.py`, but those that stay on one side and the body's record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from fedloom.core.errors import FedloomError
+from fedloom.core.plain import to_plain
+from fedloom.engine.jobs import BODY_FIELDS, EvalJob, EvalResult, Job, JobResult, field_types
+from fedloom.flower.facts import Count, Facts, Name, derive_model
 from fedloom.flower.moments import Moments, Scale
 
 VERSION = 2
 MAX_FACTS = 1 << 20  # characters of a message's facts
-_Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
-_Name: TypeAlias = Annotated[str, Field(max_length=200)]
+_NO_FACTS = {*BODY_FIELDS, "ctx", "indices", "state", "client"}  # a node has its own; every message says its client
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
 _Samples: TypeAlias = Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
-# A loss that is not finite must be able to travel: the server reports it as the simulation does.
-_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
-_MAX_NOTES, _MAX_TERMS = 16, 64  # in one reply
 
 
 class MessageError(FedloomError):
@@ -37,90 +38,65 @@ class Message:
     body: bytes = b""
 
 
-class _MessageFacts(BaseModel):
-    model_config = _STRICT
-
+class _MessageFacts(Facts):
     wire_version: Literal[2] = 2
-    run: _Name
+    run: Name
 
     def to_message(self, body: bytes = b"") -> Message:
         """Return these facts as a message with the bytes of a record."""
         return Message(self.model_dump_json(), body)
 
 
-class Request(_MessageFacts):
-    """A request from the server to a node.
+class Request(_MessageFacts, extra="ignore"):
+    """The facts of every request from the server to a node.
 
     do: join the run, train, or test. fingerprint, version: of the config and of fedloom. state_round: the round after
-    which the node stored the private state to continue from, 0 for none. measured, closing: as in a `Job`. split: of
-    a test. scale: of numeric features, once the nodes' columns are standardised.
+    which the node stored the private state to continue from, 0 for none. scale: of numeric features, once the nodes'
+    columns are standardised.
     """
 
     do: Literal["join", "train", "test"]
-    fingerprint: _Name
-    version: _Name
+    fingerprint: Name
+    version: Name
     client: int = -1
-    round: _Count = 0
-    state_round: _Count = 0
-    measured: bool = False
-    closing: bool = False
-    split: Literal["test", "val"] = "test"
+    round: Count = 0
+    state_round: Count = 0
     scale: Scale | None = None
 
 
-class Note(BaseModel):
-    """A diagnostic of the node's engine."""
+class JoinRequest(Request, extra="forbid"):
+    """A request to join the run."""
 
-    model_config = _STRICT
+    do: Literal["join"] = "join"
 
-    code: _Name
-    message: Annotated[str, Field(max_length=2000)]
-    figure: float
+
+class JobRequest(Request, extra="forbid"):
+    """A request to do a job or an evaluation job."""
 
 
 class JoinReply(_MessageFacts):
     """The node's client, a token of its disk, its training samples and class names; moments if nodes pool them."""
 
     kind: Literal["joined"] = "joined"
-    client: _Count
-    token: _Name
+    client: Count
+    token: Name
     samples: _Samples
-    classes: tuple[_Name, ...]
+    classes: tuple[Name, ...]
     moments: Moments | None = None
 
 
-class TrainReply(_MessageFacts):
-    """The facts of a client's result; its upload is the body. has_state: whether the node stored a private state."""
+class ResultReply(_MessageFacts):
+    """The result of a job or an evaluation job."""
 
-    kind: Literal["trained"] = "trained"
-    client: _Count
-    round: _Count
-    steps: _Count
-    samples: _Count
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    terms: Annotated[Mapping[_Name, float], Field(max_length=_MAX_TERMS)]
-    norms: Annotated[Mapping[_Name, float], Field(max_length=_MAX_TERMS)]
-    notes: Annotated[Sequence[Note], Field(max_length=_MAX_NOTES)]
+    kind: str
+    client: Count
+    round: Count
+
+
+class UploadReply(ResultReply):
+    """The result of a job, with its upload as the body. has_state: whether the node stored a private state."""
+
     has_state: bool
-
-
-class PredictorResult(BaseModel):
-    """The states of all metrics of one predictor on `total` samples, as plain numbers (`MetricStates.to_plain`)."""
-
-    model_config = _STRICT
-
-    total: _Samples
-    states: Annotated[Mapping[_Name, Mapping[_Name, Any]], Field(max_length=_MAX_TERMS)]
-
-
-class EvalReply(_MessageFacts):
-    """The results of a client's test, by predictor. samples: those that adapting processed."""
-
-    kind: Literal["scored"] = "scored"
-    client: _Count
-    round: _Count
-    results: Annotated[Mapping[_Name, PredictorResult], Field(max_length=_MAX_TERMS)]
-    samples: _Samples
 
 
 class ErrorReply(_MessageFacts):
@@ -128,13 +104,53 @@ class ErrorReply(_MessageFacts):
 
     kind: Literal["failed"] = "failed"
     client: int = -1
-    round: _Count = 0
+    round: Count = 0
     error: _Text
     raised: _Text = ""
 
 
-Reply: TypeAlias = JoinReply | TrainReply | EvalReply | ErrorReply
+Reply: TypeAlias = JoinReply | ResultReply | ErrorReply
 F = TypeVar("F", bound=_MessageFacts)
+
+
+@functools.cache
+def request_type(kind: Any) -> type[JobRequest]:
+    """Return the request that carries a `Job` or an `EvalJob`."""
+    do = "train" if issubclass(kind, Job) else "test"
+    return derive_model(kind, JobRequest, _NO_FACTS, do=(Literal[do], do))
+
+
+@functools.cache
+def reply_type(kind: Any) -> type[ResultReply]:
+    """Return the reply that carries a `JobResult` or an `EvalResult`."""
+    base, word = (UploadReply, "trained") if issubclass(kind, JobResult) else (ResultReply, "scored")
+    return derive_model(kind, base, _NO_FACTS, kind=(Literal[word], word))
+
+
+for _job_kind in (Job, EvalJob):  # a field that has no bound ends the import
+    request_type(_job_kind)
+TrainReply, EvalReply = reply_type(JobResult), reply_type(EvalResult)
+
+
+def request_for(job: Job | EvalJob, **facts: Any) -> JobRequest:
+    """Return the request for a job. facts: those that every request has."""
+    kind: Any = type(job)
+    return _with_fields(request_type(kind), job, facts)
+
+
+def reply_with(result: JobResult | EvalResult, **facts: Any) -> ResultReply:
+    """Return the reply with a result. facts: those that every reply has."""
+    if isinstance(result, JobResult):
+        facts["has_state"] = bool(result.state)
+    kind: Any = type(result)
+    return _with_fields(reply_type(kind), result, facts)
+
+
+def _with_fields(model: type[F], content: Job | EvalJob | JobResult | EvalResult, facts: dict[str, Any]) -> F:
+    kind: Any = type(content)
+    shared = [name for name in field_types(kind) if name in model.model_fields]
+    fields = {name: to_plain(getattr(content, name)) for name in shared}
+    return model.model_validate_json(json.dumps(fields | facts, default=BaseModel.model_dump))
 
 
 def read(message: Message, kind: type[F]) -> F:

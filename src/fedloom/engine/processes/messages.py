@@ -5,15 +5,13 @@ A message has the fields of its class in `engine/jobs.py`, so a field that is ad
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from torch import Tensor
 
 from fedloom.core.records import Record
-from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
+from fedloom.engine.jobs import BODY_FIELDS, EvalJob, EvalResult, Job, JobResult, field_types
 from fedloom.engine.processes.shared_memory import InlineTensor, Packed, Packer, SharedTensor, unpack
 from fedloom.methods.contract.contexts import ClientContext, Task
 
@@ -45,9 +43,10 @@ def packed(content: Request | Reply, packer: Packer) -> PackedMessage:
     shared: Packed = {}
     values: dict[str, Any] = {}
     request = isinstance(content, Job | EvalJob)
-    for name, type_ in _field_types(cast(Hashable, type(content))):
+    kind: Any = type(content)
+    for name, type_ in field_types(kind).items():
         value = getattr(content, name)
-        if name in ("payload", "server"):
+        if name in BODY_FIELDS:
             shared = packer.pack(value)
         elif type_ == Record:
             values[name] = packer.pack(value, shared=not request)  # a client's own state is in no other message
@@ -58,7 +57,7 @@ def packed(content: Request | Reply, packer: Packer) -> PackedMessage:
             values[name] = _Context(value.round, value.client, value.samples, value.task.group, counts)
         else:
             values[name] = value
-    return PackedMessage(type(content), shared, values)
+    return PackedMessage(kind, shared, values)
 
 
 def unpacked(
@@ -66,8 +65,8 @@ def unpacked(
 ) -> Any:
     """Return the job or result of a message, with views of the memory as tensors. tasks: one a group, for jobs."""
     arguments: dict[str, Any] = {}
-    for name, type_ in _field_types(message.kind):
-        if name in ("payload", "server"):
+    for name, type_ in field_types(cast(Any, message.kind)).items():
+        if name in BODY_FIELDS:
             arguments[name] = unpack(message.shared, view)
         elif type_ == Record:
             arguments[name] = unpack(message.values[name], view)
@@ -81,9 +80,3 @@ def unpacked(
         else:
             arguments[name] = message.values[name]
     return message.kind(**arguments)
-
-
-@functools.cache
-def _field_types(kind: Hashable) -> list[tuple[str, Any]]:
-    types = get_type_hints(cast(type, kind))
-    return [(field.name, types[field.name]) for field in fields(cast(Any, kind))]

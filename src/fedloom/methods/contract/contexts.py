@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
@@ -132,5 +133,5 @@ class Diagnostic:
     figure itself."""
 
     code: str
-    message: str
+    message: Annotated[str, Field(max_length=2000)]
     figure: float

@@ -1,0 +1,77 @@
+"""Replies of nodes as the results of jobs: read, matched with the job, and checked before they count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedloom.core.errors import ClientError, printable
+from fedloom.engine import Worker
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, kept_remotely
+from fedloom.flower.checks import check_scored
+from fedloom.flower.exchange import AnyJob
+from fedloom.flower.facts import restore_fields
+from fedloom.flower.node_registry import NodeRegistry
+from fedloom.flower.upload_checks import UploadReader
+from fedloom.flower.wire import ErrorReply, Message, MessageError, ResultReply, UploadReply, read_reply, reply_type
+
+
+class LostReplyError(MessageError):
+    """A reply that will not arrive."""
+
+
+class RemoteError(Exception):
+    """An exception on a node; its traceback is in the notes."""
+
+
+class ReplyReader:
+    """Reads the replies to jobs.
+
+    run: name. uploads: reads and checks the bodies. worker: the server's own, whose evaluator says which results a test
+    has. registry: of the clients' samples.
+    """
+
+    def __init__(self, run: str, uploads: UploadReader, worker: Worker, registry: NodeRegistry) -> None:
+        self._run, self._uploads, self._worker, self._registry = run, uploads, worker, registry
+        self._test_sizes: dict[tuple[int, str], int] = {}  # by client and split
+
+    def job_result(self, job: Job, message: Message | str) -> JobResult:
+        """Read and check the result of a job. Raises `MessageError`, `UploadError` and `ClientError`."""
+        message, reply = self._read(message, job, reply_type(JobResult))
+        assert isinstance(reply, UploadReply)
+        state = kept_remotely(job.ctx.round) if reply.has_state else {}
+        result = JobResult(payload={}, state=state, **restore_fields(reply, JobResult))
+        samples = self._registry.samples_of(job.ctx.client)
+        self._uploads.check(result, job, samples)
+        return replace(result, payload=self._uploads.read(message.body, job, samples))
+
+    def eval_result(self, test: EvalJob, message: Message | str) -> EvalResult:
+        """Read and check the results of a test; the number of a client's test samples may not change."""
+        _, reply = self._read(message, test, reply_type(EvalResult))
+        result = EvalResult(**restore_fields(reply, EvalResult))
+        evaluator = self._worker.evaluator
+        assert evaluator is not None, "a worker whose clients are tested has an evaluator"
+        client, key = test.ctx.client, (test.ctx.client, test.split)
+        total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
+        samples, example = self._registry.samples_of(client), evaluator.example_states()
+        tested = check_scored(result.tested, result.samples, evaluator.names, example, total, samples)
+        self._test_sizes[key] = next(iter(tested.values())).total
+        return replace(result, tested=tested)
+
+    def _read(self, message: Message | str, job: AnyJob, kind: type[ResultReply]) -> tuple[Message, ResultReply]:
+        """Read the reply to `job`. Raises `MessageError`, and `ClientError` for an exception in the client's work."""
+        if isinstance(message, str):
+            raise LostReplyError(message)
+        reply = read_reply(message, kind)
+        client, round_ = job.ctx.client, job.ctx.round
+        if isinstance(reply, ErrorReply):
+            if not reply.raised:
+                raise MessageError(reply.error)
+            cause = RemoteError(printable(reply.error))
+            cause.add_note(printable(reply.raised, keep_lines=True))
+            raise ClientError(client, round_, "on its node", cause)
+        if (reply.run, reply.client, reply.round) != (self._run, client, round_):
+            raise MessageError(
+                f"it is of round {reply.round} of client {reply.client} in run {reply.run[:80]}; this is round "
+                f"{round_} of client {client} in run {self._run}"
+            )
+        return message, reply
