@@ -361,3 +361,17 @@ def two_domains(shift: float, n: int = 400) -> Dataset:
 def rows_of(consts):
     """The prototypes [Q, d] among a round's constants, whichever contrast they are for."""
     return getattr(consts["prototypes"], "rows", consts["prototypes"])
+
+
+def scores_of(evaluator, predictors, net_of_client, split="test"):
+    """The scores of predictors by client, -1 for the server's, as the engines' workers compute them."""
+    tested = {}
+    for client, offered in predictors:
+        slices = range(-1, -1 - evaluator.slices(split), -1) or range(evaluator.scenario.clients)
+        for test in slices if client < 0 else (client,):
+            tested[test] = {}
+            for name in evaluator.names:
+                predictor, live = evaluator.pick(offered, name), net_of_client(client)
+                live.load(predictor.tree)
+                tested[test][name] = evaluator.states(live, predictor, test, split)
+    return evaluator.scores(split, tested)

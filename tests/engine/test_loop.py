@@ -22,7 +22,19 @@ from fedloom.methods.contract import method as contract
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Start, Task
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
-from support import Backwards, Recording, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
+from support import (
+    Backwards,
+    Recording,
+    Tiny,
+    TinyBN,
+    TinyDropout,
+    configured,
+    furthest,
+    same_bits,
+    same_tree,
+    scores_of,
+    world,
+)
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3], [2, 0, 1, 1, 3], [0, 2, 2, 2, 2, 1]]
 MOMENTUM = OptimizerSpec(lr=0.1, momentum=0.9)
@@ -341,8 +353,8 @@ def test_clients_with_different_nets_train_and_are_tested_each_with_its_own():
             alone.federation.step()
         for client in clients:
             assert same_tree(alone.federation.states[client]["model"], trees[client])
-    evaluator = Evaluator(worker.net_of_client, federation.scenario, "personal/local", batch=PASS_BATCH)
-    scores = evaluator.scores("test", offered_by(federation))
+    evaluator = Evaluator(federation.scenario, "personal/local", batch=PASS_BATCH)
+    scores = scores_of(evaluator, offered_by(federation), worker.net_of_client)
     for client, tree in trees.items():
         net = (TinyBN if client % 2 else Tiny)().eval()
         net.load_state_dict(tree)
@@ -465,9 +477,10 @@ def test_a_third_party_method_works_end_to_end(open_registry):
     assert toy.federation.server["running"].abs().sum() > 0
     assert all(r.diagnostics == [] for r in reports)
     assert all(r.bytes_down > 0 and r.bytes_up > 0 for r in reports)
-    evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, "global/global", batch=PASS_BATCH)
+    evaluator = Evaluator(toy.scenario, "global/global", batch=PASS_BATCH)
     ctx = ServerContext(toy.task, 6)
-    scores = evaluator.scores("test", iter([(-1, method.predictors(toy.federation.server, None, ctx))]))
+    offered = method.predictors(toy.federation.server, None, ctx)
+    scores = scores_of(evaluator, [(-1, offered)], toy.worker.net_of_client)
     assert scores.pooled.total == sum(map(len, LABELS))
     # the same federation, backwards
     again = world(

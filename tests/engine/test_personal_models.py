@@ -12,7 +12,7 @@ from fedloom.engine.stacked import Batched
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS
 from fedloom.runs.run import run
-from support import ENGINES, TinyBN, TinyDropout, after, configured, near, world
+from support import ENGINES, TinyBN, TinyDropout, after, configured, near, scores_of, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0], [1, 1]]
 PROTOCOLS = ("personal/global", "personal/local")
@@ -24,7 +24,7 @@ def found(name, protocol, engine, *, net=TinyBN, also=(), split="test"):
     if split == "val":
         val = Views.from_lists([np.arange(k, k + 2) for k in range(len(LABELS))])
         object.__setattr__(toy.scenario, "val", val)
-    toy.worker.evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, protocol, batch=PASS_BATCH, also=also)
+    toy.worker.evaluator = Evaluator(toy.scenario, protocol, batch=PASS_BATCH, also=also)
     after(toy, 2)
     federation = toy.federation
     if engine == "processes":
@@ -58,9 +58,8 @@ def test_every_engine_finds_the_same_as_the_evaluator_alone(name, protocol, net)
         )
         for k in range(len(LABELS))
     )
-    scores = evaluator.scores("test", offered)
-    joined = evaluator.joined("test", {n: {one.client: one.tested[n] for one in serial} for n in evaluator.names})
-    assert joined == scores
+    scores = scores_of(evaluator, offered, toy.worker.net_of_client)
+    assert evaluator.scores("test", {one.client: one.tested for one in serial}) == scores
     totals = [one.tested["personal"].total for one in serial]
     everything = sum(map(len, LABELS))
     assert totals == ([everything] * len(LABELS) if protocol == "personal/global" else list(map(len, LABELS)))
@@ -80,9 +79,7 @@ def test_training_goes_on_after_a_test_as_without(engine):
     plain, tested = (world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2))
     after(plain, 3)
     federation = tested.federation
-    tested.worker.evaluator = Evaluator(
-        tested.worker.net_of_client, tested.scenario, "personal/local", batch=PASS_BATCH
-    )
+    tested.worker.evaluator = Evaluator(tested.scenario, "personal/local", batch=PASS_BATCH)
     if engine == "processes":
         federation.engine = Processes(tested.worker, federation.tasks, workers=2)
     elif engine == "stacked":
@@ -101,7 +98,7 @@ def test_training_goes_on_after_a_test_as_without(engine):
 def test_many_clients_are_tested_some_at_a_time(monkeypatch):
     monkeypatch.setattr("fedloom.engine.processes.engine._TESTS_AT_ONCE", 2)
     toy = after(world(configured("fedbn"), LABELS * 5, net=TinyBN), 1)
-    toy.worker.evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, "personal/local", batch=PASS_BATCH)
+    toy.worker.evaluator = Evaluator(toy.scenario, "personal/local", batch=PASS_BATCH)
     expected = sorted(map(toy.worker.test, toy.federation.tests("test")), key=lambda one: one.client)
     engine, made = Processes(toy.worker, toy.federation.tasks, workers=2), []
 
@@ -128,7 +125,7 @@ def test_a_test_that_fails_says_whose_it_was():
             return []
 
     toy = after(world(Fails(), LABELS, net=TinyBN), 1)
-    toy.worker.evaluator = Evaluator(toy.worker.net_of_client, toy.scenario, "personal/local", batch=PASS_BATCH)
+    toy.worker.evaluator = Evaluator(toy.scenario, "personal/local", batch=PASS_BATCH)
     engine = Processes(toy.worker, toy.federation.tasks, workers=2)
     try:
         with pytest.raises(ClientError, match=r"client 3 failed in round 1 \(adapt\)"):
@@ -157,3 +154,64 @@ def test_runs_on_processes_report_the_same(name, protocol):
     ]
     assert rows[0] == rows[1]
     assert any("accuracy" in name for _, name, _ in rows[0])
+
+
+# -- the server's model ------------------------------------------------------------------------------------------------
+def server_tests(protocol, engine, *, name="fedavg", net=TinyBN, split="test"):
+    """Results of the server's model in batches of two, after two rounds, by slice or client."""
+    toy = after(world(configured(name), LABELS * 3, net=net), 2)
+    if split == "val":
+        object.__setattr__(toy.scenario, "val", Views.from_lists([np.arange(k, k + 2) for k in range(len(LABELS * 3))]))
+    evaluator = toy.worker.evaluator = Evaluator(toy.scenario, protocol, batch=2)
+    federation = toy.federation
+    if engine == "processes":
+        federation.engine = Processes(toy.worker, federation.tasks, workers=2, client_seconds=60)
+    elif engine == "stacked":
+        federation.engine = Batched(toy.worker, 4)
+    try:
+        tests = federation.server_tests(split, evaluator.slices(split))
+        results = {result.client: result.tested for result in federation.engine.test(tests)}
+    finally:
+        federation.engine.close()
+    return toy, results
+
+
+@pytest.mark.parametrize("protocol", ["global/global", "global/local"])
+@pytest.mark.parametrize("split", ["test", "val"])
+@pytest.mark.parametrize("net", [TinyBN, TinyDropout])
+def test_every_engine_tests_the_server_s_model_alike(protocol, split, net):
+    toy, serial = server_tests(protocol, "serial", net=net, split=split)
+    for engine in ENGINES[1:]:
+        assert server_tests(protocol, engine, net=net, split=split)[1] == serial
+    samples = len(toy.scenario.val.order) if split == "val" else len(toy.scenario.test_set)
+    slices = -(-samples // 8)  # of four batches
+    assert sorted(serial, key=abs) == ([-1 - n for n in range(slices)] if protocol == "global/global" else [*range(15)])
+    assert slices > 3
+    offered = toy.method.predictors(toy.federation.server, None, toy.federation.server_context())
+    evaluator = toy.worker.evaluator
+    scores = evaluator.scores(split, serial)
+    assert scores == scores_of(evaluator, [(-1, offered)], toy.worker.net_of_client, split)
+    assert scores.pooled.total == samples
+    in_one = scores_of(Evaluator(toy.scenario, protocol, batch=999), [(-1, offered)], toy.worker.net_of_client, split)
+    assert in_one.accuracy == scores.accuracy
+    assert in_one.loss == pytest.approx(scores.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+def test_a_test_of_the_server_s_model_that_fails_says_so(engine):
+    class Fails(TinyBN):
+        def forward(self, x):
+            if not self.training and len(x) > 2:
+                raise ZeroDivisionError("on purpose")
+            return super().forward(x)
+
+    toy = after(world(configured("fedavg"), LABELS, net=Fails), 1)
+    toy.worker.evaluator = Evaluator(toy.scenario, "global/global", batch=PASS_BATCH)
+    federation = toy.federation
+    if engine == "processes":
+        federation.engine = Processes(toy.worker, federation.tasks, workers=2)
+    try:
+        with pytest.raises(ClientError, match=r"^the server's model failed in round 1 \(test\): ZeroDivisionError"):
+            list(federation.engine.test(federation.server_tests("test", 2)))
+    finally:
+        federation.engine.close()

@@ -21,6 +21,7 @@ from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 from fedloom.runs.rows import score_rows
+from support import scores_of
 
 LN3, HIT, MISS = math.log(3), math.log(4 / 3), math.log(4)
 IDENTITY, ZEROS, ONES = ([0.0, 1.0], [0.0, 0.0], [1.0, 1.0])
@@ -63,8 +64,8 @@ def scenario():
 
 def evaluate(scenario, protocol, predictors, *, split="test", batch=4, also=()):
     live = LoadedNet(Lookup().train())
-    evaluator = Evaluator(lambda client: live, scenario, protocol, batch=batch, also=also)
-    return evaluator.scores(split, iter(predictors))
+    evaluator = Evaluator(scenario, protocol, batch=batch, also=also)
+    return scores_of(evaluator, predictors, lambda client: live, split)
 
 
 def predictor(answer, **options):
@@ -131,7 +132,7 @@ def test_the_batch_size_of_testing_changes_nothing(scenario, protocol, batch):
 
 def test_at_most_batch_samples_pass_at_once(scenario):
     live = LoadedNet(Lookup())
-    Evaluator(lambda client: live, scenario, "global/global", batch=4).scores("test", iter(SERVER))
+    scores_of(Evaluator(scenario, "global/global", batch=4), SERVER, lambda client: live)
     assert live.net.batches == [4, 2]
 
 
@@ -205,13 +206,13 @@ def test_other_predictors_of_the_server_are_tested_once_on_everything(scenario):
 
 def test_a_predictor_that_the_method_does_not_offer_is_refused_by_name(scenario):
     live = LoadedNet(Lookup())
-    evaluator = Evaluator(lambda client: live, scenario, "personal/local", batch=4, also=("ofline",))
+    evaluator = Evaluator(scenario, "personal/local", batch=4, also=("ofline",))
     says = "evaluation.also = 'ofline': the method offers offline, online, personal"
     with pytest.raises(ConfigError, match=says):
         evaluator.check(SEVERAL[0][1])
     with pytest.raises(ConfigError, match=says):
-        evaluator.scores("test", iter(SEVERAL))
-    good = Evaluator(lambda client: live, scenario, "personal/local", batch=4, also=("offline",))
+        scores_of(evaluator, SEVERAL, lambda client: live)
+    good = Evaluator(scenario, "personal/local", batch=4, also=("offline",))
     good.check(SEVERAL[0][1])
     assert good.pick(SEVERAL[0][1], "offline") is SEVERAL[0][1]["offline"]
 
@@ -223,7 +224,7 @@ def test_every_client_is_tested_on_the_live_net_of_its_own(scenario):
         asked.append(client)
         return loaded_nets[client % 2]
 
-    scores = Evaluator(net_of_client, scenario, "personal/global", batch=4).scores("test", iter(CLIENTS))
+    scores = scores_of(Evaluator(scenario, "personal/global", batch=4), CLIENTS, net_of_client)
     assert set(asked) == {0, 1, 2}
     assert [sum(live.net.batches) for live in loaded_nets] == [12, 6]
     assert scores.accuracy == pytest.approx((2 + 4 + 4) / 18)

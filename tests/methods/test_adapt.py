@@ -47,7 +47,7 @@ def after_tests(method, *, protocol="personal/local", engine="serial", net=Tiny,
     sizes = np.cumsum([0, 5, 4, 3, 4])
     views = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(sizes)])
     scenario = dataclasses.replace(toy.scenario, test_set=apart, test=views)
-    toy.worker.evaluator = Evaluator(toy.worker.net_of_client, scenario, protocol, batch=PASS_BATCH)
+    toy.worker.evaluator = Evaluator(scenario, protocol, batch=PASS_BATCH)
     federation = toy.federation
     made = {
         "serial": lambda: Serial(toy.worker),

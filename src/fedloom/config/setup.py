@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -16,7 +15,6 @@ from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.methods import Method
 from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.loaded_net import net_of_client
 from fedloom.nets.net import Net
 from fedloom.nets.probe import check_classifies
 from fedloom.nets.training_probe import check_entries, check_trains, is_foreign
@@ -86,13 +84,5 @@ class Setup:
             shape = evaluation.episode_shape()
             return FewShotEvaluator(worker.loaded_nets[0], on_device, shape, self.streams, batch=PASS_BATCH)
         protocol, also, metrics = evaluation.protocol, evaluation.also, evaluation.metrics
-        # not worker.net_of_client: worker and evaluator would hold each other, and the nets would outlive the run
-        worker.evaluator = Evaluator(
-            partial(net_of_client, worker.loaded_nets),
-            on_device,
-            protocol,
-            batch=PASS_BATCH,
-            also=also,
-            metrics=metrics,
-        )
+        worker.evaluator = Evaluator(on_device, protocol, batch=PASS_BATCH, also=also, metrics=metrics)
         return worker.evaluator

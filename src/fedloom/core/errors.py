@@ -64,7 +64,8 @@ class RunFolderError(FedloomError):
 class ClientError(FedloomError):
     """An exception inside one client's work, which is its `__cause__`.
 
-    Attributes: `client` (id), `round` (1-based), `stage` ("begin", "phase 0", "end", ...).
+    Attributes: `client` (id, or below 0 in a test of the server's model), `round` (1-based), `stage` ("begin",
+    "phase 0", "end", "test", ...).
     """
 
     exit_code = 1
@@ -72,7 +73,8 @@ class ClientError(FedloomError):
     def __init__(self, client: int, round_: int, stage: str, cause: BaseException) -> None:
         self.client, self.round, self.stage = client, round_, stage
         self._cause = self.__cause__ = cause  # set here, because unpickling runs no `raise ... from`
-        super().__init__(f"client {client} failed in round {round_} ({stage}): {type(cause).__name__}: {cause}")
+        work = f"client {client}" if client >= 0 else "the server's model"
+        super().__init__(f"{work} failed in round {round_} ({stage}): {type(cause).__name__}: {cause}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the cause and the notes when the error is pickled."""

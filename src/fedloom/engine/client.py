@@ -162,27 +162,31 @@ class Worker:
         return client.samples
 
     def test(self, test: EvalJob) -> EvalResult:
-        """Test one client's personal models, adapted by the method; or the server's model on the client's samples.
+        """Test one client's personal models, adapted by the method; or the server's model on the samples of a client
+        or of a slice.
 
-        Raises `ClientError` if adapting fails.
+        Raises `ClientError` if adapting or predicting fails.
         """
         with test.ctx.task.streams.isolated("test", test.ctx.round, test.ctx.client, self.device):
             return self._test(test)
 
     def _test(self, test: EvalJob) -> EvalResult:
-        assert self.evaluator is not None, "a worker that tests needs an evaluator"
-        ctx, loaded_net = test.ctx, self.net_of_client(test.ctx.client)
-        server_context = ServerContext(ctx.task, ctx.round)
-        if self.evaluator.kind == "global":
-            predictors = self.method.predictors(test.server, None, server_context)
-            return EvalResult(ctx.client, self.evaluator.of_server(predictors, test.split))
-        predictors = self.method.predictors(test.server, test.state, server_context)
-        metrics, samples = {}, 0
-        for name in self.evaluator.names:
-            predictor = self.evaluator.pick(predictors, name)
-            samples += self.adapt(loaded_net, predictor, ctx, test.indices)
-            metrics[name] = self.evaluator.of_client(loaded_net, predictor, ctx.client, test.split)
-        return EvalResult(ctx.client, metrics, samples)
+        evaluator, ctx, split = self.evaluator, test.ctx, test.split
+        assert evaluator is not None, "a worker that tests needs an evaluator"
+        of_server = evaluator.kind == "global"
+        loaded_net = self.net_of_client(-1 if of_server else ctx.client)
+        server_context = ServerContext(ctx.task, ctx.round, loaded_net.net.functional, evaluator.scenario.public)
+        predictors = self.method.predictors(test.server, None if of_server else test.state, server_context)
+        tested, samples = {}, 0
+        for name in evaluator.names:
+            predictor = evaluator.pick(predictors, name)
+            if of_server:
+                loaded_net.load(predictor.tree)
+            else:
+                samples += self.adapt(loaded_net, predictor, ctx, test.indices)
+            with staged(ctx, "test"):
+                tested[name] = evaluator.states(loaded_net, predictor, ctx.client, split)
+        return EvalResult(ctx.client, tested, samples)
 
     def _random_numbers(self, ctx: ClientContext, prefix: str = "") -> contextlib.AbstractContextManager[None]:
         """Let torch draw from the client's stream, for dropout and random losses.

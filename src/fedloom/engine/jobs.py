@@ -80,7 +80,11 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class EvalJob:
-    """The test of one client's personal model. `indices` [n_k] are its training samples, for methods that adapt."""
+    """A test: of one client's personal model, or of the server's model on a client's samples or on a slice of all.
+
+    ctx: of the client, or with client -1, -2, ... for the first, second, ... slice (`Evaluator.states`). indices [n_k]:
+    the client's training samples, for methods that adapt.
+    """
 
     ctx: ClientContext
     server: Record
@@ -91,7 +95,10 @@ class EvalJob:
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """The outcome of a test: metric states by predictor, and the number of `samples` that adapting processed."""
+    """The outcome of a test: metric states by predictor, and the number of `samples` that adapting processed.
+
+    client: as in the test's context, so below 0 for a slice.
+    """
 
     client: int
     tested: dict[str, MetricStates]

@@ -148,6 +148,15 @@ class Federation:
             ctx = self.client_context(client, self.round)
             yield EvalJob(ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split)
 
+    def server_tests(self, split: str, slices: int) -> Iterator[EvalJob]:
+        """Yield the tests of the server's model after the present round, in slices or (0) on each client's samples."""
+        no_samples = torch.zeros(0, dtype=torch.int64)
+        no_counts = torch.zeros(self.scenario.num_classes, dtype=torch.int64)
+        for client in range(-1, -1 - slices, -1) if slices else range(self.scenario.clients):
+            yield EvalJob(
+                ClientContext(self.tasks[0], self.round, client, 0, no_counts), self.server, {}, no_samples, split
+            )
+
     def step(self) -> RoundReport:
         """Run the next round, and after the last one the method's closing round. Return its report.
 

@@ -41,7 +41,7 @@ class Engine(Protocol):
     def run(self, jobs: Jobs) -> Iterator[JobResult]: ...
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Test personal models with the worker's evaluator, and yield the results in any order."""
+        """Test models with the worker's evaluator, and yield the results in any order."""
         ...
 
     def keep(self, record: Record) -> Record:

@@ -18,14 +18,13 @@ taken for what the attack wants, on the data of the others where clients are tes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metric import METRICS, MetricKinds, MetricStates, Predictions
 from fedloom.evaluation.metrics import ALWAYS
@@ -33,7 +32,7 @@ from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 
 PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local")
-NetOfClient = Callable[[int], LoadedNet]
+_BATCHES_OF_SLICE = 4  # enough work to be worth a message to another process
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,28 +103,23 @@ class Scores:
 class Evaluator:
     """Tests predictors on a scenario; `batch` samples at a time.
 
-    net_of_client: the loaded net that fits a client's trees (-1: the server's). also: further predictors of the method
-    to test in the same way, e.g. Fed-CO2's "online" and "offline". metrics: names in `METRICS` beside those that are
-    always computed. `splits` are those that can be tested. Raises
+    A test of the server's model on the whole test set is cut into slices of whole batches, which engines may run on
+    several workers. Neither slices nor batches depend on the engine, so every engine finds the same bits.
+
+    also: further predictors of the method to test in the same way, e.g. Fed-CO2's "online" and "offline". metrics:
+    names in `METRICS` beside those that are always computed. `splits` are those that can be tested. Raises
     `ConfigError` if the test set has other classes than were trained.
     """
 
     def __init__(
-        self,
-        net_of_client: NetOfClient,
-        scenario: Scenario,
-        protocol: str,
-        *,
-        batch: int,
-        also: Sequence[str] = (),
-        metrics: Sequence[str] = (),
+        self, scenario: Scenario, protocol: str, *, batch: int, also: Sequence[str] = (), metrics: Sequence[str] = ()
     ) -> None:
         if scenario.test_set.classes != scenario.train_set.classes:
             raise ConfigError(
                 f"evaluation.protocol = '{protocol}': the test set of {scenario.name} has other classes than its "
                 "training set; use few-shot"
             )
-        self.net_of_client, self.scenario, self.batch = net_of_client, scenario, batch
+        self.scenario, self.batch = scenario, batch
         self.kind, self.where = protocol.split("/")
         self.also = tuple(name for name in dict.fromkeys(also) if name != self.kind)
         self.names = (self.kind, *self.also)
@@ -135,33 +129,38 @@ class Evaluator:
         self.kinds = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
 
-    def scores(self, split: str, predictors: Iterator[tuple[int, dict[str, Predictor]]]) -> Scores:
-        """Test on "test" or "val". `predictors` yields (client, its predictors); client -1 is the server.
+    def slices(self, split: str) -> int:
+        """The number of slices in which the server's model is tested; 0 if it is tested on each client's samples."""
+        if self.where == "local":
+            return 0
+        if self.scenario.test_set.y.device.type != "cpu":
+            return 1  # there is one worker, and it would copy the weights to the device for each slice
+        return max(1, -(-len(self._all_indices(split)) // (self.batch * _BATCHES_OF_SLICE)))
 
-        Raises `ConfigError` if the method offers no predictor of the protocol's kind, or of a name in `also`.
+    def states(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> MetricStates:
+        """The metric states of a predictor, whose weights `live` has, on what the protocol tests it on.
+
+        client: whose test it is; -1, -2, ... for the first, second, ... slice of a test of the server's model.
         """
-        results: dict[str, dict[int, MetricStates]] = {name: {} for name in self.names}
-        for client, offered in predictors:
-            for name in results:
-                results[name] |= self._tested(client, self.pick(offered, name), split)
-        return self.joined(split, results)
+        if self.where == "local":
+            views = self.scenario.test if split == "test" else self.scenario.val
+            return self._test(live, predictor, split, views.tensor(client))
+        indices, slices = self._all_indices(split), self.slices(split)
+        if client < 0 and slices > 1:
+            first = (-1 - client) * self.batch * _BATCHES_OF_SLICE
+            indices = indices[first : first + self.batch * _BATCHES_OF_SLICE]
+        return self._test(live, predictor, split, indices)
 
-    def joined(self, split: str, results: Mapping[str, dict[int, MetricStates]]) -> Scores:
-        """The scores of what was found by predictor and client."""
-        main, *others = (self._scores(split, results[name]) for name in self.names)
+    def scores(self, split: str, tested: Mapping[int, Mapping[str, MetricStates]]) -> Scores:
+        """The scores of all tests of a split: metric states by client or slice (as in `states`) and predictor."""
+        by_predictor = {
+            name: {client: tested[client][name] for client in sorted(tested, key=abs)} for name in self.names
+        }
+        if self.where == "global" and self.kind == "global":  # all samples together are one set
+            by_predictor = {name: {-1: MetricStates.merged(states.values())} for name, states in by_predictor.items()}
+        main, *others = (self._scores(split, by_predictor[name]) for name in self.names)
         also = dict(zip(self.also, others, strict=True))
         return Scores(split, main.pooled, main.clients, self.kinds, also, self.scenario.bad)
-
-    def of_client(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> MetricStates:
-        """One client's personal predictor, whose weights `live` has, on what the protocol tests it on."""
-        (tested,) = self._on(live, predictor, client, split).values()
-        return tested
-
-    def of_server(self, offered: dict[str, Predictor], split: str) -> dict[str, MetricStates]:
-        """The server's predictors on the samples of all clients in this scenario together, by name."""
-        return {
-            name: MetricStates.merged(self._tested(-1, self.pick(offered, name), split).values()) for name in self.names
-        }
 
     def tests_on_clients(self, split: str) -> bool:
         """Whether the tests are the clients' own: of personal models, or on samples that nobody else reads."""
@@ -173,12 +172,6 @@ class Evaluator:
             return len(self.scenario.test_set) if split == "test" else len(self.scenario.val.order)
         views = self.scenario.test if split == "test" else self.scenario.val
         return len(views[client])
-
-    def of_clients(self, split: str, results: Mapping[str, dict[int, MetricStates]]) -> Scores:
-        """The scores of what clients found, by predictor and client, where the tests are theirs."""
-        if self.where == "global" and self.kind == "global":  # their samples together are one set
-            results = {name: {-1: MetricStates.merged(by_client.values())} for name, by_client in results.items()}
-        return self.joined(split, results)
 
     def pick(self, offered: dict[str, Predictor], name: str) -> Predictor:
         """The predictor called `name`. Raises `ConfigError` if it is not among those offered."""
@@ -204,20 +197,10 @@ class Evaluator:
         for name in self.names:
             self.pick(offered, name)
 
-    def _tested(self, client: int, predictor: Predictor, split: str) -> dict[int, MetricStates]:
-        """One predictor's results by client; those on the whole test set under the predictor's own number."""
-        live = self.net_of_client(client)
-        live.load(predictor.tree)
-        return self._on(live, predictor, client, split)
-
-    def _on(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> dict[int, MetricStates]:
-        data = self.scenario.test_set if split == "test" else self.scenario.train_set
-        views = self.scenario.test if split == "test" else self.scenario.val
-        if self.where == "global":
-            everything = torch.arange(len(data)) if split == "test" else torch.from_numpy(views.order)
-            return {client: self._test(live, predictor, data, everything)}
-        held = range(self.scenario.clients) if client < 0 else (client,)
-        return {k: self._test(live, predictor, data, views.tensor(k)) for k in held}
+    def _all_indices(self, split: str) -> Tensor:
+        return (
+            torch.arange(len(self.scenario.test_set)) if split == "test" else torch.from_numpy(self.scenario.val.order)
+        )
 
     def _scores(self, split: str, states: dict[int, MetricStates]) -> Scores:
         if -1 in states:
@@ -225,8 +208,9 @@ class Evaluator:
         return Scores(split, MetricStates.merged(states.values()), states, self.kinds)
 
     @torch.no_grad()
-    def _test(self, live: LoadedNet, predictor: Predictor, data: Dataset, indices: Tensor) -> MetricStates:
+    def _test(self, live: LoadedNet, predictor: Predictor, split: str, indices: Tensor) -> MetricStates:
         live.net.eval()
+        data = self.scenario.test_set if split == "test" else self.scenario.train_set
         parts = []
         for part in torch.split(indices, self.batch) if len(indices) else ():
             logits = predictor.logits(live.net, data.gather(part))

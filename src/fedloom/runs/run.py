@@ -261,22 +261,19 @@ class _Run:
         return [row for split in self.evaluator.splits for row in self._rows_of_split(round_, split)]
 
     def _rows_of_split(self, round_: int, split: str) -> list[Row]:
-        """The rows of one split's test: on the engine where it is the clients' own, else here.
-
-        Nets that draw random numbers in evaluation mode draw the round's own, whatever the process has drawn before.
-        """
-        with self.streams.isolated("test", round_, device=self.worker.device):
-            return self._evaluate_split(round_, split)
-
-    def _evaluate_split(self, round_: int, split: str) -> list[Row]:
-        if not isinstance(self.evaluator, Evaluator) or not self.evaluator.tests_on_clients(split):
-            return score_rows(round_, self.evaluator.scores(split, self._predictors(round_)), self.protocol)
-        results = sorted(self.federation.engine.test(self.federation.tests(split)), key=lambda result: result.client)
-        by_predictor = {
-            name: {result.client: result.tested[name] for result in results} for name in self.evaluator.names
-        }
-        rows = score_rows(round_, self.evaluator.of_clients(split, by_predictor), self.protocol)
-        adapted = sum(result.samples for result in results)
+        """The rows of one split's test, which the engine runs, except few-shot tests."""
+        evaluator, federation = self.evaluator, self.federation
+        if not isinstance(evaluator, Evaluator):
+            with self.streams.isolated("test", round_, device=self.worker.device):
+                return score_rows(round_, evaluator.scores(split, self._predictors(round_)), self.protocol)
+        if evaluator.tests_on_clients(split):
+            tests = federation.tests(split)
+        else:
+            tests = federation.server_tests(split, evaluator.slices(split))
+        tested, adapted = {}, 0
+        for result in federation.engine.test(tests):
+            tested[result.client], adapted = result.tested, adapted + result.samples
+        rows = score_rows(round_, evaluator.scores(split, tested), self.protocol)
         return [*rows, system_row(round_, "samples_adapted", adapted)] if adapted else rows
 
     def _predictors(self, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:

@@ -195,7 +195,7 @@ class Processes:
         if not worker.pipe.poll():
             if not worker.process.is_alive() and not worker.pipe.poll():
                 raise EOFError
-            seconds = self._client_seconds
+            seconds = self._limit(worker)
             if time.monotonic() < self._due(worker):
                 return None
             if seconds is None:
@@ -239,17 +239,26 @@ class Processes:
 
     def _due(self, worker: WorkerHandle) -> float:
         """Time at which the worker's current jobs are overdue: at the time limit, or when a note is called for."""
-        return worker.started + (self._client_seconds or PATIENCE) * len(worker.in_flight[0])
+        return worker.started + (self._limit(worker) or PATIENCE) * len(worker.in_flight[0])
+
+    def _limit(self, worker: WorkerHandle) -> float | None:
+        """Seconds for each of the worker's current jobs; None for no limit, which tests of the server's model have."""
+        clients = (job.ctx.client for job in worker.in_flight[0])
+        return None if min(clients) < 0 else self._client_seconds
 
     def _tell(self, worker: WorkerHandle) -> None:
         """Note once which clients a worker is slow with."""
         if not worker.late_reported:
             worker.late_reported, jobs = True, worker.in_flight[0]
+            waited = f"round {jobs[0].ctx.round} has waited {time.monotonic() - worker.started:.0f} s"
             who = ", ".join(str(job.ctx.client) for job in jobs)
-            self._note(
-                f"round {jobs[0].ctx.round} has waited {time.monotonic() - worker.started:.0f} s for "
-                f"client{'s' if len(jobs) > 1 else ''} {who}; engine.client_seconds sets the longest time for one"
-            )
+            if jobs[0].ctx.client < 0:
+                self._note(f"{waited} for the test of the server's model")
+            else:
+                self._note(
+                    f"{waited} for client{'s' if len(jobs) > 1 else ''} {who}; engine.client_seconds sets the longest "
+                    "time for one"
+                )
 
     def _timeout(self, busy: list[WorkerHandle]) -> float | None:
         """Seconds until the first worker is overdue; None if no worker can be."""

@@ -87,10 +87,11 @@ class OnRay:
         return self._cluster.call(work, self._run, message._replace(shared={}), list(shared), *shared.values())
 
     def _tell(self, waiting: list[ClientContext]) -> None:
-        who = ", ".join(str(ctx.client) for ctx in waiting)
+        who = "clients " + ", ".join(str(ctx.client) for ctx in waiting)
+        if waiting[0].client < 0:
+            who = "the test of the server's model"
         self._note(
-            f"round {waiting[0].round} has waited {PATIENCE:.0f} s for clients {who}; `ray status` shows what the "
-            "cluster does"
+            f"round {waiting[0].round} has waited {PATIENCE:.0f} s for {who}; `ray status` shows what the cluster does"
         )
 
 
