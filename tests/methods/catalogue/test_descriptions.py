@@ -91,8 +91,8 @@ def test_a_wrapper_that_only_minds_batch_norm_is_no_wrapper_that_the_method_refu
 
 
 def test_a_method_that_keeps_batch_norm_private_is_under_no_condition():
-    assert entry("fedbn").without_batch_norm == {}
-    assert "dp" not in entry("fedbn").accepted_wrappers
+    assert "dp" not in entry("fedbn").without_batch_norm
+    assert refusal("fedbn", "dp") is None
 
 
 def test_our_choices_are_those_of_the_method_and_of_its_options():

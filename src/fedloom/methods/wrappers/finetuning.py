@@ -1,0 +1,146 @@
+"""Fine-tuning of the global model before each client's test: wrappers over any method with a global model.
+
+They are the references without which no gain of a personalised method means anything: training, uploads and the global
+model are the base's, bit for bit, and each client tunes a copy of the global model on its training data by plain
+cross-entropy. The copy is its personal model, also where the base has personal models of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
+from fedloom.methods.contract import method
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
+from fedloom.methods.contract.heads import require_trained_head
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import WRAPPERS, Method
+from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Predictor, Train
+from fedloom.methods.wrappers.wrapping import names_of, wrapped
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+WORDS = ("finetune", "lpft")  # all wrappers of this file
+_FULL_TUNING_RATE = 0.1  # of the linear probe's rate (Kumar et al. 2022)
+_HEAD = frozenset({Role.HEAD})
+_BODY = frozenset(Role) - _HEAD  # statistics of batch norm too
+
+
+class TuningOptions(method.Options):
+    """Options of fine-tuning."""
+
+    epochs: int = Field(
+        5, ge=0, description="Passes over a client's training data that tune all weights of its copy; 5 is our choice."
+    )
+    lr: float | None = Field(
+        None, gt=0, description="Learning rate of the first pass. Null is the rate of the round that is tested."
+    )
+
+
+class ProbingOptions(TuningOptions):
+    """Options of a linear probe before fine-tuning."""
+
+    probe_epochs: int = Field(
+        5, ge=0, description="Passes that tune the head alone, before all weights are tuned; 5 is our choice."
+    )
+
+
+class FineTuned(Method):
+    """Base of both wrappers: which phases tune the copy is `tuning`."""
+
+    tuning_word: ClassVar[str]  # the word of the wrapper
+    Tuning: ClassVar[type[TuningOptions]] = TuningOptions
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.tuning_options: Any = names_of(self, self.tuning_word).options(self.Tuning, self.options)
+
+    def examine(self, tasks: Any, participants: int) -> list[Diagnostic]:
+        diagnostics = super().examine(tasks, participants)
+        for task in tasks:
+            self._global_predictor(task)
+        return diagnostics
+
+    def tuning(self, optimizer: OptimizerSpec, ctx: ClientContext) -> list[Phase]:
+        """Return the phases that tune the copy. optimizer: the run's, with the rate of the tuning."""
+        return [Train(self.tuning_loss(ctx.task), self.tuning_options.epochs, optimizer=optimizer)]
+
+    def tuning_loss(self, task: Task) -> Any:
+        """Return the plain cross-entropy of the global model's own predictions."""
+        return functools.partial(_cross_entropy, self._global_predictor(task).logits)
+
+    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        rate = ctx.lr if self.tuning_options.lr is None else self.tuning_options.lr
+        return self.tuning(replace(ctx.task.optimizer, lr=rate, decay=1.0), ctx)
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        predictors = super().predictors(server, None, ctx)
+        if state is None:
+            return predictors
+        return {"personal": Predictor(predictors["global"].tree, predictors["global"].logits)}
+
+    def _global_predictor(self, task: Task) -> Predictor:
+        """Return the base's global model before the first round. Raises `ConfigError` if it has none."""
+        ctx = ServerContext(task, 0)
+        predictors = super().predictors(self.server_init(ctx), None, ctx)
+        if "global" not in predictors:
+            raise ConfigError(
+                f"{self.name()}: {self.tuning_word} tunes the global model, and this method has none; take a method "
+                "that has one, as fedavg"
+            )
+        return predictors["global"]
+
+
+def _cross_entropy(logits: Any, net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """Mean cross-entropy of `logits(net, x)` on a batch."""
+    return batch.mean(cross_entropy(logits(net, batch.x), batch.y))
+
+
+class AllTuned(FineTuned):
+    """Fine-tuning of all weights: Yu et al. 2020, arXiv 2002.04758; Cheng et al. 2021, arXiv 2108.07313."""
+
+    tuning_word = "finetune"
+
+
+class ProbedThenTuned(FineTuned):
+    """A linear probe, then all weights at a tenth of its rate: Kumar et al., ICLR 2022, arXiv 2202.10054."""
+
+    tuning_word = "lpft"
+    Tuning = ProbingOptions
+
+    def examine(self, tasks: Any, participants: int) -> list[Diagnostic]:
+        for task in tasks:
+            require_trained_head(task, self.name())
+        return super().examine(tasks, participants)
+
+    def tuning(self, optimizer: OptimizerSpec, ctx: ClientContext) -> list[Phase]:
+        loss, options = self.tuning_loss(ctx.task), self.tuning_options
+        slower = replace(optimizer, lr=optimizer.lr * _FULL_TUNING_RATE)
+        return [
+            Train(loss, options.probe_epochs, trains=_HEAD, evaluates=_BODY, optimizer=optimizer),
+            Train(loss, options.epochs, optimizer=slower),
+        ]
+
+
+@WRAPPERS.register("finetune")
+def finetuned(base: type[Method]) -> type[Method]:
+    """`base`, whose global model each client tunes before its test."""
+    return _with_tuning(AllTuned, base)
+
+
+@WRAPPERS.register("lpft")
+def probed_then_tuned(base: type[Method]) -> type[Method]:
+    """`base`, of whose global model each client tunes the head first, and then all weights, before its test."""
+    return _with_tuning(ProbedThenTuned, base)
+
+
+def _with_tuning(mixin: type[FineTuned], base: type[Method]) -> type[Method]:
+    if set(base.wrappers) & set(WORDS):
+        raise ConfigError(f"{base.name()} tunes the global model already: {mixin.tuning_word} would tune it again")
+    return wrapped(mixin, base, mixin.tuning_word, mixin.Tuning)
