@@ -15,10 +15,10 @@ from fedloom.results.clients import worst_of_group
 from fedloom.results.result import Result
 from fedloom.results.statistics import mean_std
 from fedloom.storage.environment import describe_environment
+from fedloom.studies.outcome import done_of, outcome
 from fedloom.studies.plan import Study
 from fedloom.studies.study_folder import StudyFolder, read
 from fedloom.studies.tuning import validation_accuracy
-from fedloom.studies.workers import done_of, outcome
 
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}

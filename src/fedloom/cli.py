@@ -129,7 +129,8 @@ def run(
     from fedloom.config.run_config import load, parse
     from fedloom.results.result import Result
     from fedloom.runs.run import run as run_config
-    from fedloom.studies.compare import Forward, folder_name
+    from fedloom.storage.run_folder import folder_name
+    from fedloom.studies.events import Forward
     from fedloom.terminal import print_result
 
     parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)))

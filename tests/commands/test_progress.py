@@ -8,7 +8,7 @@ import pytest
 
 from fedloom.commands.progress import ProgressDisplay, ProgressEstimate
 from fedloom.config.run_config import parse
-from fedloom.studies.compare import Event
+from fedloom.studies.events import Event
 
 
 class Clock:

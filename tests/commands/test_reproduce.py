@@ -15,7 +15,7 @@ from command_line import call
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.papers import cost
 from fedloom.runs.run import run
-from fedloom.studies import workers as work
+from fedloom.studies import runner
 from pages import cells_of
 
 CHANGED = ("scenario.source=digits", "model={name: mlp, hidden: [8]}", "rounds=1", "local_epochs=1", "engine=serial")
@@ -132,7 +132,7 @@ def test_the_page_has_the_papers_values_what_failed_and_what_was_left_open(
             raise DataError("none.npz: no such file")
         return run(config, **how)
 
-    monkeypatch.setattr(work, "run", refuse)
+    monkeypatch.setattr(runner, "run", refuse)
     words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t", "--only", "mnist-practical/FedAvg")
     assert call(capsys, *words, "--only", "mnist-practical/FedProx", "--quiet")[0] == 1
     told = Path("t/reproduced.md").read_text()

@@ -14,7 +14,7 @@ from command_line import call
 from fedloom import report
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError
-from fedloom.studies import workers as work
+from fedloom.studies import run_study, runner
 from pages import cells_of
 
 STUDY = """
@@ -74,12 +74,12 @@ def test_a_full_disk_is_one_line(capsys: Any, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOSPC, "No space left on device")
 
     words = ("study", "mine.yaml", "--out", "s", "--only", "hard/fedavg", "--quiet")
-    for module, name in ((work, "run"), (report, "write_report")):
+    for module, name in ((runner, "run"), (report, "write_report")):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, full)
             code, out, err = call(capsys, *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert err.startswith("error: s: no space left on the device; the study has stopped")
+        assert err.startswith("error: s: no space left on the device; its runs have stopped")
     assert call(capsys, *words)[0] == 0
 
 
@@ -118,7 +118,7 @@ def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, monke
         assert sorted(Path("s").rglob("*")) == before  # nothing ran
     assert call(capsys, "report", "s")[0] == 2
     with monkeypatch.context() as patched:  # as if it had come from another process while this one ran
-        patched.setattr(work, "refuse_other_versions", lambda study, place, cells: None)
+        patched.setattr(run_study, "refuse_other_versions", lambda study, place, cells: None)
         assert call(capsys, *words, "--only", "hard/*")[0] == 2
     code, out, _ = call(capsys, *words, "--allow-mixed")
     assert code == 0
@@ -191,7 +191,7 @@ def test_a_refused_call_leaves_its_folder_as_it_was(capsys: Any, monkeypatch: py
     def refuse(asks: str) -> None:
         raise ConfigError(f"{asks}: no Ray cluster is there")
 
-    monkeypatch.setattr(work, "connected", refuse)
+    monkeypatch.setattr(run_study, "connected", refuse)
     assert call(capsys, "study", "mine.yaml", "--out", "s", "--on", "ray")[0] == 2
     assert not Path("s").exists()
     assert call(capsys, "study", "mine.yaml", "--out", "s", "--only", "hard/fedavg")[0] == 0

@@ -23,8 +23,8 @@ from fedloom.runs.rows import system_row
 from fedloom.runs.run import run
 from fedloom.studies.compare import compare
 from fedloom.studies.plan import parse_study
+from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.workers import run_study
 from fedloom.trackers.tracker import measures
 from head_norm import HeadNorm
 

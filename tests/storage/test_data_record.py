@@ -17,8 +17,8 @@ from fedloom.runs.run import run
 from fedloom.studies.collect import collect
 from fedloom.studies.plan import parse_study
 from fedloom.studies.reuse import reuse
+from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.workers import run_study
 
 
 def _write(path: Path, seed: int) -> None:

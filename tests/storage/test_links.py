@@ -12,10 +12,11 @@ from fedloom.config.run_config import parse
 from fedloom.core.errors import RunFolderError
 from fedloom.runs.run import run
 from fedloom.storage.log import START, MetricsLog
-from fedloom.studies.compare import compare, folder_name
+from fedloom.storage.run_folder import folder_name
+from fedloom.studies.compare import compare
 from fedloom.studies.plan import parse_study
+from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.workers import run_study
 
 VALUES = {
     "scenario": {"source": "digits", "partition": "iid", "clients": 2},

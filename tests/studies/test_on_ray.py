@@ -14,11 +14,13 @@ from die_once import DieOnce
 from fedloom.core.errors import RunFolderError
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
-from fedloom.studies.compare import Event
+from fedloom.studies.events import Event
 from fedloom.studies.on_ray import _work
+from fedloom.studies.outcome import Outcome
 from fedloom.studies.plan import Study, parse_study
+from fedloom.studies.run_study import run_study
+from fedloom.studies.runner import Runner
 from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.workers import Outcome, StudyWorker, run_study
 
 TINY: dict[str, Any] = {
     "scenario": {"source": "digits", "partition": "iid", "clients": 2, "val": 0.1},
@@ -77,7 +79,7 @@ def test_the_command_works_in_the_folder_in_which_it_is_called(
 def test_a_node_without_the_folder_is_named(tmp_path: Path) -> None:
     study = parse_study(TINY)
     with pytest.raises(RunFolderError, match=r"^node .* does not see .*/elsewhere; all nodes must share the folder"):
-        _work(StudyWorker(study, StudyFolder(Path("elsewhere")), [], {}, (), False), tmp_path, 0)
+        _work(Runner(study, StudyFolder(Path("elsewhere")), [], "record"), tmp_path, 0)
     assert Path.cwd() != tmp_path
 
 

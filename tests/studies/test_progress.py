@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedloom.results.page_sections import SectionTable
+from fedloom.studies.outcome import Outcome
 from fedloom.studies.plan import parse_study
 from fedloom.studies.progress import progress
-from fedloom.studies.workers import Outcome
 
 STUDY = parse_study(
     {

@@ -13,8 +13,8 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
 from fedloom.studies.plan import Study, parse_study
 from fedloom.studies.reuse import reuse
+from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.workers import run_study
 
 TINY: dict[str, Any] = {
     "scenario": {"source": "digits", "partition": "iid", "clients": 2},

@@ -17,9 +17,9 @@ from fedloom.results.result import Result
 from fedloom.storage.log import Row
 from fedloom.studies.collect import collect
 from fedloom.studies.plan import parse_study
+from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.tuning import Choices, trials_of, validation_accuracy
-from fedloom.studies.workers import jobs_of, run_study
+from fedloom.studies.tuning import Choices, jobs_of, trials_of, validation_accuracy
 from toy_results import MakeResult
 
 TINY: dict[str, Any] = {

@@ -23,7 +23,7 @@ from rich.text import Text
 from fedloom.commands.shared import console_of
 from fedloom.config.run_config import RunConfig
 from fedloom.results.text import counted
-from fedloom.studies.compare import Event
+from fedloom.studies.events import Event
 
 _BAR_COLUMNS = 72  # columns below which bars would be cut
 _MAX_BARS = 6  # runs that all have a bar of their own; of more, those under way

@@ -71,8 +71,8 @@ def reproduce(
     from fedloom.storage.resources import stopped_by_full_disk
     from fedloom.studies.reuse import reusable
     from fedloom.studies.reuse import reuse as copy_cells
+    from fedloom.studies.run_study import refuse_other_versions
     from fedloom.studies.study_folder import StudyFolder
-    from fedloom.studies.workers import refuse_other_versions
 
     study_folder = StudyFolder(folder)
     study_folder.check(study)
@@ -226,8 +226,8 @@ def write_paper_comparison(
     from fedloom.papers.measurements import measure, measurements_csv
     from fedloom.papers.table_section import as_markdown
     from fedloom.report.figures import save
+    from fedloom.studies.outcome import done_of, failed_of, outcome
     from fedloom.studies.study_folder import StudyFolder, read
-    from fedloom.studies.workers import done_of, failed_of, outcome
 
     whole = read(folder)  # which may be larger than what this call ran
     if whole is None:

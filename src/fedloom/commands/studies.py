@@ -81,8 +81,10 @@ def run_and_report(
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.results.versions import refuse_mixed_results
+    from fedloom.studies.outcome import outcome
+    from fedloom.studies.run_study import run_study
     from fedloom.studies.study_folder import StudyFolder, read
-    from fedloom.studies.workers import jobs_of, outcome, run_study
+    from fedloom.studies.tuning import jobs_of
 
     cells, study_folder = study.chosen(only), StudyFolder(out)
     study_folder.check(study)

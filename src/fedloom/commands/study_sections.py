@@ -30,9 +30,9 @@ def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True)
     """
     if not folders:
         return []
+    from fedloom.studies.outcome import failed_of, outcome
     from fedloom.studies.progress import progress
     from fedloom.studies.study_folder import StudyFolder, read
-    from fedloom.studies.workers import failed_of, outcome
 
     sections_of_page: list[PageSection] = []
     studies = [(folder, study) for folder in folders if (study := read(folder)) is not None]

@@ -19,7 +19,8 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import PrintedValue, printed_values
-from fedloom.studies.plan import OF_STUDIES, Study, overlaid, parse_study
+from fedloom.studies.plan import Study, overlaid, parse_study
+from fedloom.studies.study_keys import OF_STUDIES
 
 Scale = Literal["full", "small"]
 Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +22,17 @@ def claim(path: Path, kind: Kind) -> None:
     check(path, kind)
     if not (path / MARKER).exists():
         write_atomic(path / MARKER, json_text({"fedloom": __version__, "folder": kind}) + "\n")
+
+
+@contextlib.contextmanager
+def creating(path: Path, kind: Kind) -> Iterator[None]:
+    """Create a folder, to be claimed within it. Raises `RunFolderError` as `check`, and if it cannot be written."""
+    try:
+        check(path, kind)
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be used as the folder of a {kind} ({error.strerror})") from None
 
 
 def check(path: Path, kind: Kind) -> None:

@@ -36,7 +36,7 @@ def explain_shortage(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_by_full_disk(folder: Path) -> Iterator[None]:
-    """Within it, a full disk is a `RunFolderError` that says how the study in this folder goes on."""
+    """Within it, a full disk is a `RunFolderError` that says how the comparison or study in this folder continues."""
     try:
         yield
     except (OSError, RunFolderError) as error:
@@ -44,8 +44,8 @@ def stopped_by_full_disk(folder: Path) -> Iterator[None]:
         if problem is None:
             raise
         raise RunFolderError(
-            f"{folder}: {problem}; the study has stopped, and its last checkpoints are intact: free space there, and "
-            "the same command goes on"
+            f"{folder}: {problem}; its runs have stopped, and their last checkpoints are intact: free space there, and "
+            "the same command continues"
         ) from error
 
 

@@ -13,7 +13,7 @@ import io
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -25,7 +25,10 @@ from fedloom.storage import ownership
 from fedloom.storage.log import MetricsLog, Row
 from fedloom.storage.schemas import error_in_config, error_in_scenario, error_in_summary, with_later_keys
 
-__all__ = ["Row", "RunFolder"]
+if TYPE_CHECKING:
+    from fedloom.config.run_config import RunConfig
+
+__all__ = ["Row", "RunFolder", "folder_name"]
 
 _CHECKSUMS, _CONTENT = "checksums", "content"
 _KINDS = {_CONTENT, "numbers", "metrics", "config"}
@@ -40,6 +43,11 @@ _SUMMARY_KEYS = (
     *("method", "preset", "source", "seed", "rounds", "clients", "protocol", "select", "degenerate"),
     *("accuracy", "last_accuracy", "best_val_accuracy", "best_test_accuracy", "bytes_up", "bytes_down", "seconds"),
 )
+
+
+def folder_name(config: RunConfig) -> str:
+    """Return a run folder's name: the config keys that differ most often, and the fingerprint."""
+    return f"{config.method}-{config.preset}-seed{config.seed}-{config.fingerprint()[:8]}"
 
 
 class RunFolder:

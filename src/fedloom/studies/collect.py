@@ -87,7 +87,7 @@ def _as_cells(collected: CollectedRuns) -> None:
     studies = studies_of(collected.results)
     if not studies:
         return
-    from fedloom.studies.workers import rows_of  # imports torch
+    from fedloom.studies.outcome import rows_of  # imports torch
 
     rows_by_study = {folder: rows_of(folder) or {} for folder in studies}
     results_by_study: dict[Path | None, list[Result]] = {}

@@ -6,50 +6,50 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedloom.core.errors import RunFolderError
 from fedloom.engine.ray.cluster import Cluster, Lost, Ref
-from fedloom.studies.compare import Event, Listener
+from fedloom.studies.events import Event, Listener
 from fedloom.studies.plan import Cell
+from fedloom.studies.runner import Runner
 from fedloom.studies.study_folder import STUDY
 from fedloom.studies.tuning import trials_of
 
-if TYPE_CHECKING:
-    from fedloom.studies.workers import StudyWorker
 
-
-def on_ray(cluster: Cluster, worker: StudyWorker, listener: Listener) -> None:
-    """Run every job of a worker's study as a task; cells wait for their trials. A job's news arrive when it has ended.
+def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
+    """Run every job of a study as a task; cells wait for their trials. A job's news arrive when it has ended.
 
     Raises `RunFolderError` if a node does not see the folder.
     """
-    shared, tasks = cluster.put(worker), dict[str, Ref]()
+    shared, tasks = cluster.put(runner), dict[str, Ref]()
 
     def calls() -> Iterator[tuple[int, Ref]]:
-        for position, job in enumerate(worker.jobs):
-            trials = trials_of(worker.study, job) if isinstance(job, Cell) else []
+        for position, job in enumerate(runner.jobs):
+            trials = trials_of(runner.study, job) if isinstance(job, Cell) else []
             first = [tasks[trial.folder] for trial in trials]
             tasks[job.folder] = cluster.call(_work, shared, Path.cwd(), position, *first)
             yield position, tasks[job.folder]
 
     for position, news in cluster.ended(calls()):
         if isinstance(news, Lost):
-            folder = worker.jobs[position].folder
+            folder = runner.jobs[position].folder
             listener(Event(position, 0, note=f"{folder} is left: {news.why}; the same command goes on with it"))
         else:
             for event in news:
                 listener(event)
 
 
-def _work(worker: StudyWorker, folder: Path, position: int, *trials: Any) -> list[Event]:
+def _work(runner: Runner, folder: Path, position: int, *trials: Any) -> list[Event]:
     """Run one job in a Ray worker, with `folder` as the study's folder, and return its news."""
-    if not (folder / worker.study_folder.path / STUDY).exists():
+    assert runner.folder is not None
+    path = folder / runner.folder.path
+    if not (path / STUDY).exists():
         raise RunFolderError(
-            f"node {socket.gethostname()} does not see {folder / worker.study_folder.path}; all nodes must share the "
-            "folder of a study, and have it at the same path"
+            f"node {socket.gethostname()} does not see {path}; all nodes must share the folder of a study, and have it "
+            "at the same path"
         )
     os.chdir(folder)
     news: list[Event] = []
-    worker.work(news.append, [position])
+    runner.in_turn([position], news.append)
     return news

@@ -11,7 +11,7 @@ from fedloom.studies.plan import Cell as Planned
 from fedloom.studies.plan import Study
 
 if TYPE_CHECKING:
-    from fedloom.studies.workers import Outcome
+    from fedloom.studies.outcome import Outcome
 
 
 def progress(study: Study, ended: Outcome) -> PageSection:

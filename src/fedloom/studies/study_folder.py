@@ -50,31 +50,24 @@ class StudyFolder:
 
     def claim(self, study: Study) -> None:
         """Create and mark the folder for this study, or for more cells of the study there. Raises as `check`."""
-        marker.check(self.path, "study")
-        marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
+        with marker.creating(self.path, "study"):
+            marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
             with self.locked():
                 self.check(study)
                 marker.claim(self.path, "study")
                 existing = read(self.path)
                 if existing is None or (existing.values != study.values and study.holds(existing)):  # grown, or renamed
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
-        except OSError as error:
-            raise RunFolderError(f"{self.path}: cannot be used as the folder of a study ({error.strerror})") from None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder's own lock, for files that all processes write. Raises `RunFolderError` after a timeout."""
-        lock = FileLock(self.path / marker.LOCK, timeout=_WAIT)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
-        try:
+        with contextlib.ExitStack() as locks:
+            try:
+                locks.enter_context(FileLock(self.path / marker.LOCK, timeout=_WAIT))
+            except Timeout:
+                raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
             yield
-        finally:
-            lock.release()
 
     def cell(self, folder: str) -> Path:
         """Return the path of a run folder by its name, which may be below `trials/`."""
@@ -128,25 +121,20 @@ class StudyFolder:
     def cell_lock(self, folder: str) -> Iterator[bool]:
         """Hold a cell's lock; gives False if another process holds it. The system frees the lock with its process."""
         self._lock(folder).parent.mkdir(exist_ok=True)
-        lock = FileLock(self._lock(folder), timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
+        with contextlib.ExitStack() as locks:
+            try:
+                locks.enter_context(FileLock(self._lock(folder), timeout=0))
+                locked = True
+            except Timeout:
+                locked = False
+            yield locked
 
     def errors(self) -> dict[str, str]:
         """Return the errors of the last attempts of all cells and trials, by folder."""
         error_files = [*self.path.glob(f"*{_ERROR}"), *self.path.glob(f"{TRIALS}/*{_ERROR}")]
         names = [str(path.relative_to(self.path)).removesuffix(_ERROR) for path in error_files]
-        errors = {name: self.error(name) for name in names}
-        return {
-            name: text for name, text in errors.items() if text is not None
-        }  # another process may clear an error meanwhile
+        errors = ((name, self.error(name)) for name in names)
+        return {name: text for name, text in errors if text is not None}  # another process may clear one meanwhile
 
     def error(self, folder: str) -> str | None:
         """Return the error of a cell's last attempt; None if it did not fail."""

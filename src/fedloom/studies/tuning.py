@@ -17,7 +17,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, write_atomic
 from fedloom.results.result import Result
 from fedloom.results.tuning_record import RULE, TRIALS, assignments, read
-from fedloom.studies.compare import folder_name
+from fedloom.storage.run_folder import folder_name
 from fedloom.studies.plan import Cell, Study, nested, overlaid
 from fedloom.studies.study_folder import StudyFolder
 
@@ -57,6 +57,18 @@ def trials_of(study: Study, cell: Cell) -> list[Trial]:
     return trials
 
 
+Job = Cell | Trial
+
+
+def jobs_of(study: Study, cells: Sequence[Cell]) -> list[Job]:
+    """Return every run once, in the order of `cells`, each after its trials, so that rows are completed early."""
+    jobs: dict[str, Job] = {}
+    for cell in cells:
+        jobs |= {trial.folder: trial for trial in trials_of(study, cell)}
+        jobs.setdefault(cell.folder, cell)
+    return list(jobs.values())
+
+
 def validation_accuracy(result: Result) -> float:
     """Return a run's validation accuracy in [0, 1] by its selection of rounds. Raises `ConfigError` without one."""
     evaluation: Mapping[str, Any] = result.config.get("evaluation", {})
@@ -75,20 +87,13 @@ def validation_accuracy(result: Result) -> float:
 class Choices:
     """The choices of a study's finished trials. A recorded choice stays.
 
-    earlier: errors, by folder, that are ignored, because their trials will be run again. records: whether to write new
-    choices to the folder.
+    earlier: given by a call that runs the study, which writes new choices to the folder, too: the errors before it, by
+    folder, which are ignored, because their trials will be run again.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        study_folder: StudyFolder,
-        *,
-        earlier: Mapping[str, str] | None = None,
-        records: bool = False,
-    ) -> None:
-        self._study, self._study_folder, self._records = study, study_folder, records
-        self._earlier = earlier or {}
+    def __init__(self, study: Study, study_folder: StudyFolder, *, earlier: Mapping[str, str] | None = None) -> None:
+        self._study, self._study_folder = study, study_folder
+        self._records, self._earlier = earlier is not None, earlier or {}
         self._known: dict[str, dict[str, Any]] = {}
 
     def of(self, cell: Cell) -> tuple[Cell | None, str | None]:

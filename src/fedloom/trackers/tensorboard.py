@@ -10,8 +10,7 @@ import yaml
 
 from fedloom.config.run_config import RunConfig
 from fedloom.results.result import Result
-from fedloom.storage.run_folder import Row
-from fedloom.studies.compare import folder_name
+from fedloom.storage.run_folder import Row, folder_name
 from fedloom.trackers.tracker import Tracker, import_tracker, measures
 
 

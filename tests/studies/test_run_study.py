@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import multiprocessing
 import random
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +24,11 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
 from fedloom.studies.collect import collect
-from fedloom.studies.compare import Event
+from fedloom.studies.events import Event
+from fedloom.studies.outcome import Outcome, done_of, outcome
 from fedloom.studies.plan import Study, parse_study
+from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.workers import Outcome, _listen, done_of, outcome, run_study
 
 TINY: dict[str, Any] = {
     "scenario": {"source": "digits", "partition": "iid", "clients": 2, "val": 0.1},
@@ -98,7 +97,7 @@ def test_a_cell_that_fails_is_kept_and_the_rest_goes_on(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_the_study_before_its_other_cells_meet_it(tmp_path: Path) -> None:
     news: list[Event] = []
-    says = f"^{tmp_path}/s: no space left on the device; the study has stopped, .*: free space there, and the same"
+    says = f"^{tmp_path}/s: no space left on the device; its runs have stopped, .*: free space there, and the same"
     with pytest.raises(RunFolderError, match=says):
         run_all(parse_study(TINY), tmp_path / "s", listener=news.append, callbacks=[FullDisk()])
     assert {event.position for event in news} == {0}
@@ -126,7 +125,7 @@ def test_a_disk_that_is_full_when_an_error_is_to_be_kept_ends_the_study(
 
     monkeypatch.setattr(StudyFolder, "write_error", full)
     values = TINY | {"scenario": {"source": "npz", "path": "none.npz", "partition": "iid"}}
-    with pytest.raises(RunFolderError, match="/s: the disk quota is used up; the study has stopped"):
+    with pytest.raises(RunFolderError, match="/s: the disk quota is used up; its runs have stopped"):
         run_all(parse_study(values), tmp_path / "s")
 
 
@@ -146,25 +145,6 @@ def test_who_waits_for_other_processes_says_so_once(tmp_path: Path) -> None:
     assert len(run_all(study, study_folder.path, ["fedavg"], listener=news.append).done) == 2
     other.join()
     assert [event.note for event in news if event.note] == ["1 run left, with other processes; waiting for them"]
-
-
-@pytest.mark.parametrize("at_work", [True, False])
-def test_workers_that_wait_for_one_another_say_nothing(at_work: bool) -> None:
-    told, news, ends = list[Event](), dict[Any, Any](), []
-    for _ in range(2):
-        ours, theirs = multiprocessing.Pipe(duplex=False)
-        news[ours] = SimpleNamespace(join=lambda: None, exitcode=0)
-        ends.append(theirs)
-    for sent in (2, 2, 1):
-        ends[0].send(sent)
-    for sent in (Event(0, 1), *(() if at_work else (1, 1))):
-        ends[1].send(sent)
-    ends[1].send(Event(0, 2))
-    for end_ in ends:
-        end_.close()
-    _listen(news, told.append)
-    notes = ["1 run left, with other processes; waiting for them"]
-    assert [event.note for event in told if event.note] == ([] if at_work else notes)
 
 
 def test_the_folder_of_another_study_is_refused(tmp_path: Path) -> None:
@@ -241,7 +221,7 @@ import yaml
 from fedloom.runs.callbacks import Callback
 from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.plan import parse_study
-from fedloom.studies.workers import run_study
+from fedloom.studies.run_study import run_study
 
 class Count(Callback):
     def on_round(self, config, round_, rows):
@@ -311,7 +291,7 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_ends_the_study_of_several_processes_in_the_same_line(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="/s: no space left on the device; the study has stopped"):
+    with pytest.raises(RunFolderError, match="/s: no space left on the device; its runs have stopped"):
         run_all(parse_study(TINY), tmp_path / "s", workers=2, callbacks=[FullDisk()])
 
 

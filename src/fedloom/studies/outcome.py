@@ -1,0 +1,91 @@
+"""The outcome of the cells of a study, as its folder shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fedloom.core.errors import RunFolderError
+from fedloom.results.result import Result
+from fedloom.results.versions import refuse_mixed_results
+from fedloom.studies.plan import Cell, Study
+from fedloom.studies.study_folder import StudyFolder, read
+from fedloom.studies.tuning import Choices
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Outcome of cells, by name: run folders if done, first line of errors, unfinished. `results`: by run folder."""
+
+    done: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    remaining: list[str] = field(default_factory=list)
+    results: dict[str, Result] = field(default_factory=dict, repr=False)
+
+
+def outcome(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
+    """Return the outcome of cells so far, as their folders show it."""
+    outcome_so_far, choices = Outcome(), Choices(study, study_folder)
+    for cell in cells:
+        tuned, error = choices.of(cell)
+        if tuned is not None:
+            error = _gather(study_folder, tuned, outcome_so_far.results)
+        if tuned is not None and tuned.folder in outcome_so_far.results:
+            outcome_so_far.done[cell.name] = tuned.folder
+        elif error:
+            outcome_so_far.failed[cell.name] = error.partition("\n")[0]
+        else:
+            outcome_so_far.remaining.append(cell.name)
+    return outcome_so_far
+
+
+def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, Result]) -> str | None:
+    """Add the result of a finished run to `results`, once; return the error if its files are damaged."""
+    if cell.folder in results:
+        return None
+    if not study_folder.finished(cell.folder):
+        return study_folder.error(cell.folder)
+    try:
+        results[cell.folder] = replace(study_folder.result(cell.folder, cell.config), cell=cell.row)
+    except RunFolderError as damage:
+        return str(damage)
+    return None
+
+
+def done_of(study: Study, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[Result]]:
+    """Return the results of finished cells by setting and row; other listed values share an entry.
+
+    ended: outcome of the cells of `study`. Raises `ConfigError` for results of different versions of fedloom, unless
+    `allow_mixed`.
+    """
+    if not allow_mixed:
+        refuse_mixed_results(ended.results.values())
+    results_by_row: dict[tuple[str, str], list[Result]] = {}
+    for cell in study.cells:
+        if cell.name in ended.done:
+            results_by_row.setdefault((cell.setting, cell.method), []).append(ended.results[ended.done[cell.name]])
+    return results_by_row
+
+
+def failed_of(study: Study, ended: Outcome) -> dict[tuple[str, str], dict[int, str]]:
+    """Return the errors of failed cells, by setting and row as `done_of`, then by seed."""
+    errors_by_row: dict[tuple[str, str], dict[int, str]] = {}
+    for cell in study.cells:
+        if cell.name in ended.failed:
+            errors_by_row.setdefault((cell.setting, cell.method), {})[cell.config.seed] = ended.failed[cell.name]
+    return errors_by_row
+
+
+def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
+    """Return setting and row of a study's cells by config fingerprint; None if the folder holds no study."""
+    study = read(folder)
+    if study is None:
+        return None
+    choices = Choices(study, StudyFolder(folder))
+    names_by_folder: dict[str, tuple[str, str]] = {}
+    for cell in study.cells:
+        tuned, _ = choices.of(cell)
+        if tuned is not None:
+            names_by_folder.setdefault(tuned.config.fingerprint(), cell.row)
+    return names_by_folder
