@@ -19,7 +19,8 @@ PACKAGES = [
     "fedloom.data.skews",
     "fedloom.evaluation.metrics",
     "fedloom.methods.contract.losses",
-    "fedloom.methods.wrappers.robust",
+    "fedloom.methods.parts",
+    "fedloom.methods.wrappers",
 ]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from fedloom._renamed import RENAMED, missing_attribute
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
@@ -52,6 +53,13 @@ class Net(nn.Module):
         super().__init_subclass__(**options)
         for name in cls.__dict__.keys() & {"features", "maps"}:
             setattr(cls, name, in_training_context(cls.__dict__[name]))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in RENAMED["fedloom.nets.Net"]:
+                raise missing_attribute("fedloom.nets.Net", name)
+            return super().__getattr__(name)
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features [B, d] of x [B, *input_shape]. Every net defines its own."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedloom._renamed import refuse_old_arguments
 from fedloom.nets.roles import Role
 
 
@@ -26,6 +27,9 @@ class Sent:
     labels: bool = False
     form: Literal["whole", "change", "own"] = "whole"
     spread: float = 1.0
+
+
+refuse_old_arguments("fedloom.methods.Sent", Sent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,13 @@ from fedloom.core.tables import ClassTable
 
 
 def class_relations(weight: Tensor, *, relu: bool = False) -> Tensor:
-    """softmax of the rows of w w^T (Eq. 11). relu: of its positive part (released code of the personal variant)."""
+    """softmax of the rows of w w^T (Eq. 11). relu: of its positive part (released code of the personal variant).
+
+    Example:
+        >>> class_relations(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+        tensor([[0.7311, 0.2689],
+                [0.5000, 0.5000]])
+    """
     gram = weight @ weight.T
     return torch.softmax(gram.relu() if relu else gram, dim=1)
 
@@ -53,10 +59,22 @@ def next_soft_labels(fresh: ClassTable, last: ClassTable, absent_row: str, ema: 
 
 
 def identity_labels(classes: int) -> ClassTable:
-    """Return soft labels [C, C] that are one-hot: each class is related to itself alone."""
+    """Return soft labels [C, C] that are one-hot: each class is related to itself alone.
+
+    Example:
+        >>> identity_labels(2).values
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
     return ClassTable(torch.eye(classes), torch.ones(classes, dtype=torch.bool))
 
 
 def uniform_labels(classes: int) -> ClassTable:
-    """Return soft labels [C, C] with equal shares: each class is related to all alike."""
+    """Return soft labels [C, C] with equal shares: each class is related to all alike.
+
+    Example:
+        >>> uniform_labels(2).values
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+    """
     return ClassTable(torch.full((classes, classes), 1 / classes), torch.ones(classes, dtype=torch.bool))

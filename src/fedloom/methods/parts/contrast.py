@@ -99,7 +99,13 @@ def ramped(weight: float, round_: int, rounds: int, like: Tensor) -> Tensor:
 
 
 def unit(rows: Tensor) -> Tensor:
-    """rows [Q, d] divided by their norms; a row without length stays zero, and gets no gradient."""
+    """rows [Q, d] divided by their norms; a row without length stays zero, and gets no gradient.
+
+    Example:
+        >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
     return rows * _inverse_norms(rows.square().sum(1, keepdim=True))
 
 

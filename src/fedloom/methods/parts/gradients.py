@@ -11,7 +11,12 @@ from fedloom.methods.contract.phases import Consts
 
 
 def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
-    """Scale all gradients down together so that their joint 2-norm is at most `norm`; smaller ones stay."""
+    """Scale all gradients down together so that their joint 2-norm is at most `norm`; smaller ones stay.
+
+    Example:
+        >>> clipped(1.0)({"w": torch.tensor([3.0, 4.0])}, {}, {})
+        {'w': tensor([0.6000, 0.8000])}
+    """
 
     def clip(gradients: Tree, parameters: Tree, consts: Consts) -> Tree:
         total = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()

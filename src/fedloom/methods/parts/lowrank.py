@@ -11,7 +11,12 @@ PARTS = (":u", ":s", ":v")  # behind an entry's name
 
 
 def rank_for(singular: Tensor, energy: float) -> int:
-    """Fewest of the singular values [r], largest first, whose squares have the share `energy` of all; 1 at least."""
+    """Fewest of the singular values [r], largest first, whose squares have the share `energy` of all; 1 at least.
+
+    Example:
+        >>> rank_for(torch.tensor([3.0, 1.0, 0.1]), 0.95)
+        2
+    """
     gathered = singular.square().cumsum(0)
     return min(len(singular), int((gathered < energy * gathered[-1]).sum()) + 1)
 

@@ -44,24 +44,44 @@ def merge_neighbours(table: ClassTable, merged_with: Tensor) -> ClassTable:
 
 
 def sigmoid_weights(u: Tensor) -> Tensor:
-    """sigmoid(u_k) / sum_i sigmoid(u_i) over the last axis, finite for every u (softmax of log sigmoid)."""
+    """sigmoid(u_k) / sum_i sigmoid(u_i) over the last axis, finite for every u (softmax of log sigmoid).
+
+    Example:
+        >>> sigmoid_weights(torch.tensor([0.0, 0.0, -1000.0]))
+        tensor([0.5000, 0.5000, 0.0000])
+    """
     return torch.softmax(torch.nn.functional.logsigmoid(u), dim=-1)
 
 
 def shares(amounts: Tensor) -> Tensor:
-    """amounts [m] / their sum, in float64; all equal where the sum is 0."""
+    """amounts [m] / their sum, in float64; all equal where the sum is 0.
+
+    Example:
+        >>> shares(torch.tensor([30, 10]))
+        tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
     amounts = amounts.double()
     total = amounts.sum()
     return amounts / total if total > 0 else torch.full_like(amounts, 1 / len(amounts))
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """a.b / max(|a| |b|, 1e-12) over the last axis, with broadcasting."""
+    """a.b / max(|a| |b|, 1e-12) over the last axis, with broadcasting.
+
+    Example:
+        >>> cosine(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([2.0, 0.0]))
+        tensor([1.0000, 0.7071])
+    """
     norms: Tensor = a.norm(dim=-1) * b.norm(dim=-1)
     return (a * b).sum(-1) / norms.clamp(min=1e-12)
 
 
 def label_discrepancy(counts: Tensor) -> Tensor:
-    """Distance of label mixes [m, C] (counts) from uniform: sqrt(1/2 sum_j (n_kj / n_k - 1/C)^2), in [0, 1)."""
+    """Distance of label mixes [m, C] (counts) from uniform: sqrt(1/2 sum_j (n_kj / n_k - 1/C)^2), in [0, 1).
+
+    Example:
+        >>> label_discrepancy(torch.tensor([[5, 5], [10, 0]]))
+        tensor([0.0000, 0.5000], dtype=torch.float64)
+    """
     shares = counts.double() / counts.sum(-1, keepdim=True).clamp(min=1).double()
     return torch.sqrt(0.5 * (shares - 1 / counts.shape[-1]).square().sum(-1))

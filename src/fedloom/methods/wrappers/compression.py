@@ -167,7 +167,15 @@ class Packed(Method):
 
 class TopK(Packed):
     """The largest entries of the whole change, as 32-bit indices and values; the others wait. Stich et al., NeurIPS
-    2018, arXiv 1809.07599, Algorithm 1; of d entries the k = ceil(share d) largest in magnitude."""
+    2018, arXiv 1809.07599, Algorithm 1; of d entries the k = ceil(share d) largest in magnitude.
+
+    Example:
+        >>> from fedloom.methods import METHODS
+        >>> method = METHODS.get("fedavg+topk").configured("sound", {"topk_share": 0.5})
+        >>> sent = method.squeezed(torch.tensor([0.1, -3.0, 2.0, 0.0]), [4], rng)
+        >>> method.restored(sent, [4]).tolist()
+        [0.0, -3.0, 2.0, 0.0]
+    """
 
     packing, Packing = "topk", TopKShare
 
@@ -185,7 +193,13 @@ class TopK(Packed):
 class Int8(Packed):
     """Each entry as a whole number of steps in -127 .. 127, rounded up or down at random so that its mean is right:
     QSGD, Alistarh et al., NeurIPS 2017, arXiv 1610.02132, Section 3.1, with the largest magnitude for the norm. A step,
-    one for each tensor, is 1 / 127 of the largest magnitude in it."""
+    one for each tensor, is 1 / 127 of the largest magnitude in it.
+
+    Example:
+        >>> from fedloom.methods import METHODS
+        >>> METHODS.get("fedavg+int8")().squeezed(torch.tensor([127.0, -3.0]), [2], rng)["levels"].tolist()
+        [127, -3]
+    """
 
     packing, feedback = "int8", False
 
@@ -206,7 +220,14 @@ class Int8(Packed):
 
 class Sign(Packed):
     """The sign of each entry, a bit, times the mean magnitude of its tensor: EF-signSGD. Karimireddy et al., ICML 2019,
-    arXiv 1901.09847, Algorithm 1. The sign of 0 is +."""
+    arXiv 1901.09847, Algorithm 1. The sign of 0 is +.
+
+    Example:
+        >>> from fedloom.methods import METHODS
+        >>> method = METHODS.get("fedavg+sign")()
+        >>> method.restored(method.squeezed(torch.tensor([1.0, -3.0]), [2], rng), [2]).tolist()
+        [2.0, -2.0]
+    """
 
     packing = "sign"
 

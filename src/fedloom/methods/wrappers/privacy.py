@@ -58,7 +58,14 @@ class Options(method.Options):
 
 
 class DP(Method):
-    """Means with noise in the place of means. Server state: rounds with noise so far, and releases in each of them."""
+    """Means with noise in the place of means. Server state: rounds with noise so far, and releases in each of them.
+
+    Example:
+        >>> from fedloom.methods import METHODS
+        >>> method = METHODS.get("fedavg+dp").configured("sound", {"dp_clip": 0.5})
+        >>> method.dp.clip, method.dp.noise
+        (0.5, 1.0)
+    """
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
