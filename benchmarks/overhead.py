@@ -30,7 +30,7 @@ from fedloom.storage.environment import describe_environment
 
 CLIENTS = 20
 ROUNDS = 2 if SMOKE else 10
-REPEATS = 5
+REPEATS = 1 if SMOKE else 5
 
 
 def fedloom_rounds(size: int) -> Callable[[], None]:
@@ -92,6 +92,7 @@ def measure(size: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--smoke", action="store_true", help="a few rounds, to see that it runs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     result: dict[str, Any] = {

@@ -22,6 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from contestants import with_fedloom
+from contestants.workloads import SMOKE
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
@@ -34,7 +35,7 @@ from fedloom.nets.blueprint import prepare_net
 from fedloom.storage.environment import describe_environment
 
 BATCH, CLASSES, HOLDERS = 64, 10, 10
-TURNS, WARM_UP = 1000, 20
+TURNS, WARM_UP = (2, 2) if SMOKE else (1000, 20)
 BOUNDS = {"fedavg": 1.0, "feddw": 1.05, "fedskc": 1.10, "fedsc": 1.15}
 
 
@@ -132,12 +133,14 @@ def measure_wide() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the results, with hardware and versions, to this file")
+    parser.add_argument("--smoke", action="store_true", help="a few steps, to see that it runs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     figures = {
         "steps": measure_steps(recorded=False),
         "recorded steps": measure_steps(recorded=True),
         "fedsc_wide": measure_wide(),
+        "turns": TURNS,
         "environment": describe_environment(),
     }
     for kind in ("steps", "recorded steps"):

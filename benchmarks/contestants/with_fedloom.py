@@ -17,20 +17,31 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
 from fedloom.engine.choose import EngineChoice, choose_engine
+from fedloom.engine.client import pass_function
 from fedloom.engine.fast import Recorder
 from fedloom.engine.memory import keep_freed_memory
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.steps import Block, EpochSteps, plain_steps, trainable_names
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ClientContext, Start, Task
-from fedloom.methods.contract.phases import OptimizerSpec, Phase, Train
+from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Train
 from fedloom.methods.fedavg import FedAvg
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
 ROUNDS = 1000  # of the run that is said to go on: what is made once is made as in a long run
 NOT_THERE = (ConfigError, TypeError, ValueError)  # what `federation` raises for an engine that cannot be had
-__all__ = ["NOT_THERE", "closed", "engine_of", "federation", "keep_freed_memory", "local_steps", "rounds", "warmed"]
+__all__ = [
+    "NOT_THERE",
+    "closed",
+    "engine_of",
+    "federation",
+    "keep_freed_memory",
+    "local_steps",
+    "rounds",
+    "statistics_of",
+    "warmed",
+]
 
 
 class NoOp(FedAvg):
@@ -94,6 +105,19 @@ def engine_of(federation: Federation) -> str:
     return federation.engine.name
 
 
+@torch.no_grad()
+def statistics_of(net: Net, phase: Train, consts: Consts, data: Dataset, classes: int) -> dict[str, Any]:
+    """The statistics that a phase takes before every epoch, of all samples in one batch, in evaluation mode."""
+    everything = Batch(data.gather(torch.arange(len(data))), data.y)
+    net.eval()
+    results = {}
+    for name, statistic in phase.refresh.items():
+        values = pass_function(name, statistic)(net, everything, consts)
+        results[name] = statistic.result(statistic.add({}, values, everything, classes))
+    net.train()
+    return results
+
+
 def local_steps(
     net: Net,
     data: Dataset,
@@ -114,10 +138,11 @@ def local_steps(
     def step_of(method: Method, payload: Record, ctx: ClientContext) -> Callable[[], None]:
         start = method.begin(payload, {}, ctx)
         phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
+        consts = {**start.consts, **statistics_of(net, phase, start.consts, data, ctx.task.num_classes)}
         live = worker.loaded_nets[0]
         trained = {name: live.parameters[name] for name in trainable_names(live.parameters, phase, ctx)}
         optimizer = Optimizer(worker.local_training.optimizer, list(trained.values()))
-        steps = EpochSteps(live, phase, start.consts, trained, optimizer, remaining_ratio=1.0)
+        steps = EpochSteps(live, phase, consts, trained, optimizer, remaining_ratio=1.0)
 
         def step() -> None:
             part = next(parts)
