@@ -9,7 +9,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
 PACKAGES = $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
 
-.PHONY: setup demo test test-flower docs facts bench clean
+.PHONY: setup demo test test-flower docs facts bench needs clean
 
 setup: $(READY)
 
@@ -58,13 +58,15 @@ facts: $(READY)
 	$(BIN)/python docs/facts.py
 
 # fedloom beside what people use; peers have environments of their own, which also see this one's packages unless they
-# need another Python. ONLY="--only b,c" runs parts, ONLY=--smoke everything tiny.
+# need another Python. `benchmarks/needs.py` says first what is missing. At the end the performance page is written.
+# ONLY="--only b,c" runs parts, ONLY=--smoke everything tiny, and writes nothing.
 PEERS := .peers
 FLUKE := .fluke
 FEDJAX := .fedjax
 BLAZEFL := .blazefl
 BLAZEFL_PYTHON ?= python3.14
 ONLY ?=
+SMOKE := $(filter --smoke,$(ONLY))
 $(PEERS)/.ready: benchmarks/peers.txt | $(READY)
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python $(PIP) -r benchmarks/peers.txt
@@ -93,11 +95,18 @@ $(BLAZEFL)/.ready: benchmarks/blazefl.txt
 		$(BLAZEFL)/bin/python $(PIP) -r benchmarks/blazefl.txt --editable . && touch $@; \
 	fi
 
-bench: $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready $(BLAZEFL)/.ready
-	$(PEERS)/bin/python benchmarks/overhead.py --json benchmarks/results/overhead.json
-	$(BIN)/python benchmarks/steps.py --json benchmarks/results/steps.json
+bench: needs $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready $(BLAZEFL)/.ready
+	$(PEERS)/bin/python benchmarks/overhead.py $(or $(SMOKE),--json benchmarks/results/overhead.json)
+	$(BIN)/python benchmarks/steps.py $(or $(SMOKE),--json benchmarks/results/steps.json)
 	$(BIN)/python benchmarks/engines.py --peers $(PEERS)/bin/python --fluke $(FLUKE)/bin/python \
 		--fedjax $(FEDJAX)/bin/python --blazefl $(BLAZEFL)/bin/python $(ONLY)
+	$(if $(SMOKE),,$(BIN)/python benchmarks/performance_page.py)
+
+# Before the environments are made, which takes ten minutes.
+needs:
+	BLAZEFL_PYTHON=$(BLAZEFL_PYTHON) $(PYTHON) benchmarks/needs.py $(SMOKE)
+
+$(READY) $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready $(BLAZEFL)/.ready: | $(if $(filter bench,$(MAKECMDGOALS)),needs)
 
 clean:
 	rm -rf $(VENV) .flower $(PEERS) $(FLUKE) $(FEDJAX) $(BLAZEFL) build dist site

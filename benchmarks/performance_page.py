@@ -1,6 +1,6 @@
 """The picture and the tables of docs/performance.md, and the table of bounds in README.md, from results/engines.json.
 
-python benchmarks/performance_page.py      # after engines.py
+python benchmarks/performance_page.py      # after engines.py; `make bench` ends with it
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bounds import BOUNDS, FORMER, METHODS, range_of
 from fedloom.core.files import write_atomic
 from marked_tables import with_tables
 
@@ -29,9 +30,11 @@ WORK = {  # a column's title, and what it is
 WHO = {
     "auto": "**fedloom, default**",
     "serial": "fedloom, serial",
+    "threads": "fedloom, threads",
     "2 processes": "fedloom, 2 processes",
     "batched, 2 processes": "fedloom, batched, 2 processes",
     "2 processes, own kernels": "fedloom, 2 processes, own kernels",
+    "auto, own kernels": "fedloom, default, own kernels",
     "plain loop": "plain loop",
     "flower": "Flower",
     "pfl": "pfl",
@@ -45,7 +48,12 @@ Measured = Mapping[str, Any]
 
 def tables(measured: Measured) -> dict[Path, dict[str, str]]:
     """By page, its tables and sentences by the name between their marks."""
-    shown = {"engines": table_of(measured), "beside-rounds": sentences_of(measured)}
+    shown = {
+        "engines": table_of(measured),
+        "fedjax": fedjax_of(measured),
+        "whole-runs": whole_runs_of(measured),
+        "beside-rounds": sentences_of(measured),
+    }
     return {PAGE: shown, NOTEBOOK: {"bounds": bounds_of(measured)}}
 
 
@@ -64,19 +72,61 @@ def table_of(measured: Measured) -> str:
     return "\n".join([*lines, "", "The work:", "", *(f"- {WORK[w][0]}: {WORK[w][1]}." for w in works)]) + "\n"
 
 
+def fedjax_of(measured: Measured) -> str:
+    """The default engine beside FedJAX: seconds a round, their ratio with its range, and FedJAX's cores."""
+    lines = ["| work | default, s | FedJAX, s | ratio | FedJAX's cores | processor |", "|---|---|---|---|---|---|"]
+    for work in ("mlp-sizes", "logistic-sizes", "mlp", "logistic"):
+        part = measured.get(work, {})
+        times = [part.get("seconds_a_round", {}).get(who, {}).get("median") for who in ("auto", "fedjax")]
+        if None in times:
+            continue
+        ratio, cores = f"{part['figures']['auto / fedjax']:.2f}", part.get("cores", {}).get("fedjax")
+        ratio += _range(part, "auto / fedjax")
+        cells = [
+            WORK[work][0],
+            *map(_number, times),
+            ratio,
+            f"{cores['median']:.2f}" if cores else "",
+            _processor(part),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def whole_runs_of(measured: Measured) -> str:
+    """Runs from start to end, and five methods: the default engine beside `processes`, the default before threads."""
+    rows = [
+        ("short-runs", f"10 rounds: {FORMER}", "10 rounds of MLP, unequal, tested every 5"),
+        ("short-runs", f"50 rounds: {FORMER}", "50 rounds of MLP, unequal, tested every 5"),
+        ("every-round", FORMER, "the command of 20 rounds of LeNet5-BN, tested every round"),
+        ("every-round", f"{FORMER}, own kernels", "the same with own kernels"),
+        *(("methods", f"{method}: {FORMER}", f"rounds of {method}, MLP, unequal") for method in METHODS),
+    ]
+    lines = ["| work | default / processes | processor |", "|---|---|---|"]
+    for name, figure, words in rows:
+        part = measured.get(name, {})
+        if figure in part.get("figures", {}):
+            lines.append(f"| {words} | {part['figures'][figure]:.2f}{_range(part, figure)} | {_processor(part)} |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else "These rows are not measured yet.\n"
+
+
 def bounds_of(measured: Measured) -> str:
-    """What was asked for, and what was seen: misses stay."""
-    rows = [row for row in measured.get("must hold", []) if row["seen"] is not None]
+    """The ratios that were asked for, and those that were seen: misses stay."""
     lines = ["| ratio | asked for | seen | | processor |", "|---|---|---|---|---|"]
-    for row in rows:
-        processor = _processor(measured[row["figure"].partition(":")[0]])
-        lines.append(f"| {row['figure']} | {row['bound']} | {row['seen']:g} | {row['verdict']} | {processor} |")
+    for row in (bound.judged(measured) for bound in BOUNDS):
+        seen = "" if row["seen"] is None else f"{row['seen']:g}{range_of(row)}"
+        part = measured.get(row["figure"].partition(":")[0])
+        processor = _processor(part) if part and seen else ""
+        lines.append(f"| {row['figure']} | {row['bound']} | {seen} | {row['verdict']} | {processor} |")
     return "\n".join(lines) + "\n"
 
 
 def sentences_of(measured: Measured) -> str:
-    """What is measured beside rounds, in words. What was not measured is left out."""
+    """The figures that are measured beside rounds, in words; those that were not measured are left out."""
     sentences = []
+    if "every-round" in measured:
+        share = measured["every-round"]["figures"]["share of tests"]
+        sentences.append(f"- Tests take {share:.0%} of the LeNet5-BN run that is tested after every round.")
     if "evaluation" in measured:
         ratio = measured["evaluation"]["figures"]["2 processes / serial"]
         sentences.append(f"- Two processes test the personal models of 100 clients {ratio:g} times as fast as one.")
@@ -108,6 +158,11 @@ def draw(measured: Measured, path: Path) -> None:
     panels[-1, 0].set_xlabel("seconds a round (median); shorter is better")
     figure.savefig(path, dpi=120, metadata={"Software": None})
     plt.close(figure)
+
+
+def _range(part: Measured, figure: str) -> str:
+    low_high = part.get("ranges", {}).get(figure)
+    return f" ({low_high[0]:.2f} to {low_high[1]:.2f})" if low_high else ""
 
 
 def _processor(part: Measured) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from contestants.workloads import SMOKE, with_clients
+from contestants.workloads import SMOKE, WORKLOADS, with_clients
 from fedloom.config.run_config import RunConfig
 from fedloom.runs.run import run
 
@@ -33,7 +33,7 @@ def main(method: str, model: str, clients: int) -> None:
         "checkpoint": {"seconds": 3600},
     }
     run_config = RunConfig.model_validate(config)
-    scenario = with_clients(run_config.scenario.build(0), clients)
+    scenario = with_clients(WORKLOADS["fashion"].scenario(), clients, 10 if SMOKE else 60)
     with tempfile.TemporaryDirectory() as folder:
         numbers = run(run_config, scenario=scenario, out=Path(folder) / "run").numbers
     print(json.dumps({"peak_memory_mb": numbers["peak_memory_mb"], "seconds": numbers["seconds"]["total"]}))

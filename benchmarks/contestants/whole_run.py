@@ -1,6 +1,7 @@
-"""A whole run of fedloom: `python whole_run.py WORKLOAD ROUNDS ENGINE`, one JSON object on standard output.
+"""A whole run of fedloom: `python whole_run.py WORKLOAD ROUNDS EVERY ENGINE`, one JSON object on standard output.
 
-ENGINE: as in a config, in JSON. Seconds from the call to the result, less those of the one test at the end.
+EVERY: rounds between two tests. ENGINE: as in a config, in JSON. `seconds`: from the call to the result; `evaluate`:
+those of the tests.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import fedloom as fl
 from contestants.workloads import LR, WORKLOADS
 
 
-def main(name: str, rounds: int, engine: str) -> None:
+def main(name: str, rounds: int, every: int, engine: str) -> None:
     workload = WORKLOADS[name]
     scenario = workload.scenario()
     began = time.perf_counter()
@@ -29,12 +30,12 @@ def main(name: str, rounds: int, engine: str) -> None:
         local_epochs=workload.epochs,
         batch_size=workload.batch,
         optimizer={"name": "sgd", "lr": LR, "momentum": workload.momentum, "weight_decay": workload.weight_decay},
-        evaluation={"protocol": "global/global", "every": rounds},
+        evaluation={"protocol": "global/global", "every": every},
         engine=json.loads(engine),
     ).numbers
-    seconds = time.perf_counter() - began - numbers["seconds"]["evaluate"]
-    print(json.dumps({"seconds": seconds, "engine": numbers["engine"]}))
+    seconds = time.perf_counter() - began
+    print(json.dumps({"seconds": seconds, "evaluate": numbers["seconds"]["evaluate"], "engine": numbers["engine"]}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

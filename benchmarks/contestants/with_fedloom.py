@@ -38,6 +38,7 @@ __all__ = [
     "federation",
     "keep_freed_memory",
     "local_steps",
+    "reason_of",
     "rounds",
     "statistics_of",
     "warmed",
@@ -78,6 +79,12 @@ def federation(workload: Workload, scenario: Scenario | None = None, **engine: A
     simulation = Federation(method, Serial(worker), [task], scenario, participation=workload.sampled / scenario.clients)
     simulation.engine = choose_engine(simulation, worker, EngineChoice(**engine)).engine
     return simulation
+
+
+def reason_of(error: Exception) -> str:
+    """Why an engine cannot be had, in one line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return "there is no such engine" if "validation error" in lines[0] else lines[0]
 
 
 def rounds(federation: Federation) -> Callable[[], int]:

@@ -1,0 +1,201 @@
+"""Parts of `engines.py` that measure whole runs and commands, with start, tests, checkpoint and end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+from bounds import FORMER, LOADS, WHOLE_RUNS
+from contestants.workloads import LR, SMOKE, WORKLOADS
+from turns import Figures, command, fedloom_run, obstacle, ratios, summary
+
+ROUNDS = 2 if SMOKE else 30  # of a whole run
+TURNS = 1 if SMOKE else 3
+SHORT = (10, 50)  # rounds of short runs
+TEST_EVERY = 5
+COMMAND_ROUNDS = 2 if SMOKE else 20
+# The default engine, and that of the time before there were threads.
+DEFAULTS: dict[str, dict[str, Any]] = {"default": {}, "former default": {"name": "processes"}}
+AUTO: dict[str, dict[str, Any]] = {"serial": {"name": "serial"}, "2 processes": {"name": "processes", "workers": 2}}
+AUTO |= {"auto": {}}
+
+
+def taken_in_turns(contestants: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
+    """Seconds of each contestant in each turn; who begins differs from turn to turn."""
+    names, seconds = list(contestants), {name: list[float]() for name in contestants}
+    for turn in range(turns):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name].append(contestants[name]())
+    return seconds
+
+
+def whole_run(name: str, rounds: int, every: int, engine: Mapping[str, Any]) -> Figures:
+    """One run in a process of its own."""
+    return command(sys.executable, "whole_run.py", name, str(rounds), str(every), json.dumps(engine))
+
+
+def short_runs() -> Figures:
+    """(j) Runs of 10 and 50 rounds of the MLP on unequal clients, tested every 5, from the call to the result.
+
+    One run comes before, which builds what is built once a machine.
+    """
+    whole_run("mlp-sizes", 2 if SMOKE else 10, TEST_EVERY, {})
+    figures: Figures = {"figures": {}, "ranges": {}, "seconds": {}}
+    for rounds in SHORT:
+        length = ROUNDS if SMOKE else rounds
+        engines: dict[str, set[str]] = {name: set() for name in DEFAULTS}
+
+        def seconds_of(contestant: str, length: int = length, engines: dict[str, set[str]] = engines) -> float:
+            ran = whole_run("mlp-sizes", length, TEST_EVERY, DEFAULTS[contestant])
+            engines[contestant].add(ran["engine"])
+            return float(ran["seconds"])
+
+        seconds = taken_in_turns({name: lambda name=name: seconds_of(name) for name in DEFAULTS}, TURNS)
+        title = f"{rounds} rounds: {FORMER}"
+        judged = ratios({title: (seconds["former default"], seconds["default"])})  # of their speeds
+        figures["figures"] |= judged["figures"]
+        figures["ranges"] |= judged["ranges"]
+        figures["seconds"][f"{rounds} rounds"] = {name: summary(values, 3) for name, values in seconds.items()}
+        figures[f"engines, {rounds} rounds"] = {name: sorted(names) for name, names in engines.items()}
+    return figures
+
+
+def every_round() -> Figures:
+    """(l) Fashion-MNIST, LeNet5 with batch norm, tested every round: the whole command, default metrics."""
+    choices = {
+        f"{name}{words}": {**engine, **kernels}
+        for name, engine in DEFAULTS.items()
+        for words, kernels in {"": {}, ", own kernels": {"kernels": "own"}}.items()
+    }
+    shares: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def seconds_of(contestant: str) -> float:
+            out = Path(folder) / f"{contestant} {len(list(Path(folder).iterdir()))}"
+            path = _written(Path(folder), every=1, engine=choices[contestant])
+            seconds = fedloom_run(path, out)
+            if contestant == "default":
+                spent = json.loads((out / "summary.json").read_text(encoding="utf-8"))["seconds"]
+                shares.append(spent["evaluate"] / spent["total"])
+            return seconds
+
+        contestants = {name: lambda name=name: seconds_of(name) for name in choices}
+        seconds = taken_in_turns(contestants, TURNS)
+    pairs = {
+        FORMER: (seconds["former default"], seconds["default"]),
+        f"{FORMER}, own kernels": (seconds["former default, own kernels"], seconds["default, own kernels"]),
+    }
+    judged = ratios(pairs)
+    judged["figures"]["share of tests"] = round(median(shares), 3)
+    return judged | {"seconds": {name: summary(values, 2) for name, values in seconds.items()}}
+
+
+def from_command(python: str) -> Figures:
+    """(c) from the command to its result: 20 rounds, the test accuracy at the end, a run folder and a checkpoint."""
+    if why := obstacle(python, "flwr"):
+        return {"figures": {}, "left out": {"flower": why}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = _written(Path(folder), every=COMMAND_ROUNDS, engine={})
+        contestants = {
+            "fedloom": lambda: fedloom_run(path, Path(folder) / str(len(list(Path(folder).iterdir())))),
+            "flower": lambda: float(command(python, "with_flower.py", "fashion", str(COMMAND_ROUNDS))["command_s"]),
+        }
+        seconds = taken_in_turns(contestants, TURNS)
+    return {contestant: summary(values) for contestant, values in seconds.items()} | ratios(
+        {"fedloom / flower": (seconds["flower"], seconds["fedloom"])}
+    )
+
+
+def _written(folder: Path, *, every: int, engine: Mapping[str, Any]) -> Path:
+    """The config of the Fashion-MNIST run in a file; of a smoke, another model and data that come with scikit-learn."""
+    workload = WORKLOADS["fashion"]
+    dealt = {"source": "digits", "partition": "iid", "clients": 10} if SMOKE else workload.source
+    config = {
+        "method": "fedavg",
+        "model": "logistic" if SMOKE else workload.model,
+        "scenario": dealt,
+        "rounds": COMMAND_ROUNDS,
+        "participation": workload.sampled / dealt["clients"],
+        "local_epochs": 1,
+        "batch_size": workload.batch,
+        "optimizer": {"name": "sgd", "lr": LR, "momentum": 0.0},
+        "evaluation": {"protocol": "global/global", "every": every},
+        "engine": {} if SMOKE else dict(engine),
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@contextlib.contextmanager
+def one_core_busy() -> Iterator[None]:
+    """A process that does nothing but compute, for as long as this one lives at most."""
+    code = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1000000))"
+    burner = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+    finally:
+        burner.terminate()
+        burner.wait()
+
+
+def auto() -> Figures:
+    """(h) Whole runs: seconds of the default engine over those of the better of serial and 2 processes."""
+    figures: Figures = {"figures": {}}
+    for load in LOADS:
+        with one_core_busy() if load == "a core busy" else contextlib.nullcontext():
+            for name in WHOLE_RUNS:
+                engines: list[str] = []
+
+                def seconds_of(contestant: str, name: str = name, engines: list[str] = engines) -> float:
+                    ran = whole_run(name, ROUNDS, ROUNDS, AUTO[contestant])
+                    if contestant == "auto":
+                        engines.append(ran["engine"])
+                    return float(ran["seconds"] - ran["evaluate"])
+
+                seconds = taken_in_turns({who: lambda who=who: seconds_of(who) for who in AUTO}, TURNS)
+                best = min(median(seconds[contestant]) for contestant in AUTO if contestant != "auto")
+                figures["figures"][f"{name}, {load}"] = round(median(seconds["auto"]) / best, 3)
+                summaries = {contestant: summary(values, 3) for contestant, values in seconds.items()}
+                figures[f"{name}, {load}"] = {"seconds": summaries, "auto took": engines}
+    return figures
+
+
+def evaluation() -> Figures:
+    """(i) Seconds that testing takes."""
+    accuracies = set()
+
+    def seconds_of(contestant: str) -> float:
+        tested = command(sys.executable, "personal_tests.py", "10" if SMOKE else "2000", json.dumps(AUTO[contestant]))
+        accuracies.add(tested["accuracy"])
+        return float(tested["evaluate"])
+
+    contestants = {name: lambda name=name: seconds_of(name) for name in ("serial", "2 processes")}
+    seconds = taken_in_turns(contestants, TURNS)
+    return {
+        "seconds": {contestant: summary(values, 3) for contestant, values in seconds.items()},
+        "same accuracy": len(accuracies) == 1,
+        **ratios({"2 processes / serial": (seconds["serial"], seconds["2 processes"])}),  # of their rates
+    }
+
+
+def memory() -> Figures:
+    """(e) Peak memory of a run in a process of its own: FedBN, whose clients keep batch norm, and local training."""
+    figures: Figures = {"figures": {}}
+    for method, model in (("fedbn", "lenet5-bn"), ("local", "mlp-128")):
+        counts = (10, 20) if SMOKE else (10, 1000)
+        peaks = [command(sys.executable, "stateful.py", method, model, str(clients)) for clients in counts]
+        figures[f"{method}, {model}"] = {str(clients): peak for clients, peak in zip(counts, peaks, strict=True)}
+        share = peaks[1]["peak_memory_mb"] / peaks[0]["peak_memory_mb"]
+        figures["figures"][f"{method}, 1,000 / 10"] = round(share, 3)
+    return figures
