@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from die_once import FullDisk
 from fedloom.config.run_config import parse
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.studies.compare import compare
 
@@ -38,3 +39,10 @@ def test_without_a_folder_runs_go_one_by_one() -> None:
     assert [result.folder for result in compare(configs(rounds=1), out=None, jobs=1)] == [None, None]
     with pytest.raises(ConfigError, match="several processes need out"):
         compare(configs(), out=None, jobs=2)
+
+
+def test_a_full_disk_ends_a_comparison_in_a_line_that_names_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=f"^{tmp_path}: no space left on the device; its runs have stopped"):
+        compare(configs(rounds=1), out=tmp_path, jobs=1, callbacks=[FullDisk()])
+    assert len(list(tmp_path.glob("fedavg-*"))) == 1  # the other one was never begun
+    assert len(compare(configs(rounds=1), out=tmp_path, jobs=1)) == 2
