@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLWR ?= 1.42
 FLOWER := .flower/$(FLWR)
+SUITE := -n 2 --dist worksteal --durations=15
 PIP := -m pip install --quiet --disable-pip-version-check
 SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
 PACKAGES = $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
 
-.PHONY: setup demo test test-flower docs facts bench needs clean
+.PHONY: setup demo test test-matrix test-flower docs facts bench needs clean
 
 setup: $(READY)
 
@@ -25,7 +26,11 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest $(SUITE) -m "not matrix"
+
+# The whole matrices, of which `make test` runs a sample.
+test-matrix: $(READY)
+	$(BIN)/pytest $(SUITE) -m matrix
 
 # Tests over Flower and over Ray, in an environment of their own: Flower pins other versions of packages that this one
 # has, and Ray is large. It also sees this one's packages. The bits of every method over Flower's Grid, and three real

@@ -43,9 +43,15 @@ NO_TABLES = {"feddw_text_claims", "fedssa_text_claims", *(f"fedco2_githistory_fi
 
 
 @cache
+def one_seed(name: str, scale: Scale = "full") -> list[Cell]:
+    """The cells of a study's first seed, for tests of what all seeds share."""
+    return find_recipe(name).study(scale, seeds=1).cells
+
+
+@cache
 def settings(name: str) -> dict[str, Cell]:
-    """A cell of seed 0 for each setting of a study."""
-    return {cell.setting: cell for cell in reversed(find_recipe(name).study().cells) if cell.config.seed == 0}
+    """A cell for each setting of a study."""
+    return {cell.setting: cell for cell in reversed(one_seed(name))}
 
 
 def test_every_table_and_figure_with_data_is_named() -> None:
@@ -73,7 +79,7 @@ def test_every_choice_is_whole_sentences(recipe: Recipe) -> None:
 
 def domains(recipe: Recipe, of: str) -> Sequence[str]:
     """Names of the domains of a column's source, which are those of its runs."""
-    scenario = next(c for c in recipe.study().cells if c.name.startswith(f"{recipe.column(of)}/")).config.scenario
+    scenario = settings(recipe.name)[str(recipe.column(of))].config.scenario
     parts: Sequence[str] = (scenario.model_extra or {}).get("parts", ())
     return parts or SOURCES.get(scenario.source).domain_names  # type: ignore[attr-defined]
 
@@ -138,7 +144,7 @@ def test_every_setting_reaches_its_partition(name: str, column: str) -> None:
 @pytest.mark.parametrize("scale", ["full", "small"])
 def test_no_method_refuses_its_net_and_none_is_another_one_all_along(scale: Scale) -> None:
     seen: set[tuple[Any, ...]] = set()
-    for cell in (cell for recipe in RUN for cell in recipe.study(scale).cells):
+    for cell in (cell for recipe in RUN for cell in one_seed(recipe.name, scale)):
         config, shape = cell.config, shape_of(cell.config)
         key = config.method, str(config.model), shape.sample, len(shape.classes)
         if key not in seen:
@@ -149,38 +155,43 @@ def test_no_method_refuses_its_net_and_none_is_another_one_all_along(scale: Scal
 
 
 def test_keys_of_a_call_lie_on_top_of_columns_and_rows() -> None:
-    assert {cell.config.rounds for cell in find_recipe("feddw/table3").study(keys={"rounds": 7}).cells} == {7}
-    models = {cell.config.model for cell in find_recipe("fedco2/table3").study(keys={"model": "lenet5-bn"}).cells}
+    assert {cell.config.rounds for cell in find_recipe("feddw/table3").study(seeds=1, keys={"rounds": 7}).cells} == {7}
+    models = {
+        cell.config.model for cell in find_recipe("fedco2/table3").study(seeds=1, keys={"model": "lenet5-bn"}).cells
+    }
     assert models == {"lenet5-bn"}
-    parts = {cell.method: cell.config for cell in find_recipe("fedsc/table4").study(keys={"fedsc": {"tau": 0.5}}).cells}
+    parts = {
+        cell.method: cell.config
+        for cell in find_recipe("fedsc/table4").study(seeds=1, keys={"fedsc": {"tau": 0.5}}).cells
+    }
     assert (parts["RPCL"].build_method().options.tau, parts["RPCL"].build_method().options.cpdr) == (0.5, "off")
 
 
 def test_what_the_specs_fix() -> None:
     """Facts of the papers that no config file holds: rows that switch parts off."""
-    ablation = find_recipe("fedsc/table4").study().cells
+    ablation = one_seed("fedsc/table4")
     by_row = {cell.method: cell.config.build_method().options for cell in ablation if cell.config.method == "fedsc"}
     assert (by_row["RPCL"].cpdr, by_row["RPCL"].lambda_rpcl) == ("off", 1)
     assert (by_row["CPDR"].cpdr, by_row["CPDR"].lambda_rpcl) == ("l1", 0)
-    parts = {cell.method: cell.config.build_method().options for cell in find_recipe("fedskc/table5").study().cells}
+    parts = {cell.method: cell.config.build_method().options for cell in one_seed("fedskc/table5")}
     assert [(parts[row].gda, parts[row].gpr) for row in parts if row != "FedAvg (no module)"] == [
         ("fedavg", "off"),
         ("paper", "off"),
         ("fedavg", "paper"),
         ("paper", "paper"),
     ]
-    own = [cell for cell in find_recipe("feddw/table1").study().cells if cell.method == "FedDW"]
+    own = [cell for cell in one_seed("feddw/table1") if cell.method == "FedDW"]
     mus = {cell.setting: cell.config.build_method().options.mu for cell in own}
     assert mus["cifar100-practical"] == 10
     assert mus["cifar10-practical"] == 0.1
-    split = {cell.setting: cell for cell in find_recipe("feddw/table2").study().cells if cell.method == "FedRep"}
+    split = {cell.setting: cell for cell in one_seed("feddw/table2") if cell.method == "FedRep"}
     bodies = {name: cell.config.build_method().options.body_epochs for name, cell in split.items()}
     assert (bodies["cifar10"], bodies["25-rounds"], bodies["125-rounds"]) == (4, 9, 1)  # and one of the head
-    moon = {cell.setting: cell for cell in find_recipe("fedsc/table3").study().cells if cell.method == "MOON"}
+    moon = {cell.setting: cell for cell in one_seed("fedsc/table3") if cell.method == "MOON"}
     assert {name: cell.config.build_method().options.mu for name, cell in moon.items()} == {"cifar10": 5, "cifar100": 1}
-    bare = {cell.method for cell in find_recipe("fedco2/table1").study().cells if "fc_norm" in str(cell.config.model)}
+    bare = {cell.method for cell in one_seed("fedco2/table1") if "fc_norm" in str(cell.config.model)}
     assert bare == {"FedPer", "MOON", "FedRoD"}
-    over = [cell.config for cell in find_recipe("feddw/table4").study().cells if cell.method.endswith("+DW")]
+    over = [cell.config for cell in one_seed("feddw/table4") if cell.method.endswith("+DW")]
     assert {config.build_method().options.dw_mu for config in over} == {10}  # as for CIFAR-100 in Table I
     assert over[0].preset == "feddw"
 
@@ -190,7 +201,7 @@ def test_rows_of_released_code_and_of_sound_have_their_presets_options(recipe: R
     """What a config says of the printed method is no part of another preset, but mu of CIFAR-100, and the round of
     stabilisation where all have one net."""
     of_the_setting = {"mu", "t_stable"}
-    for cell in recipe.study().cells:
+    for cell in one_seed(recipe.name):
         if (variant := VARIANT.search(cell.method)) is None:
             continue
         kept = {"mu"} if variant[1] == "sound" else set()
@@ -205,7 +216,7 @@ def test_rows_of_released_code_train_as_those_of_the_paper(recipe: Recipe) -> No
     """Its optimiser, batches and epochs are no part of such a row."""
     trained = {
         (cell.setting, cell.method): (cell.config.optimizer, cell.config.batch_size, cell.config.local_epochs)
-        for cell in recipe.study().cells
+        for cell in one_seed(recipe.name)
     }
     for (setting, row), how in trained.items():
         if VARIANT.search(row):

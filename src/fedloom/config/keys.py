@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -24,13 +25,19 @@ def check_options(model: str, options: Mapping[str, Any]) -> None:
         if key not in allowed:
             raise UnknownKeyError("model", key, allowed, f" of {model}")
         try:
-            constrained: Any = Annotated[allowed[key].annotation, allowed[key]]
-            adapter: TypeAdapter[Any] = TypeAdapter(constrained)
+            adapter = _adapter_of(MODELS.get(model), model, key)
             adapter.validate_json(json.dumps(value, default=str), strict=True)  # as JSON, where a list may be a tuple
         except ValidationError as error:
             raise explain_validation_error(error, f"model.{key}", BaseModel) from None
         except PydanticUserError:  # a type of which pydantic knows nothing
             continue
+
+
+@cache  # slow to make, and every config asks for it; a factory may be replaced under its name
+def _adapter_of(factory: Callable[..., Any], model: str, option: str) -> TypeAdapter[Any]:
+    field = model_options(model)[option]
+    constrained: Any = Annotated[field.annotation, field]
+    return TypeAdapter(constrained)
 
 
 def sections_by_key(config: type[BaseModel], method: str) -> dict[str, list[str]]:

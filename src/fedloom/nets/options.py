@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
@@ -27,7 +29,11 @@ def model_options(model: str) -> dict[str, FieldInfo]:
 
     An option without a type has the type Any. Raises `ConfigError` for an unknown model.
     """
-    factory = MODELS.get(model)
+    return dict(_options_of(MODELS.get(model)))
+
+
+@cache  # every config asks for them
+def _options_of(factory: Callable[..., Any]) -> dict[str, FieldInfo]:
     try:
         parameters = signature(factory, eval_str=True).parameters
     except NameError:  # annotations that only a type checker can read

@@ -223,10 +223,10 @@ class Recipe:
         return {"preset": preset, **keys} if preset in kind.presets else keys
 
     def _folders(self, scale: Scale, *overrides: str) -> set[str] | None:
-        """The names of the runs, which identify their configs; None if the overrides make no config, e.g. a source
-        without its path."""
+        """The names of the first seed's runs, which identify their configs; None if the overrides make no config, e.g.
+        a source without its path."""
         try:
-            return {cell.folder for cell in self.study(scale, keys=load(None, overrides)).cells}
+            return {cell.folder for cell in self.study(scale, seeds=1, keys=load(None, overrides)).cells}
         except ConfigError:
             return None
 

@@ -68,7 +68,7 @@ def test_every_method_in_five_settings(name):
         agrees(name, settings)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", METHODS_IN_STACKS)
 def test_every_method_in_ten_more_settings(name):
     for settings in MORE.values():
