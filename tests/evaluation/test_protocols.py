@@ -190,7 +190,11 @@ def test_other_predictors_are_tested_in_the_same_way(scenario):
         2 / 5,
     ]
     assert (scores.accuracy, scores.loss, scores.clients) == (plain.accuracy, plain.loss, plain.clients)
-    assert scores.values() == plain.values() | {f"accuracy/{name}": found for name, found in accuracies.items()}
+    values = scores.values()
+    assert values.items() >= plain.values().items()
+    assert {name: values[f"accuracy/{name}"] for name in accuracies} == accuracies
+    others = {name.partition("/")[0] for name in values.keys() - plain.values().keys()}
+    assert others == {"accuracy", "balanced_accuracy", "macro_f1"}
     rows = score_rows(1, scores, "personal/local")
     own = {
         row["client"]: row["value"] for row in rows if row["name"] == "accuracy/online" and row["client"] is not None
@@ -257,3 +261,24 @@ def test_a_run_refuses_predictors_that_it_cannot_test():
         ConfigError, match=r"evaluation\.also = \['global'\]: few-shot tests the server's features alone"
     ):
         federated(also=["global"], protocol="few-shot")
+
+
+def test_a_metric_that_is_not_defined_for_a_client_is_averaged_over_the_others(scenario):
+    live = LoadedNet(Lookup().train())
+    evaluator = Evaluator(scenario, "personal/local", batch=4, metrics=["auroc"])
+    scores = scores_of(evaluator, CLIENTS, lambda client: live, "test")
+    values = scores.values()
+    # client 0 has one class; client 1 predicts the same scores for all; client 2 has no samples
+    assert (values["auroc"], values["auroc_clients"], values["clients"]) == (0.5, 1, 2)
+    assert "auroc_pooled" not in values  # personal models share no scale
+    assert math.isnan(scores.client_values()["auroc"][0])
+    assert "balanced_accuracy_clients" not in values
+    assert (values["balanced_accuracy"], values["balanced_accuracy_pooled"]) == (0.25, 0.375)
+
+
+def test_a_metric_of_scores_is_refused_for_a_predictor_of_classes(scenario):
+    votes = {"global": predictor(IDENTITY, labels_only=True)}
+    Evaluator(scenario, "global/global", batch=4, metrics=["macro_f1"]).check(votes)
+    evaluator = Evaluator(scenario, "global/global", batch=4, metrics=["recall", "auroc"])
+    with pytest.raises(ConfigError, match=r"evaluation.metrics = \['auroc'\]: need scores, and the method's global"):
+        evaluator.check(votes)

@@ -9,7 +9,7 @@ import torch
 from brier import Brier
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
-from fedloom.evaluation import Predictions
+from fedloom.evaluation import METRICS, Predictions
 from fedloom.flower.in_process import run_in_process
 from fedloom.report import write_report
 from fedloom.results.formats import formatted
@@ -50,9 +50,27 @@ def test_a_plugin_metric_is_in_files_tables_report_and_over_flower(tmp_path):
     assert workers.numbers["metrics"] == result.numbers["metrics"]
 
 
+ALL = [name for name in METRICS.names() if name != "brier_score"]
+
+
+@pytest.mark.parametrize(("method", "protocol"), [("ditto", "personal/local"), ("fedavg", "global/local")])
+def test_all_metrics_are_the_same_on_every_engine(method, protocol):
+    evaluation = {"every": 3, "protocol": protocol, "metrics": ALL}
+    result = run(config_of(method, evaluation=evaluation))
+    workers = run(config_of(method, evaluation=evaluation, engine={"name": "processes", "workers": 2}))
+    remote = run_in_process(config_of(method, evaluation=evaluation))
+    numbers, sent = result.numbers["metrics"], remote.numbers["metrics"]
+    assert workers.numbers["metrics"] == numbers
+    assert numbers.keys() == {*ALL}
+    assert numbers.pop("attack_success") is sent.pop("attack_success") is None
+    # confidences leave a node summed in bins, whatever the protocol
+    assert numbers.pop("adaptive_ece") == pytest.approx(sent.pop("adaptive_ece"), abs=0.02)
+    assert sent == pytest.approx(numbers, rel=1e-12)
+
+
 def test_runs_without_further_metrics_have_the_fingerprint_that_they_had():
     plain, with_metric = parse(CONFIG), parse(CONFIG | {"evaluation": {"metrics": ["brier_score"]}})
-    assert "metrics" not in plain.resolved()["evaluation"]
+    assert not {"metrics", "scores_mib"} & plain.resolved()["evaluation"].keys()
     assert plain.fingerprint() != with_metric.fingerprint()
 
 

@@ -208,6 +208,8 @@ class RunConfig(Section):
         plain["scenario"] = self.scenario.resolved()
         if not self.evaluation.metrics:  # as well
             del plain["evaluation"]["metrics"]
+        if self.evaluation.scores_mib == EvaluationConfig().scores_mib:  # as well
+            del plain["evaluation"]["scores_mib"]
         if self.share == "all":  # a key that runs of earlier versions do not know
             del plain["share"]
         plain["optimizer"] = {

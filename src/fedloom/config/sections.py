@@ -48,9 +48,18 @@ class EvaluationConfig(Section):
     )
     metrics: tuple[str, ...] = Field(
         (),
-        description="Names of further metrics, such as those of plug-ins. Accuracy, loss and the success of an "
+        description="Names of further metrics: average_precision, auroc, adaptive_ece, brier, nll, precision, recall, "
+        "weighted_f1, and those of plug-ins. Accuracy, loss, balanced_accuracy, macro_f1, ece and the success of an "
         "attack are always recorded.",
-        examples=[["brier"]],
+        examples=[["auroc", "brier"]],
+    )
+    scores_mib: float = Field(
+        64.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Memory in MiB that the scores of one model may take for metrics that need them all (auroc, "
+        "average_precision, adaptive_ece). With more scores they are counted in 4,096 bins, and the bound of the "
+        "error is reported.",
     )
     ways: int = Field(
         5,

@@ -84,5 +84,6 @@ class Setup:
             shape = evaluation.episode_shape()
             return FewShotEvaluator(worker.loaded_nets[0], on_device, shape, self.streams, batch=PASS_BATCH)
         protocol, also, metrics = evaluation.protocol, evaluation.also, evaluation.metrics
-        worker.evaluator = Evaluator(on_device, protocol, batch=PASS_BATCH, also=also, metrics=metrics)
+        mib = evaluation.scores_mib
+        worker.evaluator = Evaluator(on_device, protocol, batch=PASS_BATCH, also=also, metrics=metrics, scores_mib=mib)
         return worker.evaluator

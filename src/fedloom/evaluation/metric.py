@@ -1,6 +1,6 @@
-"""The contract of a metric: a state that is computed batch by batch, merges, and gives one number.
+"""The contract of a metric: a state that is computed batch by batch, merges, and gives a number.
 
-A metric is a frozen dataclass whose fields are sums over samples: int, float, or a tensor. So it merges over batches,
+A state is a frozen dataclass whose fields are sums over samples: int, float, or a tensor. So it merges over batches,
 clients, workers and the nodes of a federation, in the order of the client ids. Nothing else in fedloom names a metric:
 a registered one appears in metrics.jsonl, summary.json, tables, reports and over Flower. `docs/how-to/own-metric.md`
 has an example.
@@ -13,7 +13,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import torch
 from pydantic import Field
@@ -25,46 +26,97 @@ MetricKinds = Mapping[str, "type[Metric]"]
 _LARGEST = 2**53  # of a count from another machine; a float64 holds it exactly
 
 
-class Predictions(NamedTuple):
-    """The class scores of a model for a batch, with the true labels.
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The class scores of a model for a batch, with the true labels. Metrics share what is computed from them.
 
     logits: class scores [B, C] float. labels: true classes [B] int64. targets: [C] int64, the class for which an attack
-    wants each class to be taken, -1 for none; None if there is no such attack.
+    wants each class to be taken, -1 for none; None if there is no such attack. scores_bytes: memory that the scores of
+    a metric may take before they are counted in bins.
     """
 
     logits: Tensor
     labels: Tensor
     targets: Tensor | None = None
+    scores_bytes: int = 64 << 20
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """The class of the highest score [B] int64, the lowest class of equal ones."""
+        return self.logits.argmax(1)
+
+    @cached_property
+    def log_probabilities(self) -> Tensor:
+        """log softmax [B, C] float64, on the CPU."""
+        return self.logits.cpu().double().log_softmax(1)
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """softmax [B, C] float64, on the CPU."""
+        return self.log_probabilities.exp()
 
 
 class Metric(ABC):
     """The mergeable state of a metric. Its fields are sums over samples.
 
-    over: "clients" reports the unweighted mean over clients where the protocol tests clients, "honest samples" the
-    value on the pooled samples of the clients that do not misbehave. detailed: also report each client, the pooled
-    samples, the honest clients and the method's other predictors.
+    over: "clients" reports the unweighted mean over the clients where the metric is defined, if the protocol tests
+    clients; "samples" the value on all samples together; "honest samples" the value on those of the clients that do not
+    misbehave. detailed: also report each client, the pooled samples, the honest clients and the method's other
+    predictors. shared: the name of a state from which several metrics compute their values; they are derived from the
+    class that has it, and add no fields. needs_scores: whether predicted classes are not enough. may_diverge: whether
+    NaN says that the model diverged, so that it stays in a mean. pools_models: whether the states of several models may
+    be merged.
     """
 
     __slots__ = ()
-    over: ClassVar[Literal["clients", "honest samples"]] = "clients"
+    over: ClassVar[Literal["clients", "samples", "honest samples"]] = "clients"
     detailed: ClassVar[bool] = True
+    shared: ClassVar[str] = ""
+    needs_scores: ClassVar[bool] = False
+    may_diverge: ClassVar[bool] = False
+    pools_models: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod
     def new(cls, predictions: Predictions) -> Self:
         """The state of one batch."""
 
+    @classmethod
+    def state_type(cls) -> type[Metric]:
+        """The class of the state, from which the metrics that share it are derived."""
+        return next(base for base in cls.__mro__ if "shared" in base.__dict__) if cls.shared else cls
+
     @abstractmethod
     def compute(self) -> float:
         """The value of the metric; NaN where it is not defined, for example without samples."""
+
+    def details(self) -> Mapping[str, Any]:
+        """Further values by name, as JSON values: a list by class, a bound, a note."""
+        return {}
 
     def merge(self, further: Self) -> Self:
         """The state of both sets of samples: every field is added."""
         names = [f.name for f in dataclasses.fields(self)]  # type: ignore[arg-type]
         return type(self)(*(getattr(self, name) + getattr(further, name) for name in names))
 
+    def reduced(self) -> Self:
+        """Reduce the complete state of a client to what is kept of it beside the pooled state."""
+        return self
+
+    def portable(self) -> Self:
+        """Reduce the state to sums and values of one shape, which may leave a node: no score of a single sample."""
+        return self
+
     def check(self, total: int) -> None:  # noqa: B027 (most metrics have nothing to check)
         """Raise `ValueError` for a state that `total` samples cannot have; called for states from other machines."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 METRICS: Registry[type[Metric]] = Registry("metric", home="fedloom.evaluation.metrics")
@@ -72,7 +124,10 @@ METRICS: Registry[type[Metric]] = Registry("metric", home="fedloom.evaluation.me
 
 @dataclass(frozen=True, slots=True)
 class MetricStates:
-    """The states of all metrics on the same samples, by name. total: the number of samples."""
+    """The states of all metrics on the same samples, by name, or by the name of the state that several metrics share.
+
+    total: the number of samples.
+    """
 
     total: Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
     states: Mapping[str, Metric] = field(default_factory=dict)
@@ -80,7 +135,8 @@ class MetricStates:
     @staticmethod
     def new(predictions: Predictions, kinds: MetricKinds) -> MetricStates:
         """The states of one batch."""
-        return MetricStates(len(predictions.labels), {name: kind.new(predictions) for name, kind in kinds.items()})
+        by_name = {kind.shared or name: kind.state_type() for name, kind in kinds.items()}
+        return MetricStates(len(predictions.labels), {name: kind.new(predictions) for name, kind in by_name.items()})
 
     @staticmethod
     def merged(parts: Iterable[MetricStates]) -> MetricStates:
@@ -94,7 +150,35 @@ class MetricStates:
 
     def value(self, name: str) -> float:
         """The value of a metric; NaN without samples."""
-        return self.states[name].compute() if name in self.states else math.nan
+        if name in self.states:
+            return self.states[name].compute()
+        kind = METRICS.get(name) if name in METRICS else None
+        return kind.compute(self.states[kind.shared]) if kind and kind.shared in self.states else math.nan
+
+    def details(self, name: str) -> Mapping[str, Any]:
+        """Further values of a metric; empty without samples."""
+        if name in self.states:
+            return self.states[name].details()
+        kind = METRICS.get(name) if name in METRICS else None
+        return kind.details(self.states[kind.shared]) if kind and kind.shared in self.states else {}
+
+    def of_one_model(self) -> MetricStates:
+        """Reduce the states whose scores may not be merged with those of other models."""
+        states = {name: state if state.pools_models else state.reduced() for name, state in self.states.items()}
+        return MetricStates(self.total, states)
+
+    def poolable(self) -> MetricStates:
+        """Leave out the states that may not be merged with those of other models."""
+        states = {name: state for name, state in self.states.items() if state.pools_models}
+        return MetricStates(self.total, states)
+
+    def reduced(self) -> MetricStates:
+        """Reduce all states, as `Metric.reduced`."""
+        return MetricStates(self.total, {name: state.reduced() for name, state in self.states.items()})
+
+    def portable(self) -> MetricStates:
+        """Reduce all states, as `Metric.portable`."""
+        return MetricStates(self.total, {name: state.portable() for name, state in self.states.items()})
 
     @staticmethod
     def from_plain(plain: MetricStates, example: MetricStates) -> MetricStates:
@@ -126,6 +210,8 @@ def _field(name: str, value: Any, example: Any) -> Any:
         if not isinstance(value, list):
             raise ValueError(f"{name}: need a list of numbers")
         tensor = torch.tensor(value, dtype=torch.float64)
+        if not tensor.numel() and not example.numel():
+            return example  # lists lose the shape of a tensor without entries
         if tensor.shape != example.shape:
             raise ValueError(f"{name}: shape {list(tensor.shape)}; need {list(example.shape)}")
         if not example.is_floating_point() and not bool((tensor.abs() <= _LARGEST).all() and (tensor % 1 == 0).all()):

@@ -10,7 +10,8 @@
 A fifth, `few-shot` (`evaluation/fewshot.py`), tests the server's features on classes that may be new.
 
 All N clients are tested, sampled or not, after aggregation; a client without samples in the split is left out of the
-mean, and `clients` says how many were in it. `accuracy_pooled` is the same with every sample weighing the same. Where
+mean, and `clients` says how many were in it. A metric that is not defined for some of them is averaged over the others,
+whose number is `<metric>_clients`. `accuracy_pooled` is the same with every sample weighing the same. Where
 clients misbehave, `accuracy_honest` is the mean over the others, and `attack_success` the share of samples that are
 taken for what the attack wants, on the data of the others where clients are tested.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,11 +54,17 @@ class Scores:
 
     def value(self, name: str) -> float:
         """A metric as the protocol reports it: the mean over clients, or its value where there is one test."""
-        if self.kinds[name].over == "honest samples":
+        over = self.kinds[name].over
+        if over == "honest samples":
             honest = self._honest()
             return (MetricStates.merged(honest.values()) if honest else self.pooled).value(name)
-        values = [states.value(name) for states in self.clients.values() if states.total]
+        values = self._defined(name) if over == "clients" else []
         return sum(values) / len(values) if values else self.pooled.value(name)
+
+    def _defined(self, name: str) -> list[float]:
+        """The values of the clients where a metric is defined. NaN that says that a model diverged is a value."""
+        values = [states.value(name) for states in self.clients.values() if states.total]
+        return values if self.kinds[name].may_diverge else [value for value in values if not math.isnan(value)]
 
     @property
     def accuracy(self) -> float:
@@ -70,12 +78,15 @@ class Scores:
 
     def values(self) -> dict[str, float]:
         """Measures of the whole run by name; a metric that is not defined on these samples is left out."""
-        usual = [name for name, kind in self.kinds.items() if kind.over == "clients"]
+        usual = [name for name, kind in self.kinds.items() if kind.over != "honest samples"]
         detailed = [name for name in usual if self.kinds[name].detailed]
         values = {name: self.value(name) for name in usual}
         if self.clients:
-            values |= {f"{name}_pooled": self.pooled.value(name) for name in detailed}
+            pooled = {name: self.pooled.value(name) for name in detailed if self._is_pooled(name)}
+            values |= {f"{name}_pooled": value for name, value in pooled.items()}
             values["clients"] = sum(1 for states in self.clients.values() if states.total)
+            defined = {name: len(self._defined(name)) for name in usual if self.kinds[name].over == "clients"}
+            values |= {f"{name}_clients": count for name, count in defined.items() if count != values["clients"]}
         honest = self._honest()
         if self.bad and any(states.total for states in honest.values()):
             honest_scores = Scores(self.split, self.pooled, honest, self.kinds)
@@ -85,6 +96,14 @@ class Scores:
         return values | {
             f"{name}/{predictor}": scores.value(name) for predictor, scores in self.also.items() for name in detailed
         }
+
+    def _is_pooled(self, name: str) -> bool:
+        return (self.kinds[name].shared or name) in self.pooled.states
+
+    def details(self) -> dict[str, dict[str, Any]]:
+        """Further values of the metrics on all samples together, as JSON values: lists by class, bounds, notes."""
+        by_name = {name: dict(self.pooled.details(name)) for name in self.kinds}
+        return {name: values for name, values in by_name.items() if values}
 
     def client_values(self) -> dict[str, dict[int, float]]:
         """Each client's value of each detailed metric, by name and client, with each predictor in turn."""
@@ -107,12 +126,20 @@ class Evaluator:
     several workers. Neither slices nor batches depend on the engine, so every engine finds the same bits.
 
     also: further predictors of the method to test in the same way, e.g. Fed-CO2's "online" and "offline". metrics:
-    names in `METRICS` beside those that are always computed. `splits` are those that can be tested. Raises
-    `ConfigError` if the test set has other classes than were trained.
+    names in `METRICS` beside those that are always computed. scores_mib: memory for the scores of one model, in MiB;
+    metrics that need more count them in bins. `splits` are those that can be tested. Raises `ConfigError` if the test
+    set has other classes than were trained.
     """
 
     def __init__(
-        self, scenario: Scenario, protocol: str, *, batch: int, also: Sequence[str] = (), metrics: Sequence[str] = ()
+        self,
+        scenario: Scenario,
+        protocol: str,
+        *,
+        batch: int,
+        also: Sequence[str] = (),
+        metrics: Sequence[str] = (),
+        scores_mib: float = 64,
     ) -> None:
         if scenario.test_set.classes != scenario.train_set.classes:
             raise ConfigError(
@@ -127,6 +154,8 @@ class Evaluator:
         targets = None if attack is None else attack.target_classes(scenario.num_classes)
         self.targets = None if targets is None else targets.to(scenario.test_set.y.device)
         self.kinds = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
+        self._scores_bytes = int(scores_mib * 2**20)
+        self._of_scores = [name for name in metrics if self.kinds[name].needs_scores]
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
 
     def slices(self, split: str) -> int:
@@ -190,12 +219,18 @@ class Evaluator:
         device = self.scenario.test_set.y.device
         logits = torch.zeros(1, self.scenario.num_classes, device=device)
         labels = torch.zeros(1, dtype=torch.int64, device=device)
-        return MetricStates.new(Predictions(logits, labels, self.targets), self.kinds)
+        states = MetricStates.new(Predictions(logits, labels, self.targets, self._scores_bytes), self.kinds)
+        return (states if self.kind == "global" else states.of_one_model()).portable()
 
     def check(self, offered: dict[str, Predictor]) -> None:
-        """Raise `ConfigError` unless everything that is to be tested is among the predictors offered."""
+        """Raise `ConfigError` unless everything that is to be tested is among the predictors offered, with scores where
+        a requested metric needs them."""
         for name in self.names:
-            self.pick(offered, name)
+            if self.pick(offered, name).labels_only and self._of_scores:
+                raise ConfigError(
+                    f"evaluation.metrics = {self._of_scores}: need scores, and the method's {name} predictor gives "
+                    "classes alone; leave them out"
+                )
 
     def _all_indices(self, split: str) -> Tensor:
         return (
@@ -205,14 +240,16 @@ class Evaluator:
     def _scores(self, split: str, states: dict[int, MetricStates]) -> Scores:
         if -1 in states:
             return Scores(split, states[-1], {}, self.kinds)
-        return Scores(split, MetricStates.merged(states.values()), states, self.kinds)
+        pooled = MetricStates.merged(s if self.kind == "global" else s.poolable() for s in states.values())
+        return Scores(split, pooled, {client: s.reduced() for client, s in states.items()}, self.kinds)
 
     @torch.no_grad()
     def _test(self, live: LoadedNet, predictor: Predictor, split: str, indices: Tensor) -> MetricStates:
         live.net.eval()
         data = self.scenario.test_set if split == "test" else self.scenario.train_set
-        parts = []
+        states = MetricStates(0)
         for part in torch.split(indices, self.batch) if len(indices) else ():
             logits = predictor.logits(live.net, data.gather(part))
-            parts.append(MetricStates.new(Predictions(logits, data.y[part], self.targets), self.kinds))
-        return MetricStates.merged(parts)
+            predictions = Predictions(logits, data.y[part], self.targets, self._scores_bytes)
+            states = MetricStates.merged([states, MetricStates.new(predictions, self.kinds)])
+        return states if self.kind == "global" else states.of_one_model()

@@ -185,6 +185,7 @@ class Node:
         server, fields = from_bytes(message.body), restore_fields(request, EvalJob)
         job = EvalJob(ctx=ctx, server=server, state=state, indices=self._indices, **fields)
         result = self._worker(request.scale).test(job)
+        result = replace(result, tested={name: states.portable() for name, states in result.tested.items()})
         return reply_with(result, run=request.run, round=request.round), b""
 
     # -- the client ---------------------------------------------------------------------------------------------

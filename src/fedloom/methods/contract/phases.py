@@ -235,9 +235,11 @@ def plain_logits(net: Net, x: Tensor) -> Tensor:
 class Predictor:
     """Weights and how to predict with them: `logits(net, x)` -> [B, C], the net holding `tree`.
 
-    consts: what the phases of `Method.adapt` find in their `consts`.
+    consts: what the phases of `Method.adapt` find in their `consts`. labels_only: whether the highest entry of a row
+    names the class and nothing more, as with votes, so that no metric of scores is defined.
     """
 
     tree: Tree
     logits: Callable[[Net, Tensor], Tensor] = plain_logits
     consts: Consts = field(default_factory=dict)
+    labels_only: bool = False

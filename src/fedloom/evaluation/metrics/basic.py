@@ -10,8 +10,6 @@ from torch.nn.functional import cross_entropy
 
 from fedloom.evaluation.metric import METRICS, Metric, Predictions
 
-ALWAYS = ("accuracy", "loss", "attack_success")
-
 
 @METRICS.register("accuracy")
 @dataclass(frozen=True, slots=True)
@@ -31,8 +29,7 @@ class Accuracy(Metric):
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
         """The state of one batch."""
-        classes = predictions.logits.argmax(1)
-        return cls(int((classes == predictions.labels).sum()), len(predictions.labels))
+        return cls(int((predictions.predicted == predictions.labels).sum()), len(predictions.labels))
 
     def compute(self) -> float:
         """correct / total; NaN without samples."""
@@ -58,6 +55,7 @@ class Loss(Metric):
     loss_sum: float
     total: int
     detailed: ClassVar[bool] = False
+    may_diverge: ClassVar[bool] = True
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -89,7 +87,7 @@ class AttackSuccess(Metric):
 
     fooled: int
     aimed: int
-    over: ClassVar[Literal["clients", "honest samples"]] = "honest samples"
+    over: ClassVar[Literal["clients", "samples", "honest samples"]] = "honest samples"
     detailed: ClassVar[bool] = False
 
     @classmethod
@@ -98,7 +96,7 @@ class AttackSuccess(Metric):
         if predictions.targets is None:
             return cls(0, 0)
         targets = predictions.targets[predictions.labels]
-        return cls(int((predictions.logits.argmax(1) == targets).sum()), int((targets >= 0).sum()))
+        return cls(int((predictions.predicted == targets).sum()), int((targets >= 0).sum()))
 
     def compute(self) -> float:
         """fooled / aimed; NaN where no sample is aimed at."""
