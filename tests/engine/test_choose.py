@@ -151,7 +151,7 @@ def test_own_kernels_that_are_named_are_those_of_all_candidates():
     for one in made:
         one.close()
     assert all(worker.speedups.kernels for worker in workers)
-    assert all(live.net.training_context is not None for worker in workers for live in worker.loaded_nets)
+    assert all(live.net.kernel_context is not None for worker in workers for live in worker.loaded_nets)
 
 
 # -- own kernels -------------------------------------------------------------------------------------------------------
@@ -187,14 +187,14 @@ def test_recorded_steps_have_the_bits_of_steps(name):
 
 @needs_compiler
 def test_the_workers_own_nets_stay_torchs():
-    """They evaluate, and count floating-point operations."""
+    """They count floating-point operations."""
     toy = images()
     engine = chosen(toy, OWN)
     assert isinstance(engine, Serial)
     assert engine.worker.speedups.kernels
     assert not toy.worker.speedups.kernels
-    assert engine.worker.loaded_nets[0].net.training_context is not None
-    assert toy.worker.loaded_nets[0].net.training_context is None
+    assert engine.worker.loaded_nets[0].net.kernel_context is not None
+    assert toy.worker.loaded_nets[0].net.kernel_context is None
     weights = [p for p in engine.worker.loaded_nets[0].net.parameters() if p.dim() == 4]
     assert all(p.is_contiguous() for p in weights)
 

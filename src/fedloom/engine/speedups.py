@@ -57,7 +57,7 @@ class Speedups:
     def prepare(self, net: Net) -> None:
         """Set the net's kernels."""
         fast = _fast_folder() if self.kernels else None
-        net.training_context = fast.OwnKernels if fast else None
+        net.kernel_context = fast.OwnKernels if fast else None
         if fast:
             net.channels_last = False  # own kernels expect planes
 

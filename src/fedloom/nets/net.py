@@ -36,8 +36,8 @@ class Net(nn.Module):
             faster (`benchmarks/channels_last.py`).
         in_bfloat16: in training, convolutions and linear layers below the head compute in bfloat16. Weights, the
             outputs of `features` and `maps`, and everything after them stay float32.
-        training_context: if set, `features` and `maps` run inside the context that it makes while the net trains.
-            An engine sets it to replace the kernels of operators.
+        kernel_context: if set, `features` and `maps` run inside the context that it makes. An engine sets it to replace
+            the kernels of operators.
         extra: the module that a method adds (`Method.extra`); absent as a rule.
     """
 
@@ -45,14 +45,14 @@ class Net(nn.Module):
     classifier_block: ClassVar[tuple[str, ...]] = ("head",)
     channels_last: bool = True
     in_bfloat16 = False
-    training_context: Callable[[], AbstractContextManager[Any]] | None = None
+    kernel_context: Callable[[], AbstractContextManager[Any]] | None = None
     extra: nn.Module
     _functional: FunctionalNet | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in cls.__dict__.keys() & {"features", "maps"}:
-            setattr(cls, name, in_training_context(cls.__dict__[name]))
+            setattr(cls, name, in_context(cls.__dict__[name]))
 
     if not TYPE_CHECKING:
 
@@ -106,16 +106,16 @@ class Net(nn.Module):
         return tag_roles(self, "head")
 
 
-def in_training_context(forward: Callable[[N, Tensor], Tensor]) -> Callable[[N, Tensor], Tensor]:
-    """Wrap a method such as `features`: in training it runs in bfloat16 or in `training_context` if the net says so."""
+def in_context(forward: Callable[[N, Tensor], Tensor]) -> Callable[[N, Tensor], Tensor]:
+    """Wrap a method such as `features`: it trains in bfloat16, or runs in `kernel_context`, if the net says so."""
 
     @functools.wraps(forward)
     def wrapped(self: N, x: Tensor) -> Tensor:
         if self.training and self.in_bfloat16:
             with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
                 return forward(self, x).float()
-        if self.training and self.training_context is not None:
-            with self.training_context():
+        if self.kernel_context is not None:
+            with self.kernel_context():
                 return forward(self, x)
         return forward(self, x)
 

@@ -7,7 +7,7 @@ import copy
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError, suggest_name
-from fedloom.nets.net import Net, in_training_context
+from fedloom.nets.net import Net, in_context
 
 
 def wrap(module: nn.Module, head: str) -> Net:
@@ -74,7 +74,7 @@ class HeadlessNet(Net):
     def features(self, x: Tensor) -> Tensor:
         raise ConfigError(f"{type(self.body).__name__} has no linear layer at its end, whose input features would be")
 
-    @in_training_context
+    @in_context
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.body(x)
         return logits

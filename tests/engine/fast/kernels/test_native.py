@@ -116,7 +116,7 @@ def test_nets_that_gain(name, gains):
     assert benefits(build(name, input_shape=(1, 28, 28), num_classes=10, streams=Streams(0))) == gains
 
 
-def test_a_net_takes_them_while_it_trains():
+def test_a_net_takes_them_in_training_and_in_tests():
     net = build("lenet5", input_shape=(1, 28, 28), num_classes=10, streams=Streams(0))
     Speedups(kernels=True).prepare(net)
     x = torch.randn(2, 1, 28, 28)
@@ -124,4 +124,4 @@ def test_a_net_takes_them_while_it_trains():
         net.train(training)
         with Called() as calls:
             net(x)
-        assert (calls.names.count("fedloom.convolution.default") == 2) == training
+        assert calls.names.count("fedloom.convolution.default") == 2

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -155,7 +156,9 @@ def test_poolings_write_nothing_beyond_their_results(sides):
         guarded(inner, torch.int32),
     )
     gx, *x_guard = guarded(x.numel())
-    kernel = operators._compiled_pooling(height, width)
+    kernel = operators._prepared_pooling(height, width)
+    for function in (kernel.forward, kernel.backward):
+        function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_ssize_t]
     kernel.forward(x.data_ptr(), y.data_ptr(), places.data_ptr(), planes)
     kernel.backward(y.data_ptr(), places.data_ptr(), gx.data_ptr(), planes)
     for outside, whole in (y_guard, p_guard, x_guard):
@@ -167,8 +170,9 @@ def test_poolings_write_nothing_beyond_their_results(sides):
 def test_convolutions_write_nothing_beyond_their_results(geometry):
     x, weight, bias, g, padding = given(geometry, 2)
     c_out, c_in, *kernel_sides = weight.shape
-    kernel = operators._compiled_convolution(c_in, c_out, *x.shape[2:], *kernel_sides, *padding)
-    assert isinstance(kernel, ctypes.CDLL)
+    kernel = operators._prepared_convolution(c_in, c_out, *x.shape[2:], *kernel_sides, *padding)
+    for function, pointers in ((kernel.forward, 4), (kernel.input_gradient, 3), (kernel.weight_gradient, 4)):
+        function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_int]
     results = [guarded(size) for size in (g.numel(), x.numel(), weight.numel(), c_out)]
     y, gx, gw, gb = (inside for inside, *_ in results)
     kernel.forward(x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(), 2)
@@ -176,3 +180,23 @@ def test_convolutions_write_nothing_beyond_their_results(geometry):
     kernel.weight_gradient(g.data_ptr(), x.data_ptr(), gw.data_ptr(), gb.data_ptr(), 2)
     assert all((whole[outside] == 77).all() for _, outside, whole in results)
     assert torch.equal(y.view(g.shape), convolution(x, weight, bias, padding))
+
+
+def test_threads_run_kernels_side_by_side():
+    """Their memory for planes and sums is each thread's own."""
+    *inputs, g, padding = given(GEOMETRIES[1], 64)
+    expected = with_gradients(lambda *leaves: convolution(*leaves, padding), inputs, g)
+
+    def repeated(_):
+        return [with_gradients(lambda *leaves: convolution(*leaves, padding), inputs, g) for _ in range(5)]
+
+    with ThreadPoolExecutor(3) as pool:
+        for results in pool.map(repeated, range(3)):
+            for result in results:
+                assert all(map(torch.equal, result, expected))
+
+
+def test_an_operator_without_a_compiled_kernel_says_so():
+    operators.load_operators()
+    with pytest.raises(RuntimeError, match=r"no kernel was compiled for the geometry \[1, 2, 63, 61, 3, 3, 0, 0\]"):
+        torch.ops.fedloom.convolution(torch.zeros(1, 1, 63, 61), torch.zeros(2, 1, 3, 3), None, 0, 0)

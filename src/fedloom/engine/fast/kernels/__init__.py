@@ -2,9 +2,9 @@
 
 Libraries compute convolutions in blocks of sixteen channels and more, but a LeNet has six. Here a vector holds
 neighbours in a plane instead. The C++ in this folder is compiled for each geometry on first use, in half a second, and
-cached (`compiling.py`). The kernels are torch operators with gradients (`operators.py`), and a net's `features` use
-them inside `OwnKernels` (`native.py`). They sum in another order than torch, so numbers agree to the accuracy of
-float32, not bit for bit.
+cached (`compiling.py`). The kernels are operators of torch in C++ (`operators.cpp`), so they need no Python, with
+gradients (`operators.py`). A net's `features` use them inside `OwnKernels` (`native.py`), in training and in tests.
+They sum in another order than torch, so numbers agree to the accuracy of float32, not bit for bit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import nn
 
 from fedloom.engine.fast.kernels.compiling import KERNELS_FOLDER, KernelError, compiler, library
 from fedloom.engine.fast.kernels.native import OwnKernels, benefits
+from fedloom.engine.fast.kernels.operators import load_operators
 
 __all__ = ["OwnKernels", "kernels_obstacle"]
 
@@ -27,6 +28,7 @@ def kernels_obstacle(nets: Sequence[nn.Module]) -> str | None:
         return "there is no C++ compiler (c++, g++, clang++ or $CXX), and they are compiled when first used"
     try:
         library(KERNELS_FOLDER / "pooling.cpp", HEIGHT=2, WIDTH=2)  # the smallest kernel, as a test
+        load_operators()
     except KernelError as error:
         return str(error)
     return None
