@@ -185,6 +185,10 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
         console.print(
             f"  attack {attack['name']} by clients {bad}: {success_text}; test data are clean", soft_wrap=True
         )
+    if newcomers := n.get("newcomers"):
+        served = ", ".join(f"{how} {percent(test['accuracy'])} %" for how, test in newcomers["tests"].items())
+        chance = "" if newcomers["zero_shot_note"] is None else f" (zero-shot: {newcomers['zero_shot_note']})"
+        console.print(f"  {len(newcomers['clients'])} clients that never trained: {served}{chance}", soft_wrap=True)
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
     if stopped := n.get("stopped"):

@@ -66,4 +66,5 @@ class ScenarioKeywords(TypedDict, total=False):
     public: float | Section
     skews: Sequence[Section]
     attack: str | Section | None
+    held_out: Section | Sequence[int] | None
     seed: int | None

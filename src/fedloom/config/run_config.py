@@ -210,6 +210,8 @@ class RunConfig(Section):
             del plain["evaluation"]["metrics"]
         if self.evaluation.scores_mib == EvaluationConfig().scores_mib:  # as well
             del plain["evaluation"]["scores_mib"]
+        if self.scenario.held_out is None:  # without newcomers it has no effect
+            del plain["evaluation"]["newcomers"]
         if self.share == "all":  # a key that runs of earlier versions do not know
             del plain["share"]
         plain["optimizer"] = {

@@ -13,6 +13,7 @@ from fedloom.core.errors import ConfigError, UnknownKeyError
 from fedloom.core.streams import Streams
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
 from fedloom.data.attacks import Attack
+from fedloom.data.newcomers import HeldOut
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.nodes import Nodes
@@ -74,6 +75,12 @@ class ScenarioConfig(BaseModel):
         "keys}; null for none.",
         examples=[{"name": "label-flip", "share": 0.2}],
     )
+    held_out: HeldOut | None = Field(
+        None,
+        description="Clients that never train, as {share: share of the clients} or as a list of their ids; the trained "
+        "run is tested on them as on newcomers. Null holds nobody out.",
+        examples=[{"share": 0.2}, [3, 7]],
+    )
     seed: int | None = Field(
         None,
         ge=0,
@@ -90,6 +97,11 @@ class ScenarioConfig(BaseModel):
     @classmethod
     def _attack_by_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("held_out", mode="before")
+    @classmethod
+    def _held_out_by_id(cls, value: Any) -> Any:
+        return {"clients": value} if isinstance(value, list | tuple) else value
 
     @field_validator("public", mode="before")
     @classmethod
@@ -123,6 +135,7 @@ class ScenarioConfig(BaseModel):
             "attack": self.attack is not None,
             "tests": self.tests != "shares",
             "public": isinstance(self.public, float) and self.public > 0,
+            "held_out": self.held_out is not None,
         }
         if self.source == Nodes.kind and any(changed.values()):
             key = next(name for name, is_so in changed.items() if is_so)
@@ -163,6 +176,10 @@ class ScenarioConfig(BaseModel):
             del values["public"]
         elif isinstance(self.public, PublicConfig):
             values["public"] = self.public.resolved()
+        if self.held_out is None:
+            del values["held_out"]
+        else:
+            values["held_out"] = self.held_out.model_dump(mode="json", exclude_none=True)
         attack = self.build_attack()
         if attack is None:
             del values["attack"]
@@ -190,4 +207,5 @@ class ScenarioConfig(BaseModel):
             skews=self.build_skews(),
             public=self.public.load(streams) if isinstance(self.public, PublicConfig) else self.public,
             attack=self.build_attack(),
+            held_out=self.held_out,
         )

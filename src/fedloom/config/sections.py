@@ -16,6 +16,27 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class NewcomersConfig(Section):
+    """How clients that never trained (`scenario.held_out`) are served before their tests after the last round.
+
+    All of them are also tested without tuning, and beside a model that they train alone from the first weights.
+    """
+
+    shots: tuple[Annotated[int, Field(ge=1)] | Literal["all"], ...] = Field(
+        ("all",),
+        description="Numbers of samples of each class that a newcomer tunes on, one test each: whole numbers, or `all` "
+        "for its whole training data. A class of which it has fewer gives those.",
+        examples=[[1, 5, "all"]],
+    )
+    tunes: tuple[Literal["all", "head", "lp_ft", "own"], ...] = Field(
+        ("all",),
+        description="Ways of tuning, one test each: `all` weights, the `head` alone, `lp_ft`, the head and then all "
+        "weights at a tenth of the rate, or `own`, the method's own round.",
+        examples=[["all", "head", "lp_ft"]],
+    )
+    epochs: int = Field(5, ge=1, description="Passes over the tuning samples, in each phase of tuning.")
+
+
 class EvaluationConfig(Section):
     """Tests: the protocol, their rounds, and the round whose accuracy counts."""
 
@@ -60,6 +81,10 @@ class EvaluationConfig(Section):
         description="Memory in MiB that the scores of one model may take for metrics that need them all (auroc, "
         "average_precision, adaptive_ece). With more scores they are counted in 4,096 bins, and the bound of the "
         "error is reported.",
+    )
+    newcomers: NewcomersConfig = Field(
+        NewcomersConfig(),
+        description="Section of the tests on clients that never trained, which `scenario.held_out` names.",
     )
     ways: int = Field(
         5,

@@ -17,6 +17,7 @@ from fedloom.data.attacks.attack import Attack
 from fedloom.data.client_splits import hold_out, matched_tests, split_three
 from fedloom.data.dataset import Dataset
 from fedloom.data.digest import sets_digest
+from fedloom.data.newcomers import HeldOut, without_newcomers
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
 from fedloom.data.scenario import Scenario, TestRows
 from fedloom.data.skews.skew import Skew, derive_streams
@@ -78,6 +79,7 @@ def make_scenario(
     skews: Sequence[Skew] = (),
     public: float | Dataset = 0.0,
     attack: Attack | None = None,
+    held_out: HeldOut | None = None,
 ) -> Scenario:
     """Deal the samples of a source to clients.
 
@@ -85,7 +87,7 @@ def make_scenario(
     client's test samples from its own. tests: "shares" uses the partition's test views; "matched" draws test samples in
     each client's label mix, see `matched_tests`. skews: applied in this order; those that thin the training set come
     before the partition. public: share of the remaining samples that the server keeps, or other samples that it holds.
-    attack: applied after all skews.
+    attack: applied after all skews. held_out: clients that never train, set apart before the attack.
 
     Measured features of a table (`Splits.numeric_features`) are standardised last, by mean and deviation of clients'
     training samples only. The result depends only on the seed of `streams`; each step has its own stream.
@@ -120,12 +122,14 @@ def make_scenario(
         scenario = _matched(scenario, streams.numpy("tests"))
     for skew, stream in zip(skews, skew_streams, strict=True):
         scenario = skew.apply(scenario, stream.numpy("apply"))
+    if held_out is not None:
+        scenario = without_newcomers(scenario, held_out.draw(scenario, streams.numpy("held_out")))
     if attack is not None:
         scenario = attack.add_to(scenario, streams.numpy("attack"))
     if public:
         public_set = train.take(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
         scenario = replace(scenario, public=public_set)
-    scenario = replace(scenario, notes=splits.notes, source_digest=sets_digest([train, test]))
+    scenario = replace(scenario, notes=splits.notes + scenario.notes, source_digest=sets_digest([train, test]))
     return _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
 
 
@@ -217,6 +221,9 @@ def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
     scaled: dict[str, Any] = {
         name: replace(samples, mean=mean, std=std) for name, samples in sets.items() if samples is not None
     }
+    if (newcomers := scenario.newcomers) is not None:
+        test_set = replace(newcomers.test_set, mean=mean, std=std)
+        scaled["newcomers"] = replace(newcomers, train_set=scaled["train_set"], test_set=test_set)
     return replace(scenario, **scaled)
 
 

@@ -27,27 +27,31 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     attack_entry = (
         {} if attack is None else {"attack": {"name": attack.kind, **attack.model_dump(), "clients": scenario.bad}}
     )
-    return attack_entry | {
-        "name": scenario.name,
-        "clients": scenario.clients,
-        "classes": list(data.classes),
-        "class_counts": scenario.class_counts(PICTURED_CLIENTS).tolist(),
-        "domains": list(data.domains),
-        "domain_counts": scenario.domain_counts(PICTURED_CLIENTS).tolist() if data.domain is not None else [],
-        "feature_shift": feature_shift(data),
-        "draws": scenario.draws,
-        "acceptance": scenario.acceptance,
-        "total_variation": skew.total_variation,
-        "classes_per_client": skew.classes_per_client,
-        "imbalance": None if isinf(skew.imbalance) else skew.imbalance,
-        "size_ratio": None if isinf(skew.size_ratio) else skew.size_ratio,
-        "empty_clients": len(skew.empty_clients),
-        "empty_classes": list(skew.empty_classes),
-        "train_samples": len(scenario.train.order),
-        "val_samples": len(scenario.val.order),
-        "test_samples": len(scenario.test_set),
-        "notes": list(scenario.notes),
-    }
+    return (
+        attack_entry
+        | {
+            "name": scenario.name,
+            "clients": scenario.clients,
+            "classes": list(data.classes),
+            "class_counts": scenario.class_counts(PICTURED_CLIENTS).tolist(),
+            "domains": list(data.domains),
+            "domain_counts": scenario.domain_counts(PICTURED_CLIENTS).tolist() if data.domain is not None else [],
+            "feature_shift": feature_shift(data),
+            "draws": scenario.draws,
+            "acceptance": scenario.acceptance,
+            "total_variation": skew.total_variation,
+            "classes_per_client": skew.classes_per_client,
+            "imbalance": None if isinf(skew.imbalance) else skew.imbalance,
+            "size_ratio": None if isinf(skew.size_ratio) else skew.size_ratio,
+            "empty_clients": len(skew.empty_clients),
+            "empty_classes": list(skew.empty_classes),
+            "train_samples": len(scenario.train.order),
+            "val_samples": len(scenario.val.order),
+            "test_samples": len(scenario.test_set),
+            "notes": list(scenario.notes),
+        }
+        | ({"newcomers": list(scenario.newcomer_ids)} if scenario.newcomer_ids else {})
+    )
 
 
 def describe_input(data: Dataset) -> dict[str, Any]:

@@ -32,7 +32,8 @@ class Scenario:
     public: samples that the server holds. attack: how the clients `bad` (ids, ascending) misbehave; their training data
     are changed already. remote: clients keep their samples to themselves; `train_set` is a stand-in, and views only get
     the right sizes. notes: sentences on unusual samples (`Splits.notes`). source_digest: digest of the source's samples
-    before they were dealt, empty if unknown.
+    before they were dealt, empty if unknown. newcomers: clients that never train, with views into the same training
+    samples; newcomer_ids: their ids before they were held out, after which the others were numbered anew.
     Raises `ConfigError` if public samples have another shape than the clients'.
     """
 
@@ -52,6 +53,8 @@ class Scenario:
     remote: bool = False
     notes: tuple[str, ...] = ()
     source_digest: str = ""
+    newcomers: Scenario | None = None
+    newcomer_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         public, data = self.public, self.train_set
@@ -122,8 +125,9 @@ class Scenario:
         return digest.hexdigest()[:DIGITS]
 
     def _add_views(self, digest: hashlib._Hash) -> None:
-        """Add the views and the attack."""
-        for views in (self.train, self.val, self.test):
+        """Add the views, those of newcomers too, and the attack."""
+        of_newcomers = () if (held := self.newcomers) is None else (held.train, held.val, held.test)
+        for views in (self.train, self.val, self.test, *of_newcomers):
             digest.update(np.ascontiguousarray(views.order).data)
             digest.update(np.ascontiguousarray(views.offsets).data)
         if self.attack is not None:

@@ -72,6 +72,10 @@ class Views:
         """Return the views with sample i replaced by `rows[i]`; rows [n] int64."""
         return Views(rows[self.order], self.offsets)
 
+    def of_clients(self, clients: Indices) -> Views:
+        """Return the views of these clients alone, in this order, which is ascending; clients [m] int64."""
+        return Views(self.order[np.isin(self.holders(), clients)], starts(self.sizes[clients]))
+
     def class_counts(self, labels: Indices, num_classes: int, first: int | None = None) -> Indices:
         """Count samples per client and class [N, C]; with `first`, only of the first clients, at their cost alone."""
         clients = len(self) if first is None else min(first, len(self))

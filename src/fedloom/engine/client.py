@@ -148,8 +148,23 @@ class Worker:
         Returns the number of samples that were processed. Raises `ClientError`.
         """
         with staged(ctx, "adapt"):
+            phases = self.method.adapt(Start(predictor.tree, predictor.consts), ctx)
+        return self.tune(loaded_net, predictor, ctx, indices, phases)
+
+    def tune(
+        self,
+        loaded_net: LoadedNet,
+        predictor: Predictor,
+        ctx: ClientContext,
+        indices: Tensor,
+        phases: Sequence[Phase],
+    ) -> int:
+        """Load a model, and run `phases` on it with the samples `indices` [n] of the training set.
+
+        Returns the number of samples that were processed. Raises `ClientError`.
+        """
+        with staged(ctx, "adapt"):
             start = Start(predictor.tree, predictor.consts)
-            phases = self.method.adapt(start, ctx)
             loaded_net.load(predictor.tree)
         if not phases or not len(indices):
             return 0

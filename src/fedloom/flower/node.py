@@ -23,7 +23,7 @@ from fedloom.engine.jobs import EvalJob, Job
 from fedloom.flower.facts import restore_fields
 from fedloom.flower.logs import log
 from fedloom.flower.moments import Scale, moments_of
-from fedloom.flower.node_data import node_scenario, node_source
+from fedloom.flower.node_data import node_scenario, node_source, refuse_newcomers
 from fedloom.flower.store import StateStore
 from fedloom.flower.wire import (
     ErrorReply,
@@ -64,6 +64,8 @@ class Node:
     ) -> None:
         self.config, self.client, self._folder, self._data, self._user_scenario = config, client, folder, data, scenario
         self._template = template
+        if scenario is None:
+            refuse_newcomers(config)
         clients = config.scenario.clients if scenario is None else scenario.clients
         if not 0 <= client < clients:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")

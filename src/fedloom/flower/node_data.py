@@ -63,6 +63,15 @@ def server_data(config: RunConfig, file: Path) -> Dataset:
     return replace(train, x=torch.cat([train.x, test.x]), y=torch.cat([train.y, test.y]))
 
 
+def refuse_newcomers(config: RunConfig) -> None:
+    """Raise `ConfigError` if clients are held out: every node is a client that trains."""
+    if config.scenario.held_out is not None:
+        raise ConfigError(
+            "scenario.held_out: every node is a client that trains; leave it out, and test newcomers in simulation "
+            "(fedloom run)"
+        )
+
+
 def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
     """Return the server's scenario if nodes have data of their own. tests: the only samples that the server has.
 

@@ -19,7 +19,7 @@ from fedloom.flower.bounds import FEWEST
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.logs import LogCallback
 from fedloom.flower.moments import Scale, outliers, pool_moments, read_scale, write_scale
-from fedloom.flower.node_data import node_source, server_data, server_scenario
+from fedloom.flower.node_data import node_source, refuse_newcomers, server_data, server_scenario
 from fedloom.flower.node_registry import NodeRegistry, RunIdentity
 from fedloom.flower.remote import RemoteEngine
 from fedloom.flower.status import StatusWriter
@@ -48,6 +48,8 @@ def serve(
     (`logs.py`), and the status is written to the run's folder (`status.py`). Raises what `fedloom.runs.run.run` raises,
     and `FederationError` if too few clients are online.
     """
+    if scenario is None:
+        refuse_newcomers(config)
     every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))
     config = config.model_copy(update={"checkpoint": every_round})
     name, nodes, bindings = RunIdentity(_name(out), config.fingerprint()), node_source(config), NodeBindings(out, keys)

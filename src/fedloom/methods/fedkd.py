@@ -18,6 +18,7 @@ from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.client_rows import client_row
 from fedloom.methods.parts.lowrank import factored, restored
 from fedloom.methods.parts.pairs import pair_predictors, require_same_net
 from fedloom.nets.bundle import Bundle
@@ -102,7 +103,7 @@ class FedKD(Method):
         return super().server_init(ctx) | (last_rounds if self.options.compresses == "updates" else {})
 
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        is_current = "told" not in server or get_tensor(server, "told")[client] == ctx.round - 1
+        is_current = "told" not in server or int(client_row(server, "told", client)) == ctx.round - 1
         return {"factors": server["factors"]} if "factors" in server and is_current else {"model": server["model"]}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:

@@ -22,6 +22,7 @@ from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Phase, Train
 from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.client_rows import client_row
 from fedloom.methods.parts.diagnostics import one_holder_per_class
 from fedloom.methods.parts.gradients import clipped
 from fedloom.nets.roles import ALL_ROLES
@@ -145,7 +146,7 @@ class FedSSA(Method):
         }
 
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        holds = get_tensor(server, "holds")[client]
+        holds = client_row(server, "holds", client)
         header = get_table(server, "header")
         return {"header": header if self.options.take_over == "all" or not holds.any() else header.keep_classes(holds)}
 

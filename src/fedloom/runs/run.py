@@ -26,6 +26,7 @@ from fedloom.results.result import Result
 from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
+from fedloom.runs.newcomers import NewcomerTests
 from fedloom.runs.rows import score_rows, system_row, training_rows
 from fedloom.runs.summary import degenerate, summarise
 from fedloom.runs.weights import copy_weights
@@ -154,6 +155,7 @@ class _Run:
         self.protocol = config.evaluation.protocol
         self.evaluator = setup.evaluator(config, self.worker, scenario)
         self._check_evaluation()
+        self.newcomer_tests = self._newcomer_tests()
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation accuracy, where they select the round
         self.checkpoint: Path | None = None  # this run's last checkpoint,
@@ -229,6 +231,7 @@ class _Run:
             rows = self._test_rows(round_)
             self._update_best(rows)
             self._store_rows(rows)
+        self._store_rows(self._newcomer_rows(round_))
         if self.folder and self.checkpoint_round < round_:
             self._store_rows([self._save_checkpoint(self.folder)])
         elif not self.folder and self.config.engine.state_budget() is None:
@@ -257,8 +260,21 @@ class _Run:
         return rows
 
     def _test_rows(self, round_: int) -> list[Row]:
-        """Return the rows of the tests on all splits."""
-        return [row for split in self.evaluator.splits for row in self._rows_of_split(round_, split)]
+        """Return the rows of the tests on all splits, and in the last round of those on newcomers."""
+        rows = [row for split in self.evaluator.splits for row in self._rows_of_split(round_, split)]
+        return rows + (self._newcomer_rows(round_) if round_ == self.config.rounds else [])
+
+    def _newcomer_rows(self, round_: int) -> list[Row]:
+        return [] if self.newcomer_tests is None else self.newcomer_tests.rows(round_)
+
+    def _newcomer_tests(self) -> NewcomerTests | None:
+        """The tests on the clients that never train; None if there are none."""
+        if self.scenario.newcomers is None:
+            return None
+        evaluation = self.config.evaluation
+        if evaluation.protocol == "few-shot":
+            raise ConfigError("scenario.held_out: few-shot tests no clients; take another evaluation.protocol")
+        return NewcomerTests(self.federation, self.worker, self.scenario, evaluation.newcomers, evaluation.metrics)
 
     def _rows_of_split(self, round_: int, split: str) -> list[Row]:
         """The rows of one split's test, which the engine runs, except few-shot tests."""
@@ -339,7 +355,8 @@ class _Run:
 
     def _finish(self) -> Result:
         config, last = self.config, self.federation.round
-        numbers = summarise(config, self.federation, self.worker, self.rows) | {
+        at_chance = None if self.newcomer_tests is None else self.newcomer_tests.why_at_chance()
+        numbers = summarise(config, self.federation, self.worker, self.rows, at_chance) | {
             "stopped": {"round": last, "reason": self.stop_reason} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.diagnostics),
             "fingerprint": config.fingerprint(),

@@ -11,14 +11,20 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
 from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.runs.newcomers import SPLIT
 from fedloom.storage.curves import accuracies, curve, total_over_rounds, value_at_selected_round
 from fedloom.storage.environment import peak_memory_mb
 from fedloom.storage.run_data import SECONDS
 from fedloom.storage.run_folder import Row
 
 
-def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the summary: setting, scores, costs, the method's figures, attack and engine."""
+def summarise(
+    config: RunConfig, federation: Federation, worker: Worker, rows: Sequence[Row], at_chance: str | None = None
+) -> dict[str, Any]:
+    """Return the summary: setting, scores, costs, the method's figures, attack, newcomers and engine.
+
+    at_chance: why a newcomer's own model predicts at chance before it tunes (`NewcomerTests.why_at_chance`).
+    """
     return {
         **_setting(config, federation),
         **_scores(config, rows),
@@ -26,6 +32,7 @@ def summarise(config: RunConfig, federation: Federation, worker: Worker, rows: S
         "figures": dict(federation.method.figures(federation.server, federation.server_context())),
         **_metrics(config, rows),
         **_attack(config, federation, rows),
+        **_newcomers(federation, rows, at_chance),
         "engine": engine_name(federation.engine, config.engine),
         "engine_reason": federation.engine.reason,
     }
@@ -86,6 +93,17 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
     }
     attack = scenario.attack
     return {"attack": {"name": attack.kind, **attack.model_dump(), "clients": list(scenario.bad), **figures}}
+
+
+def _newcomers(federation: Federation, rows: Sequence[Row], at_chance: str | None) -> dict[str, Any]:
+    """Return the measures on the clients that never trained, by how they were served; empty without such clients."""
+    scenario, by_service = federation.scenario, dict[str, dict[str, float]]()
+    for row in rows:
+        if row["split"] == SPLIT and row["client"] is None and row["protocol"] is not None:
+            by_service.setdefault(row["protocol"], {})[row["name"]] = row["value"]
+    if not by_service:
+        return {}
+    return {"newcomers": {"clients": list(scenario.newcomer_ids), "zero_shot_note": at_chance, "tests": by_service}}
 
 
 def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:

@@ -7,29 +7,22 @@ cross-entropy. The copy is its personal model, also where the base has personal 
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
-from torch import Tensor
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
 from fedloom.methods.contract.heads import require_trained_head
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import WRAPPERS, Method
-from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Predictor, Train
+from fedloom.methods.contract.phases import Phase, Predictor
+from fedloom.methods.parts.tuning import Tuned, tuning_phases
 from fedloom.methods.wrappers.wrapping import names_of, wrapped
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
 
 WORDS = ("finetune", "lpft")  # all wrappers of this file
-_FULL_TUNING_RATE = 0.1  # of the linear probe's rate (Kumar et al. 2022)
-_HEAD = frozenset({Role.HEAD})
-_BODY = frozenset(Role) - _HEAD  # statistics of batch norm too
 
 
 class TuningOptions(method.Options):
@@ -52,9 +45,10 @@ class ProbingOptions(TuningOptions):
 
 
 class FineTuned(Method):
-    """Base of both wrappers: which phases tune the copy is `tuning`."""
+    """Base of both wrappers."""
 
     tuning_word: ClassVar[str]  # the word of the wrapper
+    tuned: ClassVar[Tuned]  # what `tuning_phases` tunes
     Tuning: ClassVar[type[TuningOptions]] = TuningOptions
 
     def __init__(self, options: BaseModel | None = None) -> None:
@@ -67,17 +61,12 @@ class FineTuned(Method):
             self._global_predictor(task)
         return diagnostics
 
-    def tuning(self, optimizer: OptimizerSpec, ctx: ClientContext) -> list[Phase]:
-        """Return the phases that tune the copy. optimizer: the run's, with the rate of the tuning."""
-        return [Train(self.tuning_loss(ctx.task), self.tuning_options.epochs, optimizer=optimizer)]
-
-    def tuning_loss(self, task: Task) -> Any:
-        """Return the plain cross-entropy of the global model's own predictions."""
-        return functools.partial(_cross_entropy, self._global_predictor(task).logits)
-
     def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
         rate = ctx.lr if self.tuning_options.lr is None else self.tuning_options.lr
-        return self.tuning(replace(ctx.task.optimizer, lr=rate, decay=1.0), ctx)
+        optimizer = replace(ctx.task.optimizer, lr=rate, decay=1.0)
+        options, predictor = self.tuning_options, self._global_predictor(ctx.task)
+        probe_epochs = getattr(options, "probe_epochs", None)
+        return tuning_phases(self.tuned, predictor, optimizer, options.epochs, probe_epochs)
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         predictors = super().predictors(server, None, ctx)
@@ -97,35 +86,22 @@ class FineTuned(Method):
         return predictors["global"]
 
 
-def _cross_entropy(logits: Any, net: Net, batch: Batch, consts: Consts) -> Tensor:
-    """Mean cross-entropy of `logits(net, x)` on a batch."""
-    return batch.mean(cross_entropy(logits(net, batch.x), batch.y))
-
-
 class AllTuned(FineTuned):
     """Fine-tuning of all weights: Yu et al. 2020, arXiv 2002.04758; Cheng et al. 2021, arXiv 2108.07313."""
 
-    tuning_word = "finetune"
+    tuning_word, tuned = "finetune", "all"
 
 
 class ProbedThenTuned(FineTuned):
     """A linear probe, then all weights at a tenth of its rate: Kumar et al., ICLR 2022, arXiv 2202.10054."""
 
-    tuning_word = "lpft"
+    tuning_word, tuned = "lpft", "lp_ft"
     Tuning = ProbingOptions
 
     def examine(self, tasks: Any, participants: int) -> list[Diagnostic]:
         for task in tasks:
             require_trained_head(task, self.name())
         return super().examine(tasks, participants)
-
-    def tuning(self, optimizer: OptimizerSpec, ctx: ClientContext) -> list[Phase]:
-        loss, options = self.tuning_loss(ctx.task), self.tuning_options
-        slower = replace(optimizer, lr=optimizer.lr * _FULL_TUNING_RATE)
-        return [
-            Train(loss, options.probe_epochs, trains=_HEAD, evaluates=_BODY, optimizer=optimizer),
-            Train(loss, options.epochs, optimizer=slower),
-        ]
 
 
 @WRAPPERS.register("finetune")

@@ -1,0 +1,116 @@
+"""Hold clients out of the training, so that a run can be tested on clients that it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedloom.core.errors import ConfigError
+from fedloom.data.views import Indices, Views
+
+if TYPE_CHECKING:
+    from fedloom.data.scenario import Scenario
+
+_SHOWN = 10  # ids in a note
+_MIN_CLIENTS = 2  # that must remain for training
+
+
+class HeldOut(BaseModel):
+    """Clients that take no part in the training: a share of all clients, drawn at random, or a list of their ids."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the clients with training and test data that is drawn, rounded to whole clients, one at "
+        "least.",
+        examples=[0.2],
+    )
+    clients: tuple[int, ...] | None = Field(
+        None,
+        description="Ids of the clients, as the partition numbers them, instead of a share.",
+        examples=[[3, 7]],
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> HeldOut:
+        if (self.share is None) == (self.clients is None):
+            raise ConfigError("scenario.held_out: need either share, e.g. 0.2, or clients, a list of their ids")
+        return self
+
+    def draw(self, scenario: Scenario, rng: np.random.Generator) -> list[int]:
+        """Return the ids of the clients to hold out, in ascending order.
+
+        Raises `ConfigError` for ids that do not exist, occur twice or have no data to test, and if fewer than two
+        clients with training data would remain.
+        """
+        eligible = np.flatnonzero((scenario.train.sizes > 0) & (scenario.test.sizes > 0))
+        if self.clients is not None:
+            newcomers = sorted(self.clients)
+            _check_ids(newcomers, scenario, eligible)
+        else:
+            count = max(1, int(np.floor((self.share or 0.0) * scenario.clients + 0.5)))
+            if count > len(eligible):
+                raise ConfigError(
+                    f"scenario.held_out.share = {self.share:g}: that is {count} of {scenario.clients} clients, and "
+                    f"{len(eligible)} have training and test data; lower it"
+                )
+            newcomers = np.sort(rng.choice(eligible, count, replace=False)).tolist()
+        remaining = int((scenario.train.sizes > 0).sum()) - len(newcomers)
+        if remaining < _MIN_CLIENTS:
+            raise ConfigError(
+                f"scenario.held_out: {len(newcomers)} of {scenario.clients} clients leave {remaining} with training "
+                f"data; {_MIN_CLIENTS} or more must train"
+            )
+        return newcomers
+
+
+def _check_ids(newcomers: Sequence[int], scenario: Scenario, eligible: Indices) -> None:
+    if not newcomers or len(set(newcomers)) < len(newcomers):
+        raise ConfigError(f"scenario.held_out.clients = {list(newcomers)}: need different ids, and at least one")
+    for client in newcomers:
+        if not 0 <= client < scenario.clients:
+            raise ConfigError(
+                f"scenario.held_out.clients: there is no client {client}; ids go from 0 to {scenario.clients - 1}"
+            )
+        if client not in eligible:
+            raise ConfigError(f"scenario.held_out.clients: client {client} has no training or no test data")
+
+
+def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
+    """Return a scenario of the other clients, numbered anew from 0, with the newcomers as `Scenario.newcomers`.
+
+    A global test set that is the union of clients' own samples is split with them; the source's official one stays
+    whole. newcomers: ids in ascending order.
+    """
+    rest = np.setdiff1d(np.arange(scenario.clients), newcomers)
+    held = np.asarray(newcomers, np.int64)
+    training, others = _of_clients(scenario, rest), _of_clients(scenario, held)
+    shown = ", ".join(map(str, newcomers[:_SHOWN])) + (", ..." if len(newcomers) > _SHOWN else "")
+    note = (
+        f"{len(newcomers)} of {scenario.clients} clients never train ({shown}); the others are numbered anew from 0, "
+        "and all later keys, such as participation, count them alone"
+    )
+    notes = (*scenario.notes, note)
+    return replace(training, newcomers=others, newcomer_ids=tuple(newcomers), notes=notes)
+
+
+def _of_clients(scenario: Scenario, clients: Indices) -> Scenario:
+    train, val, test = (views.of_clients(clients) for views in (scenario.train, scenario.val, scenario.test))
+    if scenario.test_origin == "official" or scenario.test_rows is None:
+        return replace(scenario, train=train, val=val, test=test)
+    return replace(
+        scenario,
+        train=train,
+        val=val,
+        test=Views(np.arange(len(test.order), dtype=np.int64), test.offsets),
+        test_set=scenario.test_set.take(torch.from_numpy(test.order)),
+        test_rows=scenario.test_rows[test.order],
+    )

@@ -1,0 +1,199 @@
+"""Tests of a trained run on clients that never trained: as they come, and after they tuned on a few samples each.
+
+A newcomer starts as a client does that takes part for the first time: `client_init` joined with what the server has,
+never with the state of another client. Its support is k samples of each class that it holds, the first k of an order
+drawn for it, so that a larger k adds samples; it is tested on its whole test split, on which it never tunes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedloom.config.sections import NewcomersConfig
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
+from fedloom.data.scenario import Scenario
+from fedloom.engine import Federation, Worker
+from fedloom.engine.jobs import Job
+from fedloom.evaluation import Evaluator, MetricStates, Scores
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
+from fedloom.methods.contract.phases import Predictor
+from fedloom.methods.parts.tuning import tuning_phases
+from fedloom.nets.groups import group_of
+from fedloom.nets.net import Net
+from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.runs.rows import score_rows
+from fedloom.storage.log import Row
+
+SPLIT = "newcomers"  # of their rows
+ZERO_SHOT = "zero-shot"
+_LOCAL = "local"
+Shots = int | Literal["all"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Newcomer:
+    """index: among the newcomers. client: its id in streams and contexts, after those of the training clients."""
+
+    index: int
+    client: int
+    task: Task
+
+
+class NewcomerTests:
+    """Tests the newcomers of a scenario. Raises `ConfigError` if the method cannot serve one, before any training."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        worker: Worker,
+        scenario: Scenario,
+        config: NewcomersConfig,
+        metrics: Sequence[str],
+    ) -> None:
+        self.federation, self.worker, self.config = federation, worker, config
+        newcomers = scenario.newcomers
+        assert newcomers is not None, "a scenario without newcomers"
+        self.scenario, self.ids = newcomers, scenario.newcomer_ids
+        on_device = replace(
+            newcomers, train_set=worker.data, test_set=newcomers.test_set.to(worker.device), attack=None, bad=()
+        )
+        reference = worker.evaluator
+        assert reference is not None, "a worker that tests needs an evaluator"
+        self.evaluator = Evaluator(on_device, "global/local", batch=reference.batch, metrics=metrics)
+        method, task = federation.method, federation.tasks[0]
+        self.estimates_statistics = bool(method.private_names(task) & task.names(frozenset({Role.BN_STAT})))
+        self.has_personal_models = False
+        for newcomer in self._newcomers():
+            state = self._first_state(newcomer, self._indices(newcomer, "all"))
+            self._predictor(newcomer, state)
+            offered = method.predictors(federation.server, state, self._server_context(newcomer))
+            self.has_personal_models = "personal" in offered
+
+    def rows(self, round_: int) -> list[Row]:
+        """Return the rows of all tests after a round; the protocol of a row says how the newcomers were served."""
+        tested: dict[str, dict[int, MetricStates]] = {}
+        for newcomer in self._newcomers():
+            for name, states in self._tests(newcomer):
+                tested.setdefault(name, {})[self.ids[newcomer.index]] = states
+        rows: list[Row] = []
+        for name, by_client in tested.items():
+            pooled = MetricStates.merged(by_client.values())
+            rows += score_rows(round_, Scores(SPLIT, pooled, by_client, self.evaluator.kinds), name)
+        return rows
+
+    def why_at_chance(self) -> str | None:
+        """Return why the method's own model of a newcomer predicts at chance before it tunes; None if it need not."""
+        method, task = self.federation.method, self.federation.tasks[0]
+        private = method.private_names(task) - task.names(BN_ROLES)
+        if method.spec.private_nets or (private and private >= set(task.init) - task.names(BN_ROLES)):
+            return "its model is the initial one"
+        roles = {task.roles[name] for name in private}
+        if Role.HEAD in roles:
+            return "its head is the initial one"
+        return "its body is the initial one" if Role.BODY in roles else None
+
+    def _newcomers(self) -> Iterator[_Newcomer]:
+        tasks, first = self.federation.tasks, self.federation.scenario.clients
+        for index in range(self.scenario.clients):
+            yield _Newcomer(index, first + index, tasks[group_of(first + index, tasks)])
+
+    def _tests(self, newcomer: _Newcomer) -> Iterator[tuple[str, MetricStates]]:
+        """Yield the name of each way of serving the newcomer, and the metric states of its test."""
+        whole = self._indices(newcomer, "all")
+        predictor = self._predictor(newcomer, self._first_state(newcomer, whole))
+        yield ZERO_SHOT, self._test(newcomer, predictor, whole, None)
+        for shots in self.config.shots:
+            support = self._indices(newcomer, shots)
+            for tuned in self.config.tunes:
+                if tuned != "own":
+                    states = self._test(newcomer, predictor, support, tuned)
+                    yield f"{shots}-shot/{tuned}/{self.config.epochs}", states
+                elif self.has_personal_models:
+                    yield f"{shots}-shot/{tuned}", self._after_own_round(newcomer, support)
+            untrained = Predictor(newcomer.task.init, predictor.logits)
+            yield f"{shots}-shot/{_LOCAL}/{self.config.epochs}", self._test(newcomer, untrained, support, "all")
+
+    def _indices(self, newcomer: _Newcomer, shots: Shots) -> Tensor:
+        """The newcomer's support [n]: up to `shots` samples of each class that it holds."""
+        rows = self.scenario.train[newcomer.index]
+        order = newcomer.task.streams.numpy("support", 0, newcomer.client).permutation(rows)
+        if shots == "all":
+            return torch.from_numpy(order)
+        labels = self.scenario.train_set.y.numpy()[order]
+        kept = np.concatenate([np.flatnonzero(labels == label)[:shots] for label in np.unique(labels)])
+        return torch.from_numpy(order[np.sort(kept)])
+
+    def _context(self, newcomer: _Newcomer, indices: Tensor) -> ClientContext:
+        task = newcomer.task
+        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=task.num_classes)
+        return ClientContext(task, self.federation.round + 1, newcomer.client, len(indices), counts)
+
+    def _server_context(self, newcomer: _Newcomer) -> ServerContext:
+        net = self.worker.net_of_client(newcomer.client).net.functional
+        return ServerContext(newcomer.task, self.federation.round, net, self.federation.scenario.public)
+
+    def _first_state(self, newcomer: _Newcomer, indices: Tensor) -> Record:
+        return self.federation.method.client_init(self._context(newcomer, indices))
+
+    def _predictor(self, newcomer: _Newcomer, state: Record) -> Predictor:
+        """The model that a newcomer gets: its personal one, unless that is an initial one and there is a global one."""
+        federation, ctx = self.federation, self._server_context(newcomer)
+        predictors = federation.method.predictors(federation.server, None, ctx)
+        predictors |= federation.method.predictors(federation.server, state, ctx)
+        kinds = ("personal", "global") if self.why_at_chance() is None else ("global", "personal")
+        for kind in kinds:
+            if kind in predictors:
+                return predictors[kind]
+        raise ConfigError(
+            f"scenario.held_out: {federation.method.name()} has no model for a client that never trained; leave "
+            "held_out out, or take another method"
+        )
+
+    def _test(
+        self, newcomer: _Newcomer, predictor: Predictor, support: Tensor, tuned: Literal["all", "head", "lp_ft"] | None
+    ) -> MetricStates:
+        """Test a predictor, after its weights were tuned on the support unless `tuned` is None."""
+        ctx, loaded_net = self._context(newcomer, support), self.worker.net_of_client(newcomer.client)
+        optimizer = replace(newcomer.task.optimizer, lr=newcomer.task.optimizer.lr_in(self.federation.round), decay=1.0)
+        phases = [] if tuned is None else tuning_phases(tuned, predictor, optimizer, self.config.epochs)
+        with newcomer.task.streams.isolated("newcomer", ctx.round, ctx.client, self.worker.device):
+            self.worker.tune(loaded_net, predictor, ctx, support, phases)
+            if tuned is None and self.estimates_statistics:
+                self._estimate_statistics(loaded_net.net, support)
+            return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
+
+    @torch.no_grad()
+    def _estimate_statistics(self, net: Net, support: Tensor) -> None:
+        """Take the statistics of batch norm from the newcomer's samples, without their labels, in one pass."""
+        layers = [module for module in net.modules() if isinstance(module, _BatchNorm)]
+        momenta = [layer.momentum for layer in layers]
+        net.train()
+        try:
+            for layer in layers:
+                layer.reset_running_stats()
+                layer.momentum = None  # the mean over all batches
+            for rows in torch.split(support, self.evaluator.batch):
+                if len(rows) > 1:  # a single sample has no spread
+                    net(self.worker.data.gather(rows))
+        finally:
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum = momentum
+
+    def _after_own_round(self, newcomer: _Newcomer, support: Tensor) -> MetricStates:
+        """Test the personal model that the method's own round on the support leaves with the newcomer."""
+        federation, ctx = self.federation, self._context(newcomer, support)
+        payload = federation.method.down(federation.server, newcomer.client, self._server_context(newcomer))
+        with newcomer.task.streams.isolated("newcomer", ctx.round, ctx.client, self.worker.device):
+            state = self.worker.run(Job(ctx, payload, self._first_state(newcomer, support), support)).state
+            predictors = federation.method.predictors(federation.server, state, self._server_context(newcomer))
+            loaded_net = self.worker.net_of_client(newcomer.client)
+            self.worker.adapt(loaded_net, predictors["personal"], ctx, support)
+            return self.evaluator.states(loaded_net, predictors["personal"], newcomer.index, "test")

@@ -1,0 +1,259 @@
+"""Tests on clients that never trained: golden numbers, support samples, and training that does not see them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import fedloom as fl
+from fedloom.config.run_config import parse
+from fedloom.config.sections import NewcomersConfig
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import to_bytes
+from fedloom.data.views import Views
+from fedloom.engine import Federation
+from fedloom.evaluation import Evaluator
+from fedloom.flower.in_process import run_in_process
+from fedloom.flower.node import Node
+from fedloom.methods import METHODS
+from fedloom.methods.catalogue.abilities import abilities
+from fedloom.runs.newcomers import NewcomerTests
+from fedloom.runs.run import run
+from golden_world import golden_run, golden_scenario, probe
+
+GOLD = json.loads((Path(__file__).parents[1] / "golden" / "newcomers.json").read_text())["held_out_clients"]
+KEYS = {"partition": "dirichlet", "alpha": 0.3, "clients": 7, "held_out": [1, 5]}
+SERVED = {"evaluation": {"newcomers": {"shots": [1, 3, "all"], "tunes": ["all", "head", "lp_ft", "own"], "epochs": 2}}}
+
+
+def config(method="fedavg", scenario=KEYS, **keys):
+    plain = {
+        "method": method,
+        "rounds": 2,
+        "local_epochs": 1,
+        "model": "mlp",
+        "scenario": {"source": "digits", **scenario},
+    }
+    return parse({**plain, **SERVED, **keys})
+
+
+# -- golden numbers ------------------------------------------------------------------------------------------
+def golden_tests(kind):
+    """The tests of client 2, which never trains, in the golden world after two rounds."""
+    federation, _ = golden_run(METHODS.get(kind), drawn=[[0], [0, 1]])
+    worker, scenario = federation.engine.worker, golden_scenario()
+    first_row = 8  # clients 0 and 1 have 5 and 3 samples
+    rows = [np.array(GOLD[name]) + first_row for name in ("support", "test")]
+    newcomers = replace(scenario, train=Views.from_lists(rows[:1]), test=Views.from_lists(rows[1:]))
+    training = replace(scenario, train=scenario.train.of_clients(np.arange(2)), newcomers=newcomers, newcomer_ids=(2,))
+    worker.evaluator = Evaluator(training, "global/local", batch=9)
+    federation.scenario = training
+    tests = NewcomerTests(federation, worker, training, NewcomersConfig(epochs=3), ())
+    (newcomer,) = tests._newcomers()
+    support = torch.from_numpy(rows[0])
+    tests.evaluator.scenario = newcomers
+    return SimpleNamespace(tests=tests, newcomer=newcomer, support=support, worker=worker)
+
+
+@pytest.mark.parametrize("kind", ["fedavg", "fedper"])
+def test_golden_models_and_accuracies(kind):
+    world, expected = golden_tests(kind), GOLD["out"][kind]
+    state = world.tests._first_state(world.newcomer, world.support)
+    predictor = world.tests._predictor(world.newcomer, state)
+    assert abs(probe(predictor.tree) - expected["start_probe"]) < 1e-7
+    zero_shot = world.tests._test(world.newcomer, predictor, world.support, None)
+    assert zero_shot.value("accuracy") == expected["zero_shot"]
+    for tuned in ("all", "head"):
+        states = world.tests._test(world.newcomer, predictor, world.support, tuned)
+        tree = world.worker.net_of_client(2).tree
+        assert abs(probe(tree) - expected["tuned"][tuned]["probe"]) < 1e-7
+        assert states.value("accuracy") == expected["tuned"][tuned]["accuracy"]
+        assert states.total == len(GOLD["test"])  # the support is not tested
+    wrong = [GOLD["WRONG_fedper_mean_of_heads"], GOLD["WRONG_fedper_last_client_head"]]
+    assert all(abs(probe(predictor.tree) - value) > 1e-5 for value in wrong)
+
+
+# -- support -------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def tests_of_run():
+    """The tests of a small run, and its scenario."""
+    kept = {}
+
+    class Keeping(NewcomerTests):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            kept["tests"] = self
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedloom.runs.run.NewcomerTests", Keeping)
+        kept["result"] = run(config())
+    return SimpleNamespace(**kept)
+
+
+def test_a_support_has_k_samples_of_each_class_and_is_nested(tests_of_run):
+    tests = tests_of_run.tests
+    labels = tests.scenario.train_set.y
+    for newcomer in tests._newcomers():
+        rows = tests.scenario.train[newcomer.index]
+        supports = [tests._indices(newcomer, shots).tolist() for shots in (1, 3, "all")]
+        assert set(supports[0]) < set(supports[1]) < set(supports[2]) == set(rows.tolist())
+        for support, shots in zip(supports[:2], (1, 3), strict=True):
+            held, counts = (
+                torch.bincount(labels[torch.tensor(list(s))], minlength=10) for s in (rows.tolist(), support)
+            )
+            assert counts.tolist() == held.clamp(max=shots).tolist()
+
+
+def test_each_way_of_serving_is_a_protocol_of_its_own(tests_of_run):
+    numbers = tests_of_run.result.numbers["newcomers"]
+    served = [f"{k}-shot/{tuned}/2" for k in (1, 3, "all") for tuned in ("all", "head", "lp_ft", "local")]
+    assert set(numbers["tests"]) == {"zero-shot", *served}  # FedAvg has no round of its own for a newcomer
+    assert numbers["clients"] == [1, 5]
+    assert numbers["zero_shot_note"] is None
+    rows = [row for row in tests_of_run.result.rows if row["split"] == "newcomers"]
+    assert {row["round"] for row in rows} == {2}
+    assert {row["client"] for row in rows} == {None, 1, 5}
+    by_client = [r["value"] for r in rows if r["client"] and (r["protocol"], r["name"]) == ("zero-shot", "accuracy")]
+    assert numbers["tests"]["zero-shot"]["accuracy"] == pytest.approx(np.mean(by_client))
+
+
+@pytest.mark.parametrize(
+    ("method", "note", "own"),
+    [
+        ("fedper", "its head is the initial one", True),
+        ("lgfedavg", "its body is the initial one", True),
+        ("local", "its model is the initial one", True),
+        ("ditto", "its model is the initial one", True),
+        ("fedrod", None, True),
+        ("fedbn", None, True),
+        ("fedssa", "its model is the initial one", True),
+        ("fedkd", "its model is the initial one", True),
+        ("scaffold", None, False),
+    ],
+)
+def test_methods_serve_newcomers_from_what_the_server_has(method, note, own):
+    personal = {} if method in ("ditto", "fedrod", "scaffold") else {"protocol": "personal/local"}
+    result = run(config(method, evaluation={**SERVED["evaluation"], **personal}))
+    numbers = result.numbers["newcomers"]
+    assert numbers["zero_shot_note"] == note
+    assert ("3-shot/own" in numbers["tests"]) == own
+
+
+def test_a_personal_model_that_is_still_the_initial_one_gives_way_to_the_global_model():
+    ditto, fedavg = (run(config(method)).numbers["newcomers"]["tests"] for method in ("ditto", "fedavg"))
+    assert ditto["zero-shot"] == fedavg["zero-shot"]
+
+
+# -- training does not see them ------------------------------------------------------------------------------
+def noise_for_newcomers(scenario):
+    """The scenario with other samples and labels of the newcomers."""
+    data, rows = scenario.train_set, torch.from_numpy(scenario.newcomers.train.order)
+    x, y = data.x.clone(), data.y.clone()
+    x[rows], y[rows] = (torch.rand(x[rows].shape) * 16).to(x.dtype), (y[rows] + 1) % scenario.num_classes
+    train_set = replace(data, x=x, y=y)
+    return replace(scenario, train_set=train_set, newcomers=replace(scenario.newcomers, train_set=train_set))
+
+
+def trained(result):
+    """All rows of a run but those of newcomers and of seconds."""
+    return [row for row in result.rows if row["split"] != "newcomers" and not row["name"].startswith("seconds")]
+
+
+SERVER_DATA = {"feddf": {"public": 0.05}, "fedgen": {"public": 0.05}}
+
+
+SAMPLE = ("fedavg", "fedco2", "feddw", "fedper", "fedsc", "fedskc", "fedssa", "scaffold")
+REST = [pytest.param(name, marks=pytest.mark.matrix) for name in METHODS.names() if name not in SAMPLE]
+
+
+@pytest.mark.parametrize("method", [*SAMPLE, *REST])
+def test_changing_their_data_changes_no_weight(method, monkeypatch):
+    keys = {"augment": {"crop": 1}} if method == "fedclassavg" else {}
+    personal = "global" not in offered(method)
+    keys["evaluation"] = {"newcomers": {"epochs": 1}} | ({"protocol": "personal/local"} if personal else {})
+    described = config(method, {**KEYS, **SERVER_DATA.get(method, {})}, **keys)
+    scenario = described.scenario.build(described.seed)
+    servers = []
+    step = Federation.step
+
+    def stepping(federation):
+        report = step(federation)
+        servers.append(bits(federation))
+        return report
+
+    monkeypatch.setattr(Federation, "step", stepping)
+    results = [run(described, scenario=variant) for variant in (scenario, noise_for_newcomers(scenario))]
+    assert servers[:2] == servers[2:]
+    assert trained(results[0]) == trained(results[1])
+    assert results[0].numbers["newcomers"] != results[1].numbers["newcomers"]
+
+
+def offered(method):
+    return abilities(METHODS.get(method)).predicts
+
+
+def bits(federation):
+    return [to_bytes(federation.server), *(to_bytes(federation.states[k]) for k in sorted(federation.states))]
+
+
+@pytest.mark.parametrize("engine", ["processes", "flower"])
+def test_every_engine_finds_the_same(engine):
+    serial = run(config("fedsc", engine={"name": "serial"}))
+    if engine == "flower":
+        other = run_in_process(config("fedsc"))
+    else:
+        other = run(config("fedsc", engine={"name": "processes", "workers": 2}))
+    assert serial.numbers["newcomers"] == other.numbers["newcomers"]
+
+
+def test_a_resumed_run_has_the_tests_once(tmp_path):
+    whole = run(config(), out=tmp_path / "whole")
+
+    class Stop(fl.Callback):
+        def on_round(self, config, round_, rows):
+            if round_ == 1:
+                raise KeyboardInterrupt
+
+    keys = {"checkpoint": {"seconds": 0}}
+    with pytest.raises(KeyboardInterrupt):
+        run(config(**keys), out=tmp_path / "cut", callbacks=[Stop()])
+    resumed = run(config(**keys), out=tmp_path / "cut", existing="resume")
+    assert resumed.numbers["newcomers"] == whole.numbers["newcomers"]
+    assert trained(resumed)[-1]["value"] == trained(whole)[-1]["value"]
+
+
+def test_a_run_that_is_stopped_early_tests_them_too():
+    class Enough(fl.Callback):
+        def on_round(self, config, round_, rows):
+            return "enough" if round_ == 1 else None
+
+    result = run(config(), callbacks=[Enough()])
+    assert {row["round"] for row in result.rows if row["split"] == "newcomers"} == {1}
+    assert "zero-shot" in result.numbers["newcomers"]["tests"]
+
+
+# -- bad input -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"shots": [0]}, "evaluation.newcomers.shots"),
+        ({"shots": ["some"]}, "evaluation.newcomers.shots"),
+        ({"tunes": ["body"]}, "evaluation.newcomers.tunes"),
+        ({"epochs": 0}, "evaluation.newcomers.epochs"),
+    ],
+)
+def test_bad_keys_are_refused_in_one_line(keys, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        config(evaluation={"newcomers": keys})
+    assert "\n" not in str(error.value)
+
+
+def test_real_nodes_are_clients_that_train(tmp_path):
+    with pytest.raises(ConfigError, match="every node is a client that trains"):
+        Node(config(), 0, tmp_path)
