@@ -30,8 +30,8 @@ MUTATIONS = (
     _of(
         "scaffold",
         "the sign of the control variates",
-        '[get_tree(payload, "control"), get_tree(state, "control")], [1, -1]',
-        '[get_tree(payload, "control"), get_tree(state, "control")], [-1, 1]',
+        'difference(get_tree(payload, "control"), get_tree(state, "control"))',
+        'difference(get_tree(state, "control"), get_tree(payload, "control"))',
     ),
     _of("scaffold", "clients forget their variates", ', {"control": new_control}', ', {"control": old_control}'),
     _of(

@@ -86,17 +86,19 @@ class COPA(method.Method):
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
         tree = get_tree(payload, "model") | get_tree(payload, f"{_HEAD}{ctx.client}")
         others = [get_tree(payload, name) for name in payload if name not in ("model", f"{_HEAD}{ctx.client}")]
-        return Start({name: tree[name] for name in ctx.task.init}, {"heads": others} if others else {})
+        # class by class, each with the rows of all heads: one matrix product and one softmax serve them all
+        stacked = {name: torch.stack([head[name] for head in others], 1).flatten(0, 1) for name in (others or [{}])[0]}
+        return Start({name: tree[name] for name in ctx.task.init}, {"heads": stacked} if others else {})
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         z = net.features(batch.x)
         terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
         if "heads" in consts:
-            foreign_logits = [
-                functional.linear(z, head["head.weight"], head.get("head.bias")) for head in consts["heads"]
-            ]
-            foreign = torch.stack([cross_entropy(logits, batch.y) for logits in foreign_logits]).sum(0)
-            terms["ce_foreign"] = self.options.weight * batch.mean(foreign)
+            heads, classes = consts["heads"], net.head.out_features
+            foreign_logits = functional.linear(z, heads["head.weight"], heads.get("head.bias"))
+            foreign_logits = foreign_logits.unflatten(1, (classes, -1))  # [B, C, N - 1]
+            labels = batch.y.unsqueeze(1).expand(-1, foreign_logits.shape[2])
+            terms["ce_foreign"] = self.options.weight * batch.mean(cross_entropy(foreign_logits, labels).sum(1))
         return Objective.sum(terms)
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:

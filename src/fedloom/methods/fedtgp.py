@@ -73,8 +73,8 @@ class FedTGP(PrototypePull):
         margins = margin_of(tables, self.options.margin) * functional.one_hot(labels, ctx.task.num_classes)
 
         def loss(tree: Tree) -> Tensor:
-            squared = (rows.unsqueeze(1) - generated(tree)).square().sum(2)
-            distances = squared.clamp(min=1e-12).sqrt()  # the root has no gradient at 0
+            # exact differences, without a tensor [rows, C, d]; the gradient of a distance of 0 is 0
+            distances = torch.cdist(rows, generated(tree), compute_mode="donot_use_mm_for_euclid_dist")
             return functional.cross_entropy(-(distances + margins), labels)
 
         lr = ctx.task.optimizer.lr_in(ctx.round) if lr is None else lr

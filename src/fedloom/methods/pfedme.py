@@ -10,7 +10,7 @@ from pydantic import Field
 from torch.func import functional_call
 
 from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree, combine
+from fedloom.core.trees import combine
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
@@ -18,6 +18,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
+from fedloom.methods.parts.gradients import zero_with_gradients
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
@@ -79,26 +80,30 @@ class PFedMe(Method):
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         options, bundle = self.options, cast(Bundle, net)
-        shared = {name: value.detach() for name, value in bundle["shared"].named_parameters()}
-        personal: Tree = {name: value.detach() for name, value in bundle["own"].named_parameters()}
-        ce = torch.zeros(())
+        own_weights = dict(bundle["own"].named_parameters())
+        shared_weights = dict(bundle["shared"].named_parameters())
+        shared = [shared_weights[name].detach() for name in own_weights]
+        own = [value.detach() for value in own_weights.values()]
+        personal, ce = own, torch.zeros(())
         for _ in range(options.inner_steps):
-            leaves = {name: value.requires_grad_() for name, value in personal.items()}
-            ce = batch.mean(cross_entropy(functional_call(bundle["own"], leaves, (batch.x,)), batch.y))
-            slopes = torch.autograd.grad(ce, list(leaves.values()))
-            personal = {
-                name: value.detach()
-                - options.personal_lr
-                * (slope + options.lam * (value.detach() - shared[name]) + options.decay * value.detach())
-                for (name, value), slope in zip(leaves.items(), slopes, strict=True)
-            }
+            leaves = [value.detach().requires_grad_() for value in personal]
+            logits = functional_call(bundle["own"], dict(zip(own_weights, leaves, strict=True)), (batch.x,))
+            ce = batch.mean(cross_entropy(logits, batch.y))
+            slopes = torch.autograd.grad(ce, leaves)
+            with torch.no_grad():
+                moves = list(torch._foreach_sub(leaves, shared))
+                torch._foreach_mul_(moves, options.lam)
+                torch._foreach_add_(moves, slopes)
+                if options.decay:
+                    torch._foreach_add_(moves, torch._foreach_mul(leaves, options.decay))
+                torch._foreach_mul_(moves, options.personal_lr)
+                personal = list(torch._foreach_sub(leaves, moves))
         # Gradients of the two steps: that of w is lambda (w - theta); that of theta, at rate 1, leads to the new theta.
-        terms = [
-            (value * (options.lam * (value.detach() - personal[name]))).sum()
-            for name, value in bundle["shared"].named_parameters()
-        ] + [(value * (value.detach() - personal[name])).sum() for name, value in bundle["own"].named_parameters()]
-        moves = torch.stack(terms).sum()
-        return Objective(ce.detach() + moves - moves.detach(), {"ce": ce})
+        to_shared = list(torch._foreach_sub(shared, personal))
+        torch._foreach_mul_(to_shared, options.lam)
+        weights = [*(shared_weights[name] for name in own_weights), *own_weights.values()]
+        moved = zero_with_gradients(weights, [*to_shared, *torch._foreach_sub(own, personal)])
+        return Objective(ce.detach() + moved, {"ce": ce})
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         still = (Role.BN_STAT, Role.COUNTER)  # the shared net is never run: its statistics are those of the own one

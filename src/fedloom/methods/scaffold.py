@@ -21,7 +21,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import PRESETS, Uploads, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, OptimizerSpec, Phase, SampleMean, Train
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.parameters import parameters, zeros
+from fedloom.methods.parts.parameters import difference, parameters, zeros
 from fedloom.nets.net import Net
 
 
@@ -84,7 +84,7 @@ class SCAFFOLD(method.Method):
         return server
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        correction = combine([get_tree(payload, "control"), get_tree(state, "control")], [1, -1])
+        correction = difference(get_tree(payload, "control"), get_tree(state, "control"))
         return Start(get_tree(payload, "model"), {"correction": correction})
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
@@ -100,7 +100,7 @@ class SCAFFOLD(method.Method):
         elif distance:
             begun, ended = parameters(work.start.tree, ctx.task), parameters(work.tree, ctx.task)
             new_control = combine([begun, ended, work.start.consts["correction"]], [1 / distance, -1 / distance, -1])
-        return payload | {"control": combine([new_control, old_control], [1, -1])}, {"control": new_control}
+        return payload | {"control": difference(new_control, old_control)}, {"control": new_control}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         model, rate = self.mean(uploads, weights="uniform"), self.options.server_lr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -22,29 +22,36 @@ def descended(
     adam: the steps of Adam (Kingma & Ba), from fresh moments, in place of plain ones. cosine: `lr` falls to 0 along
     half a cosine.
     """
-    moments = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in tree.items() if adam}
+    names, values = list(tree), [value.detach() for value in tree.values()]
+    first, second = ([torch.zeros_like(value) for value in values if adam] for _ in range(2))
     for step in range(steps):
         rate = lr * (1 + math.cos(math.pi * step / steps)) / 2 if cosine else lr
-        leaves = {name: value.detach().requires_grad_() for name, value in tree.items()}
+        leaves = [value.detach().requires_grad_() for value in values]
         with torch.enable_grad():
-            moves = torch.autograd.grad(loss(leaves), list(leaves.values()))
-        tree = {}
-        for (name, leaf), move in zip(leaves.items(), moves, strict=True):
-            if adam:
-                moments[name] = _moved(moments[name], move)
-                move = _direction(moments[name], step + 1)
-            tree[name] = leaf.detach() - rate * move
-    return tree
+            moves = torch.autograd.grad(loss(dict(zip(names, leaves, strict=True))), leaves)
+        with torch.no_grad():
+            directions = _adam(first, second, moves, step + 1) if adam else moves
+            values = list(torch._foreach_sub(leaves, torch._foreach_mul(directions, rate)))
+    return dict(zip(names, values, strict=True)) if steps else tree
 
 
-def _moved(moments: tuple[Tensor, Tensor], gradient: Tensor) -> tuple[Tensor, Tensor]:
-    (first, second), (beta1, beta2) = moments, BETAS
-    return first * beta1 + gradient * (1 - beta1), second * beta2 + gradient.square() * (1 - beta2)
-
-
-def _direction(moments: tuple[Tensor, Tensor], step: int) -> Tensor:
-    first, second = (moment / (1 - beta**step) for moment, beta in zip(moments, BETAS, strict=True))
-    return first / (second.sqrt() + EPS)
+def _adam(
+    first: Sequence[Tensor], second: Sequence[Tensor], gradients: Sequence[Tensor], step: int
+) -> Sequence[Tensor]:
+    """Return the directions of a step of Adam, and update its moments in place."""
+    beta1, beta2 = BETAS
+    torch._foreach_mul_(first, beta1)
+    torch._foreach_add_(first, torch._foreach_mul(gradients, 1 - beta1))
+    squares = torch._foreach_mul(gradients, gradients)
+    torch._foreach_mul_(squares, 1 - beta2)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_add_(second, squares)
+    scales = torch._foreach_div(second, 1 - beta2**step)
+    torch._foreach_sqrt_(scales)
+    torch._foreach_add_(scales, EPS)
+    directions = torch._foreach_div(first, 1 - beta1**step)
+    torch._foreach_div_(directions, scales)
+    return directions
 
 
 def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterator[Tensor]:

@@ -1,10 +1,12 @@
-"""Gradients changed before a step."""
+"""Gradients that are changed before a step, or computed beside autograd."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedloom.core.trees import Tree
 from fedloom.methods.contract.phases import Consts
@@ -24,3 +26,34 @@ def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
         return {name: gradient * scale for name, gradient in gradients.items()}
 
     return clip
+
+
+def zero_with_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """Return 0 [], a term of a loss whose gradients by `parameters` are `gradients`.
+
+    Example:
+        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> torch.autograd.grad(zero_with_gradients([weight], [torch.tensor([0.5, 3.0])]), weight)
+        (tensor([0.5000, 3.0000]),)
+    """
+    zero: Tensor = _ZeroWithGradients.apply(*parameters, *gradients)  # type: ignore[no-untyped-call]
+    return zero
+
+
+class _ZeroWithGradients(torch.autograd.Function):
+    """The first half of the inputs are parameters, the second half their gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs: Tensor) -> Tensor:
+        return inputs[0].new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[len(inputs) // 2 :])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = ctx.saved_tensors
+        return *(gradient * upstream for gradient in gradients), *(None,) * len(gradients)

@@ -17,3 +17,13 @@ def parameters(tree: Tree, task: Task) -> Tree:
 def zeros(task: Task) -> Tree:
     """Create a tree of zeros for the trained entries of the net."""
     return {name: torch.zeros_like(value) for name, value in parameters(task.init, task).items()}
+
+
+def difference(tree: Tree, other: Tree) -> Tree:
+    """Subtract the entries of `other` from those of `tree`, with the bits of a difference in float64 that is rounded.
+
+    Example:
+        >>> difference({"w": torch.tensor([3.0])}, {"w": torch.tensor([1.0])})
+        {'w': tensor([2.])}
+    """
+    return {name: value - other[name] for name, value in tree.items()}
