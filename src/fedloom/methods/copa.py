@@ -96,7 +96,7 @@ class COPA(method.Method):
         if "heads" in consts:
             heads, classes = consts["heads"], net.head.out_features
             foreign_logits = functional.linear(z, heads["head.weight"], heads.get("head.bias"))
-            foreign_logits = foreign_logits.unflatten(1, (classes, -1))  # [B, C, N - 1]
+            foreign_logits = foreign_logits.view(len(batch.y), classes, -1)  # [B, C, N - 1]
             labels = batch.y.unsqueeze(1).expand(-1, foreign_logits.shape[2])
             terms["ce_foreign"] = self.options.weight * batch.mean(cross_entropy(foreign_logits, labels).sum(1))
         return Objective.sum(terms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -35,9 +35,7 @@ def descended(
     return dict(zip(names, values, strict=True)) if steps else tree
 
 
-def _adam(
-    first: Sequence[Tensor], second: Sequence[Tensor], gradients: Sequence[Tensor], step: int
-) -> Sequence[Tensor]:
+def _adam(first: list[Tensor], second: list[Tensor], gradients: tuple[Tensor, ...], step: int) -> tuple[Tensor, ...]:
     """Return the directions of a step of Adam, and update its moments in place."""
     beta1, beta2 = BETAS
     torch._foreach_mul_(first, beta1)
