@@ -17,8 +17,10 @@ from pathlib import Path
 
 from fedloom.core.files import write_atomic
 from fedloom.papers.measurements import measurements_csv, merge, read_measurements
+from fedloom.papers.recipe import Recipe, find_recipe
 from reproduction_page.figure_rows import read_rows
 from reproduction_page.pages import pages
+from reproduction_page.setting import with_other_images
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results" / "reproduction"
@@ -33,10 +35,17 @@ def keep(name: str, study: Path, allow_mixed: bool) -> None:
     FOLDER.mkdir(exist_ok=True)
     if values.exists():
         earlier = read_measurements(path) if path.exists() else []
-        write_atomic(path, measurements_csv(merge(earlier, read_measurements(values), allow_mixed)))
+        measured = with_other_images(_recipe_of(name), read_measurements(values))
+        write_atomic(path, measurements_csv(merge(earlier, measured, allow_mixed)))
     else:
         read_rows(study / "figure.csv")
         write_atomic(path, (study / "figure.csv").read_bytes())
+
+
+def _recipe_of(name: str) -> Recipe:
+    """Find the recipe of a file: the words after the table's name say which other setting it has."""
+    paper, table, *_ = name.split("-")
+    return find_recipe(f"{paper}/{table}")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ def read_rows(path: Path, *kinds: str) -> list[CsvRow]:
 
 
 def in_papers_setting(recipe: Recipe, rows: Sequence[CsvRow]) -> bool:
-    """Whether some rows were measured in the paper's own setting; any value that the paper searched belongs to it."""
-    return any(not recipe.beyond(row["changed"].removeprefix("with ").split()) for row in rows)
+    """Whether some rows were measured in the paper's own setting; one point of a search is not."""
+    return not recipe.paper.searched and any(not row["changed"] for row in rows)
 
 
 def figure_section(

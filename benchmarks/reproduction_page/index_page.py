@@ -18,30 +18,37 @@ printed.
 
 ## At a glance
 """
-_COUNTS = """The values are those that were run in the paper's own setting. *Orders reproduced* counts, of the columns
-with at least five methods, those that have the printed order. *Gains seen* counts, of the printed gains above zero that
-were run with several seeds, those that are ahead. Orders and gains also come from other settings, named on the page of
-each paper. Presets `authors` and `sound` are not counted, since papers do not print them. CIFAR's images were JPEG
-files of quality 95 in these runs, not the original pixels."""
+_COUNTS = """Values are judged where they were run in the paper's own setting, on the paper's own data. Orders are
+those of columns with at least five rows, and gains are the printed ones above zero with at least three seeds; both
+also come from other settings, named on the page of each paper. Presets `authors` and `sound` are not counted, since
+papers do not print them. CIFAR's images were JPEG files of quality 95 in these runs. They are not the original
+pixels, so these runs are not in the paper's own setting. [What changed](verdicts.md) says how earlier counts came
+about."""
 _TEXT = """## What the verdicts mean
 
 | verdict | what it means |
 |---|---|
-| reproduced | theirs lies inside the 95 % t interval of our mean over seeds; a large spread makes it wide |
-| near | our mean is within one point of theirs |
-| order reproduced | the rank correlation with theirs is above zero: by its interval, and by a count of all orders |
-| not reproduced | none of these |
-| not comparable | another setting, measure or method; the table gives the reason |
+| reproduced | the 90 % interval of ours minus theirs lies within the margin |
+| differs | the 95 % interval of ours minus theirs lies outside the margin |
+| undecided | neither, or fewer than three seeds; the reason says how many seeds would decide |
+| order reproduced | no pair of rows contradicts, at least half agree, and at most 2.5 % of all orders agree as well |
+| order differs | a pair of rows is seen to be in the other order |
+| not comparable | another setting, data, measure or method; the table gives the reason and the difference |
 
-With one seed there is no interval, so such a value is near at best. Other settings than the paper's, as those of
-`--scale small`, never have their values compared, only the order of their methods. The count of all orders is made for
-up to seven methods: at most 2.5 % of the orders that they can have may agree with theirs as well. Fewer than five
-methods are too few to tell an order from chance.
+The margin is one point, or one round to a target, and is part of the recipe. The interval has our spread over seeds,
+and the printed one too where the paper says over how many runs it is. Noise widens the interval, so it leads to
+"undecided". Verdicts are not corrected for the number of values. Where the paper's own gain in a column is below
+twice the margin, the reason says that the margin is as wide as the claim.
 
-Papers claim gains, so tables also have gains, each over the row that the column *over* names. That is
-FedAvg, or local training where a table has no FedAvg. Where parts are taken out or added it is the plain method, and
-MOON for MOON+DW. A gain is the mean difference over equal seeds, with its 95 % t interval. A method is ahead or behind
-where the interval leaves out zero. Intervals are not corrected for the number of rows.
+An order is judged by its pairs of rows that are printed at least one margin apart. Each pair is compared by the rule
+below, as one family, so it agrees, contradicts or is undecided. Up to eight rows all orders are counted. Fewer than
+five rows are too few to tell an order from chance.
+
+Papers claim gains. The paper's own method is compared with every baseline of a column, and a method that it wraps
+with that method alone (MOON+DW with MOON). Other rows are compared with the plain one: FedAvg, or local training
+where a table has no FedAvg. The rule is that of all [comparisons](../how-to/studies.md): ahead or behind needs p <
+0.05 of the paired t test after Holm's correction over the column's comparisons, and at least three seeds. Otherwise
+no difference is seen, which does not mean that the methods are equal.
 
 ## Run a table yourself
 

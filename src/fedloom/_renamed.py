@@ -25,7 +25,14 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
         "high": "outcome.high",
         "seen": "outcome.word",
     },
-    "fedloom.papers.verdicts": {"judged": "judge_value", "order": "rank_agreement", "order_judged": "judge_order"},
+    "fedloom.papers.verdicts": {
+        "judged": "judge_value",
+        "order": "fedloom.papers.orders.rank_agreement",
+        "order_judged": "fedloom.papers.orders.judge_order",
+        "rank_agreement": "fedloom.papers.orders.rank_agreement",
+        "judge_order": "fedloom.papers.orders.judge_order",
+        "NEAR": "MARGIN",
+    },
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedloom.papers.compared_values import compare_values
-from fedloom.papers.gains import Gain, gain_texts, gains
+from fedloom.papers.gains import gain_lines, gains
 from fedloom.papers.measurements import measure
 from fedloom.papers.recipe import find_recipe
 from fedloom.papers.table_section import as_markdown
@@ -26,25 +26,60 @@ def test_gains_are_paired_by_seed(make_result: MakeResult) -> None:
         (column, "FedProx"): runs(make_result, "fedprox", 0.4),
     }
     values = measure(recipe, done, {})
-    found = {gain.row: gain for gain in gains(recipe, compare_values(recipe, values))}
-    assert set(found) == {"FedDW", "FedDW [sound]", "FedProx"}
-    assert found["FedDW"].ours == pytest.approx([1, 2, 3])
-    assert found["FedDW"].theirs == pytest.approx(99.52 - 99.31)
-    assert found["FedDW"].outcome == "no difference seen"  # 2 +- 4.303 / sqrt(3)
-    assert gain_texts(found["FedDW"]) == ("+2.00", "-0.48 to +4.48", "+0.21")
-    assert found["FedDW [sound]"].ours == pytest.approx([3, -1])
-    assert found["FedDW [sound]"].theirs is None
-    assert (found["FedProx"].outcome, gain_texts(found["FedProx"])[1]) == ("one seed", "–")
+    computed = {(gain.row, gain.baseline): gain for gain in gains(recipe, compare_values(recipe, values))}
+    assert set(computed) == {
+        ("FedDW", "FedAvg"),
+        ("FedDW", "FedProx"),
+        ("FedDW [sound]", "FedAvg"),
+        ("FedProx", "FedAvg"),
+    }
+    feddw = computed["FedDW", "FedAvg"]
+    assert (feddw.group, feddw.ours.n, feddw.ours.mean) == ("own", 3, pytest.approx(2))
+    assert feddw.theirs == pytest.approx(99.52 - 99.31)
+    assert (feddw.ours.word, feddw.holds_theirs) == ("no difference seen", True)  # 2 +- 4.303 / sqrt(3)
+    sound = computed["FedDW [sound]", "FedAvg"]
+    assert (sound.group, sound.ours.mean, sound.theirs) == ("variants", pytest.approx(1), None)
+    assert (computed["FedProx", "FedAvg"].ours.word, computed["FedProx", "FedAvg"].holds_theirs) == (
+        "too few seeds",
+        None,
+    )
     page = as_markdown(recipe, values, "the paper's own setting")
     row = next(line for line in page.partition("Gains in points")[2].splitlines() if "| FedDW  " in line)
     assert [cell.strip() for cell in row.split("|")[1:-1]] == [
-        *(column, "FedDW", "FedAvg", "3", "+2.00", "-0.48 to +4.48", "+0.21", "no difference seen")
+        *(column, "FedDW", "FedAvg", "3", "+2.00", "-0.48 to +4.48", "+0.21", "yes", "0.074", "no difference seen")
     ]
 
 
-@pytest.mark.parametrize(("ours", "seen"), [([1.0, 1.1, 1.2], "ahead"), ([-1.0, -1.1, -1.2], "behind")])
-def test_a_gain_is_seen_where_its_interval_leaves_out_zero(ours: list[float], seen: str) -> None:
-    assert Gain("cifar10", None, "FedDW", "FedAvg", ours, None).outcome == seen
+def test_the_own_method_is_counted_apart_from_baselines(make_result: MakeResult) -> None:
+    recipe, column = find_recipe("feddw/table4"), "cifar100"
+    done = {
+        (column, "Fedavg"): runs(make_result, "fedavg", 0.50, 0.51, 0.52),
+        (column, "FedDW"): runs(make_result, "feddw", 0.40, 0.41, 0.42),  # printed above
+        (column, "MOON"): runs(make_result, "moon", 0.60, 0.61, 0.62),  # printed above Fedavg, below FedDW
+        (column, "MOON+DW"): runs(make_result, "moon+dw", 0.60, 0.63, 0.61),
+        (column, "FedUV"): runs(make_result, "feduv", 0.5),
+    }
+    computed = gains(recipe, compare_values(recipe, measure(recipe, done, {})))
+    assert [(gain.row, gain.baseline) for gain in computed if gain.group == "own"] == [
+        *(("FedDW", "Fedavg"), ("FedDW", "MOON"), ("FedDW", "FedUV"), ("MOON+DW", "MOON"))
+    ]
+    assert gain_lines(computed) == [
+        "own method: 0 of 3 printed gains seen, 2 contradicted, 1 no difference seen; 1 with too few seeds",
+        "baselines: 1 of 1 printed gains seen, 0 contradicted, 0 no difference seen; 1 with too few seeds",
+    ]
+
+
+def test_gains_printed_as_losses_are_a_line_of_their_own(make_result: MakeResult) -> None:
+    recipe, column = find_recipe("feddw/table1"), "cifar10-practical"
+    done = {
+        (column, "FedAvg"): runs(make_result, "fedavg", 0.50, 0.51, 0.52),
+        (column, "Local"): runs(make_result, "local", 0.30, 0.31, 0.32),
+    }
+    computed = gains(recipe, compare_values(recipe, measure(recipe, done, {})))
+    assert gain_lines(computed)[1:] == [
+        "baselines: no printed gains of three seeds or more",
+        "printed as zero or below: 1 of 1 printed losses seen, 0 contradicted, 0 no difference seen",
+    ]
 
 
 def test_without_the_plain_method_there_is_no_gain(make_result: MakeResult) -> None:
@@ -57,13 +92,13 @@ def test_without_the_plain_method_there_is_no_gain(make_result: MakeResult) -> N
 def test_gains_are_of_accuracies_alone(make_result: MakeResult) -> None:
     recipe = find_recipe("fedsc/table3")  # accuracy, and rounds to a target
     done = {
-        ("cifar10", "FedAvg"): runs(make_result, "fedavg", 0.9, 0.9),
-        ("cifar10", "FedSC"): runs(make_result, "fedsc", 0.9, 0.9),
+        ("cifar10", "FedAvg"): runs(make_result, "fedavg", 0.9, 0.9, 0.9),
+        ("cifar10", "FedSC"): runs(make_result, "fedsc", 0.9, 0.9, 0.9),
     }
     found = compare_values(recipe, measure(recipe, done, {}))
     assert len({line.metric for line in found if line.was_run}) > 1
     (gain,) = gains(recipe, found)
-    assert gain.outcome == "no difference seen"
+    assert gain.ours.word == "no difference seen"
 
 
 @pytest.mark.parametrize(

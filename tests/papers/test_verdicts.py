@@ -1,90 +1,89 @@
-"""Verdicts and orders, with numbers worked out by hand."""
+"""Verdicts on values, beside golden numbers and numbers worked out by hand."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedloom.papers.verdicts import judge_order, judge_value, rank_agreement
+from fedloom.papers.verdicts import equivalence, judge_value
 
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "word"),
-    [
-        ((70.0, 71.0, 72.0), 73.0, "reproduced"),  # t interval 71 ± 4.303 / sqrt(3): 68.5 to 73.5
-        ((70.0, 71.0, 72.0), 73.6, "not reproduced"),
-        ((70.9, 71.0, 71.1), 71.9, "near"),  # 70.8 to 71.2, 0.9 points away
-        ((71.0,), 71.9, "near"),
-        ((71.0,), 71.0, "near"),  # one seed has no interval, however close
-        ((71.0,), 73.0, "not reproduced"),
-        ((), 73.0, "not comparable"),
-        ((71.0, 72.0), None, "not comparable"),
-    ],
-)
-def test_a_value_is_judged(ours: tuple[float, ...], theirs: float | None, word: str) -> None:
-    assert judge_value(ours, theirs).word == word
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "comparisons.json").read_text())["verdicts"]
 
 
-def test_reasons_win_and_rounds_are_never_near() -> None:
-    assert judge_value([71.0, 72.0], 71.5, reason="another network").why == "another network"
-    assert judge_value([5.0], 5.5, near=None).word == "not reproduced"
-    assert "one seed, so no interval" in judge_value([71.0], 71.0).why
-    assert judge_value([70.0, 71.0, 72.0], 73.0).why == "-2.00, inside 68.52 to 73.48 (3 seeds)"
+@pytest.mark.parametrize("case", GOLDEN["cases"].values(), ids=GOLDEN["cases"])
+def test_verdicts_equal_the_golden_ones(case: dict[str, Any]) -> None:
+    printed = {"theirs_std": case["their_std"], "theirs_runs": case["their_seeds"]}
+    judged = equivalence(case["ours"], case["theirs"], margin=GOLDEN["margin"], **printed)
+    verdict = judge_value(case["ours"], case["theirs"], margin=GOLDEN["margin"], **printed)
+    assert verdict.word == case["word"]
+    if "why" in case:
+        assert judged is None
+        assert verdict.why.endswith(case["why"])
+        return
+    assert judged is not None
+    assert (judged.difference, judged.degrees) == pytest.approx((case["difference"], case["df"]), abs=1e-7)
+    assert judged.narrow == pytest.approx(case["interval90"], abs=1e-7)
+    assert judged.wide == pytest.approx(case["interval95"], abs=1e-7)
+    assert judged.needed == case["seeds_needed_at_this_spread"]
 
 
-def test_an_order_has_an_interval() -> None:
-    # rho 1 counts as 1 - 6 / (5 * 24) = 0.95; atanh 1.831781, error sqrt(1.06 / 2) = 0.728011
-    found = rank_agreement([1, 2, 3, 4, 5], [10, 20, 30, 40, 50])
-    assert found is not None
-    assert (found.n, found.rho) == (5, pytest.approx(1.0))
-    assert (found.low, found.high) == (pytest.approx(0.38421, abs=1e-4), pytest.approx(0.99705, abs=1e-4))
-    assert judge_order(found).word == "order reproduced"
-    assert found.chance == pytest.approx(1 / 120)
-    # squared rank differences 1 + 1 + 0 + 0 + 1 + 1: rho = 1 - 6 * 4 / (6 * 35)
-    mixed = rank_agreement([1, 2, 3, 4, 5, 6], [2, 1, 3, 4, 6, 5])
-    assert mixed is not None
-    assert mixed.rho == pytest.approx(1 - 24 / 210)
-    assert judge_order(rank_agreement([1, 2, 3, 4, 5], [5, 4, 3, 2, 1])).word == "not reproduced"
+@pytest.mark.parametrize(("seeds", "largest"), GOLDEN["largest_std_that_can_be_reproduced"].items())
+def test_the_largest_spread_that_can_be_reproduced(seeds: str, largest: float) -> None:
+    n = int(seeds)
+    unit = [(-1.0) ** k for k in range(n)]
+    mean = sum(unit) / n
+    std = (sum((value - mean) ** 2 for value in unit) / (n - 1)) ** 0.5
+    for factor, word in ((0.999, "reproduced"), (1.001, "undecided")):
+        ours = [70 + factor * largest * (value - mean) / std for value in unit]
+        assert judge_value(ours, 70.0, margin=1.0).word == word
 
 
-def test_an_order_that_chance_gives_often_is_not_reproduced() -> None:
-    # of five, 5 of 120 orders have rho >= 0.9 and one has 1; of six, 21 of 720 have rho >= 0.829 and 12 have >= 0.886
-    swapped = rank_agreement([2, 1, 3, 4, 5], [1, 2, 3, 4, 5])
-    assert swapped is not None
-    assert swapped.low is not None
-    assert swapped.low > 0  # by Fisher's interval alone it would be
-    assert (swapped.rho, swapped.chance) == (pytest.approx(0.9), pytest.approx(5 / 120))
-    assert judge_order(swapped).word == "not reproduced"
-    assert judge_order(swapped).why.endswith("5 methods; 4.2 % of all orders agree as well")
-    six = rank_agreement([3, 1, 2, 4, 5, 6], [1, 2, 3, 4, 5, 6]), rank_agreement([2, 1, 3, 4, 6, 5], [1, 2, 3, 4, 5, 6])
-    assert [one.chance for one in six if one] == pytest.approx([21 / 720, 12 / 720])
-    assert [judge_order(one).word for one in six] == ["not reproduced", "order reproduced"]
+@pytest.mark.parametrize("case", GOLDEN["rates_three_seeds"])
+def test_noise_does_not_pass(case: dict[str, float]) -> None:
+    draw, words = Random(0), []
+    for _ in range(300):
+        ours = [draw.gauss(70 + case["true_difference"], case["std_over_seeds"]) for _ in range(3)]
+        words.append(judge_value(ours, 70.0).word)
+    assert words.count("reproduced") / 300 == pytest.approx(case["new_reproduced"], abs=0.05)
+    assert words.count("differs") / 300 == pytest.approx(case["new_differs"], abs=0.09)
 
 
-def test_equal_values_share_their_mean_rank() -> None:
-    # 4 and 4 can change places: 2 of 120 orders are as good as the printed one
-    tied = rank_agreement([1, 2, 3, 4, 4], [10, 20, 30, 40, 50])
-    assert tied is not None
-    assert (tied.rho, tied.chance) == (pytest.approx(9.5 / (9.5 * 10) ** 0.5), pytest.approx(2 / 120))
-    # of three and three equal values, 3! * 3! = 36 of 720 orders are as good: 5 %
-    halves = rank_agreement([1, 1, 1, 2, 2, 2], [5, 5, 5, 6, 6, 6])
-    assert halves is not None
-    assert (halves.rho, halves.chance) == (pytest.approx(1.0), pytest.approx(36 / 720))
-    assert judge_order(halves).word == "not reproduced"
-    many = rank_agreement([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8])
-    assert many is not None
-    assert many.chance is None
-    assert judge_order(many).why.endswith("8 methods")
+@given(st.lists(st.floats(60, 80), min_size=3, max_size=6), st.floats(60, 80), st.floats(0.1, 10))
+def test_scaling_everything_changes_nothing(ours: list[float], theirs: float, factor: float) -> None:
+    scaled = equivalence([factor * value for value in ours], factor * theirs, margin=factor, step=0.01 * factor)
+    plain = equivalence(ours, theirs, margin=1.0)
+    assert plain is not None
+    assert scaled is not None
+    assert scaled.narrow == pytest.approx([factor * bound for bound in plain.narrow], rel=1e-6, abs=1e-9)
+    near_a_bound = min(abs(abs(bound) - 1) for bound in (*plain.narrow, *plain.wide)) < 1e-9
+    assert near_a_bound or scaled.word == plain.word
+    assert judge_value(ours, theirs, margin=1e9).word == "reproduced"
+    assert judge_value(ours, theirs, margin=0.0).word != "reproduced"
 
 
-def test_too_few_methods_have_a_correlation_and_no_verdict() -> None:
-    # rho 1 of four counts as 0.9; atanh 1.4722 - 1.96 sqrt(1.06) < 0: no order of four could be reproduced
-    four = rank_agreement([1, 2, 3, 4], [1, 2, 3, 4])
-    assert four is not None
-    assert (four.rho, four.low, four.enough) == (pytest.approx(1.0), None, False)
-    told = judge_order(four)
-    assert told.word == "not comparable"
-    assert told.why == "rank correlation 1.00; 4 methods: too few to tell an order from chance"
-    assert judge_order(rank_agreement([2, 1], [1, 2])).why.startswith("rank correlation -1.00; 2 methods: too few")
-    assert rank_agreement([1], [1]) is None
-    assert rank_agreement([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]) is None
-    assert judge_order(None).word == "not comparable"
+def test_the_reason_says_what_would_decide() -> None:
+    assert judge_value([70.0, 71.0, 72.0], 71.2).why == (
+        "-0.20, 90 % interval -1.89 to +1.49 (3 seeds); would decide at this mean and spread: 7 seeds"
+    )
+    assert judge_value([60.0, 68.0, 66.0], 70.0).why.endswith("would decide at this mean and spread: 7 seeds")
+    assert judge_value([66.0, 70.5, 73.9], 70.0).why.endswith("not within 20 seeds")
+    assert judge_value([70.0, 70.1, 70.2], 70.1, theirs_std=0.4).why.endswith("; their spread is not counted")
+
+
+def test_reasons_win_and_the_difference_is_printed() -> None:
+    told = judge_value([71.0, 72.0], 71.0, reason="another network")
+    assert (told.word, told.why) == ("not comparable", "another network; +0.50")
+    assert judge_value([], 73.0).word == "not comparable"
+    assert judge_value([71.0, 72.0], None).why == "nothing is printed"
+
+
+@pytest.mark.parametrize(("reached", "missed", "word"), [(2, 1, "undecided"), (0, 3, "differs"), (0, 2, "undecided")])
+def test_a_target_that_was_not_reached_leaves_no_mean(reached: int, missed: int, word: str) -> None:
+    told = judge_value([40.0] * reached, 40.0, missed=missed)
+    assert (told.word, told.why.split()[0]) == (word, str(missed))

@@ -255,7 +255,7 @@ def write_paper_comparison(
         say(f"not drawn: {text}")
     if kind != "table":
         return
-    comparable = scale == "full" and not recipe.beyond(overrides_beyond_recipe)
+    comparable = scale == "full" and not overrides_beyond_recipe and not recipe.paper.searched
     measurements = measure(recipe, done, read_estimates(folder), changed, comparable)
     write_atomic(folder / "reproduced.md", as_markdown(recipe, measurements, setting, failed_of(whole, ended)))
     write_atomic(folder / VALUES, measurements_csv(measurements))

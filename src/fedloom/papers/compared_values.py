@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
-from fedloom.papers.measurements import ACCURACY, GAIN, VARIANT, Measurement, printed_rows
+from fedloom.papers.measurements import ACCURACY, GAIN, OTHER_IMAGES, VARIANT, Measurement, printed_rows
+from fedloom.papers.orders import RankAgreement, RankedRow, judge_order, judge_pairs, rank_agreement
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import PrintedValue
-from fedloom.papers.verdicts import NEAR, NOT_RUN, RankAgreement, Verdict, judge_order, judge_value, rank_agreement
+from fedloom.papers.verdicts import NOT_RUN, STEP, Verdict, judge_value
 from fedloom.results.text import listed, seeds_text
 
 FailureReasons = Mapping[tuple[str, str], Mapping[int, str]]  # by column and row of the study, then by seed
-_OTHER_SETTING = "another setting: only the order is compared"
+_OTHER_SETTING = "another setting: only order and gains are compared"
+_OTHER_PIXELS = f"{OTHER_IMAGES}, not the paper's own pixels"
+_MAXIMUM = "the paper prints the best result of a search, and this is one point of it"
 _OTHER_DATA = "other data than the paper's, so nothing printed stands beside them"
 _STAND_IN = "stand-in for "
 _VARIANTS = {"authors": "released code", "sound": "our default"}
@@ -55,6 +58,11 @@ class ComparedValue:
         return len(self.seeds) - len(self.ours)
 
     @property
+    def by_seed(self) -> dict[int, float]:
+        """Our values by seed; none where a seed never reached the target, which leaves the others without a mean."""
+        return {} if self.missed_seeds else dict(zip(self.seeds, self.ours, strict=True))
+
+    @property
     def rank_value(self) -> float:
         """The value that orders the methods: the mean, or infinity (rounds) if a seed never reached the target."""
         return inf if self.missed_seeds else fmean(self.ours)
@@ -70,6 +78,11 @@ class ComparedOrder:
     agreement: RankAgreement | None
     verdict: Verdict
 
+    @property
+    def counts(self) -> bool:
+        """Whether there are enough rows to tell an order from chance."""
+        return self.agreement is not None and self.agreement.chance is not None
+
 
 def compare_values(
     recipe: Recipe, measurements: Sequence[Measurement], failures: FailureReasons | None = None
@@ -78,11 +91,7 @@ def compare_values(
 
     A value that was not run, failed, or cannot be compared is in the list, and its verdict has the reason.
     """
-    not_comparable = None
-    if any(measurement.stand_in for measurement in measurements):
-        not_comparable = _OTHER_DATA
-    elif not all(measurement.comparable for measurement in measurements):
-        not_comparable = _OTHER_SETTING
+    other_data = any(measurement.stand_in for measurement in measurements)
     by_value: dict[tuple[str, str, str, str | None], list[Measurement]] = {}
     for measurement in measurements:
         by_value.setdefault(measurement.key[:-1], []).append(measurement)
@@ -90,14 +99,14 @@ def compare_values(
         _compare(
             *(recipe, value, column, row),
             by_value.get((column or "", row, value.metric, value.domain), []),
-            not_comparable,
+            other_data,
             failures or {},
         )
         for value, column, row in printed_rows(recipe)
     ]
 
 
-def compare_orders(values: Sequence[ComparedValue]) -> list[ComparedOrder]:
+def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[ComparedOrder]:
     """Compare the order of the methods with the printed one, by column and metric.
 
     Variants do not count. Gains have the order of the accuracies that they come from, so they have none of their own.
@@ -110,9 +119,15 @@ def compare_orders(values: Sequence[ComparedValue]) -> list[ComparedOrder]:
     for (column, metric, domain), group in groups.items():
         if all(value.theirs is None for value in group):
             continue  # nothing is printed for these data
-        pairs = [(value.rank_value, value.theirs) for value in group if value.was_run and value.theirs is not None]
-        agreement = rank_agreement([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
-        verdict = judge_order(agreement, None if pairs else NOT_RUN)
+        ranks = [(value.rank_value, value.theirs) for value in group if value.was_run and value.theirs is not None]
+        agreement = rank_agreement([ours for ours, _ in ranks], [theirs for _, theirs in ranks])
+        rows = {
+            value.row: RankedRow(value.theirs, value.by_seed)
+            for value in group
+            if value.was_run and value.theirs is not None
+        }
+        pairs = judge_pairs(rows, recipe.table.margin, STEP)
+        verdict = judge_order(agreement, list(pairs.values()), None if ranks else NOT_RUN)
         compared.append(ComparedOrder(column, metric, domain, agreement, verdict))
     return compared
 
@@ -123,7 +138,7 @@ def limitations(values: Sequence[ComparedValue], failures: FailureReasons | None
     run = [value for value in values if value.was_run]
     sentences = []
     for column, rows in _rows_by_column(value for value in run if len(value.seeds) == 1).items():
-        sentences.append(f"{column}: one seed only, so without an interval: {listed(rows)}.")
+        sentences.append(f"{column}: one seed only, which decides nothing: {listed(rows)}.")
     sentences += _different_seeds(run)
     accuracies = (value for value in run if value.metric in ACCURACY)
     constant = (value for value in accuracies if len(value.ours) > 1 and len(set(value.ours)) == 1)
@@ -177,20 +192,31 @@ def _compare(
     column: str | None,
     row: str,
     measurements: Sequence[Measurement],
-    not_comparable: str | None,
+    other_data: bool,
     failures: FailureReasons,
 ) -> ComparedValue:
     by_seed = {measurement.seed: measurement.ours for measurement in sorted(measurements, key=lambda m: m.seed)}
     numbers = {seed: ours for seed, ours in by_seed.items() if ours is not None}
     to_target = value.metric.startswith("rounds_to_")
+    not_comparable = _OTHER_DATA if other_data else _setting_reason(recipe, measurements)
     reason = _reason(recipe, value, column, row, not_comparable, bool(measurements), failures)
     if reason is None and measurements and not numbers and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     seeds, ours = list(by_seed if to_target else numbers), list(numbers.values())
-    near, missed = None if to_target else NEAR, len(seeds) - len(ours)
-    verdict = judge_value(ours, value.value, near=near, missed=missed, reason=reason)
+    verdict = judge_value(
+        ours,
+        value.value,
+        margin=recipe.table.margin,
+        step=1.0 if to_target else STEP,
+        theirs_std=value.std,
+        theirs_runs=recipe.table.printed_runs,
+        missed=len(seeds) - len(ours),
+        reason=reason,
+    )
+    claim = recipe.claimed_gain(value)
+    if reason is None and claim is not None and 0 < claim < 2 * recipe.table.margin:
+        verdict = replace(verdict, why=f"{verdict.why}; margin is as wide as the claim")
     name = column or value.column
-    other_data = not_comparable == _OTHER_DATA
     seconds = [measurement.seconds for measurement in measurements if measurement.seconds is not None]
     estimates = [measurement.estimated for measurement in measurements if measurement.estimated is not None]
     return ComparedValue(
@@ -207,6 +233,16 @@ def _compare(
         fmean(estimates) if estimates else None,
         verdict,
     )
+
+
+def _setting_reason(recipe: Recipe, measurements: Sequence[Measurement]) -> str | None:
+    """Why these measurements are not of the paper's own setting; None if they are."""
+    if all(measurement.comparable for measurement in measurements):
+        return None
+    changed = measurements[0].changed
+    if changed == OTHER_IMAGES:
+        return _OTHER_PIXELS
+    return _MAXIMUM if recipe.paper.searched and recipe.scale_text("small") not in changed else _OTHER_SETTING
 
 
 def _reason(

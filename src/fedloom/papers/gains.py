@@ -1,63 +1,149 @@
-"""Compare a method's gain over the plain one of its table, seed by seed, with the printed gain."""
+"""Compare the paper's own method with each baseline, and baselines with the plain one, beside the printed gains."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from typing import Literal
 
 from fedloom.papers.compared_values import ComparedValue
 from fedloom.papers.measurements import ACCURACY, VARIANT
 from fedloom.papers.recipe import Recipe
-from fedloom.results.difference import t_interval
+from fedloom.papers.verdicts import STEP
+from fedloom.results.difference import Difference, compare_family, paired_differences
+
+GainGroup = Literal["own", "baselines", "variants"]
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
     """Accuracy of `row` minus that of the row `baseline`, in points.
 
-    ours: one difference for each seed that both rows have. theirs: the difference of the printed means; None for a
-    variant (`authors`, `sound`), which is not printed.
+    group: of the paper's own method, of a baseline over the plain method, or of a variant (`authors`, `sound`), which
+    is not printed. ours: over the seeds that both rows have. theirs: the difference of the printed means, or None.
     """
 
     column: str
     domain: str | None
     row: str
     baseline: str
-    ours: list[float]
+    group: GainGroup
+    ours: Difference
     theirs: float | None
 
     @property
-    def outcome(self) -> str:
-        """The conclusion that the 95 % t interval of the mean allows."""
-        bounds = t_interval(self.ours, step=0.0)
-        if bounds is None:
-            return "one seed"
-        return "ahead" if bounds[0] > 0 else "behind" if bounds[1] < 0 else "no difference seen"
+    def holds_theirs(self) -> bool | None:
+        """Whether our interval holds the printed gain; None where there is no interval or no printed gain."""
+        if self.ours.low is None or self.ours.high is None or self.theirs is None:
+            return None
+        return self.ours.low <= self.theirs <= self.ours.high
+
+
+@dataclass(frozen=True, slots=True)
+class GainCounts:
+    """Printed gains by their outcome here. too_few: those of fewer than three seeds, which are in no other number."""
+
+    seen: int = 0
+    contradicted: int = 0
+    not_seen: int = 0
+    too_few: int = 0
+
+    @property
+    def judged(self) -> int:
+        """The number of gains that were judged."""
+        return self.seen + self.contradicted + self.not_seen
+
+    def __add__(self, other: GainCounts) -> GainCounts:
+        return GainCounts(
+            self.seen + other.seen,
+            self.contradicted + other.contradicted,
+            self.not_seen + other.not_seen,
+            self.too_few + other.too_few,
+        )
+
+    def words(self, heading: str, gains: str = "printed gains") -> str:
+        """Return the counts as a line; all three outcomes are always named."""
+        skipped = f"; {self.too_few} with too few seeds" if self.too_few else ""
+        if not self.judged:
+            return f"{heading}: no {gains} of three seeds or more{skipped}"
+        outcomes = f"{self.contradicted} contradicted, {self.not_seen} no difference seen"
+        return f"{heading}: {self.seen} of {self.judged} {gains} seen, {outcomes}{skipped}"
 
 
 def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
-    """Compute the gain of every row that was run, over its baseline row, as the table counts accuracy."""
+    """Compute the gains of all rows that were run, as the table counts accuracy.
+
+    The own method is compared with every baseline, or with the method that it wraps; other rows with the plain one.
+    A family is a group's comparisons in one column; baselines over another row than most are one of their own.
+    """
     accuracies = [value for value in values if value.was_run and value.metric in ACCURACY]
     by_row = {(value.column, value.domain, value.metric, value.row): value for value in accuracies}
-    computed = []
+    families: dict[tuple[object, ...], list[tuple[ComparedValue, ComparedValue, list[float]]]] = {}
     for value in accuracies:
-        baseline_row = recipe.baseline_of(value.row)
-        baseline = by_row.get((value.column, value.domain, value.metric, baseline_row or ""))
-        if baseline_row is None or baseline is None:
-            continue
-        ours, theirs = (dict(zip(row.seeds, row.ours, strict=True)) for row in (value, baseline))
-        differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-        printed = None
-        if value.theirs is not None and baseline.theirs is not None and not VARIANT.search(value.row):
-            printed = value.theirs - baseline.theirs
-        if differences:
-            computed.append(Gain(value.column, value.domain, value.row, baseline_row, differences, printed))
+        group = _group(recipe, value.row)
+        for name in _baselines(recipe, value.row):
+            baseline = by_row.get((value.column, value.domain, value.metric, name))
+            if baseline is None:
+                continue
+            by_seed = paired_differences(value.seeds, value.ours, baseline.seeds, baseline.ours)
+            if by_seed:
+                family = (value.column, value.domain, value.metric, group, "" if group == "own" else name)
+                families.setdefault(family, []).append((value, baseline, list(by_seed.values())))
+    computed = []
+    for compared in families.values():
+        outcomes = compare_family([differences for _, _, differences in compared], STEP)
+        for (value, baseline, _), outcome in zip(compared, outcomes, strict=True):
+            printed = None
+            group = _group(recipe, value.row)
+            if value.theirs is not None and baseline.theirs is not None and group != "variants":
+                printed = value.theirs - baseline.theirs
+            computed.append(Gain(value.column, value.domain, value.row, baseline.row, group, outcome, printed))
     return computed
 
 
-def gain_texts(gain: Gain) -> tuple[str, str, str]:
-    """Our mean, its interval and the printed gain, in points with a sign; a dash for what there is not."""
-    bounds = t_interval(gain.ours, step=0.0)
-    interval_text = "–" if bounds is None else f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
-    return f"{fmean(gain.ours):+.2f}", interval_text, "–" if gain.theirs is None else f"{gain.theirs:+.2f}"
+def count_gains(computed: Sequence[Gain], group: GainGroup | None, positive: bool = True) -> GainCounts:
+    """Count the printed gains of a group (None: of all) that are above zero, or those that are not.
+
+    A gain printed as zero or below is seen if ours is behind.
+    """
+    total = GainCounts()
+    for gain in computed:
+        if gain.theirs is None or (group is not None and gain.group != group) or (gain.theirs > 0) != positive:
+            continue
+        match gain.ours.word:
+            case "too few seeds":
+                total += GainCounts(too_few=1)
+            case "no difference seen":
+                total += GainCounts(not_seen=1)
+            case word:
+                agrees = (word == "ahead") == positive
+                total += GainCounts(seen=1) if agrees else GainCounts(contradicted=1)
+    return total
+
+
+def gain_lines(computed: Sequence[Gain]) -> list[str]:
+    """Return the head lines: the own method's printed gains, those of baselines, and gains printed as none."""
+    own, others = (count_gains(computed, group) for group in ("own", "baselines"))
+    none_printed = count_gains(computed, None, positive=False)
+    lines = [own.words("own method"), others.words("baselines")]
+    if none_printed != GainCounts():
+        lines.append(none_printed.words("printed as zero or below", "printed losses"))
+    return lines
+
+
+def _group(recipe: Recipe, row: str) -> GainGroup:
+    if VARIANT.search(row):
+        return "variants"
+    return "own" if recipe.is_own(row) else "baselines"
+
+
+def _baselines(recipe: Recipe, row: str) -> Iterator[str]:
+    """Yield the rows over which a row's gains are."""
+    plain = recipe.baseline_of(row)
+    wrapped = "+" in recipe.rows.get(row, {"method": ""})["method"]
+    if plain is None:
+        return
+    if _group(recipe, row) != "own" or wrapped or recipe.is_own(plain):
+        yield plain
+        return
+    yield from (name for name in recipe.rows if not recipe.is_own(name) and not VARIANT.search(name))

@@ -24,6 +24,7 @@ from fedloom.storage.run_folder import RunFolder
 ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
 GAIN = "gain_over_fedavg_points"
 VARIANT = re.compile(r" \[(authors|sound)\]$")
+OTHER_IMAGES = "CIFAR from JPEG files of quality 95"  # as `changed` says it of data that are not the paper's own
 _OTHER_SOURCE = re.compile(r"\bscenario(\.source=|=\{source: )")
 CellResults = Mapping[tuple[str, str], Sequence[Result]]  # finished runs by column and row
 
@@ -143,10 +144,13 @@ def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mi
     Raises `ValueError` for different settings, and `ConfigError` for different versions of fedloom unless
     `allow_mixed`.
     """
-    settings = {measurement.changed for measurement in (*earlier, *later)}
-    if len(settings) > 1:
-        names = " and ".join(setting or "the paper's own" for setting in sorted(settings))
-        raise ValueError(f"values of different settings: {names}; keep them in files of their own")
+    changed_by_column: dict[str, set[str]] = {}
+    for measurement in (*earlier, *later):
+        changed_by_column.setdefault(measurement.column, set()).add(measurement.changed)
+    for settings in changed_by_column.values():
+        if len(settings) > 1:
+            names = " and ".join(setting or "the paper's own" for setting in sorted(settings))
+            raise ValueError(f"values of different settings: {names}; keep them in files of their own")
     # An empty later value, e.g. a gain whose baseline was not run, does not replace an earlier number.
     with_numbers = {measurement.key for measurement in earlier if measurement.ours is not None}
     new = [measurement for measurement in later if measurement.ours is not None or measurement.key not in with_numbers]

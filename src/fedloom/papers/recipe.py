@@ -68,6 +68,9 @@ class Table(Section):
       row_overrides: config keys on top of a row. predictor_rows: rows that are another predictor of a row's run.
     - client_panels: panels of a sweep that show one client alone, by name.
     - baseline: the row that gains are over, where this is neither FedAvg nor local training.
+    - margin: the largest difference from a printed value that counts as none, in the unit of its measure (points,
+      rounds). It is fixed before anything runs.
+    - printed_runs: the number of runs over which the table prints standard deviations; None if it does not say.
     - pooled: accuracy is over all clients' test samples together, and not the mean over clients.
     - small: the table's part of the reduction. reduction: that in words, where it is not the paper's.
     - why_not_run: why nothing is run.
@@ -87,6 +90,8 @@ class Table(Section):
     client_panels: dict[str, int] = Field(default_factory=dict)
     points: Points = Points()
     baseline: str | None = None
+    margin: float = Field(1.0, gt=0)
+    printed_runs: int | None = Field(None, ge=2)
     pooled: bool = False
     why_not_run: str | None = None
     reduction: str | None = None
@@ -94,18 +99,40 @@ class Table(Section):
     choices: tuple[str, ...] = ()
 
 
+class Claim(Section):
+    """A value that the paper states in its text, or draws in a figure.
+
+    - claim: what it says. printed: the value, in `unit`.
+    - table, row, minus: the cells of a table, "column/row", whose mean or difference of means it is; none if no table
+      has them.
+    - values: a file of printed values that is listed whole.
+    - why: why it cannot be compared with what was run.
+    """
+
+    claim: str
+    printed: float | None = None
+    unit: str = "points"
+    table: str | None = None
+    row: str | None = None
+    minus: str | None = None
+    values: str | None = None
+    why: str | None = None
+
+
 class Paper(Section):
     """A paper: its tables and figures, and what holds for all of them.
 
     - rows: config keys by the name of a printed row.
-    - searched: config keys of which the paper tried several values and prints the best result. Each of these values
-      belongs to the paper's setting.
+    - searched: config keys of which the paper tried several values and prints the best result. A run has one value, so
+      it is not compared with the printed maximum.
+    - claims: values that the paper states outside its tables.
     - choices: what the paper leaves open, and what was chosen.
     """
 
     title: str
     choices: tuple[str, ...] = ()
     searched: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
     rows: dict[str, Keys]
     small: Small
     tables: dict[str, Table]
@@ -163,6 +190,22 @@ class Recipe:
         baseline = by_method.get(unwrapped, plain)
         return None if baseline == row else baseline
 
+    def claimed_gain(self, printed: PrintedValue) -> float | None:
+        """Return the printed gain of the paper's own method over its plain row, in the column of a printed value.
+
+        Returns None where the column has no such rows.
+        """
+        key = printed.column, printed.domain, printed.metric
+        by_row = {
+            value.method: value.value for value in self.values if (value.column, value.domain, value.metric) == key
+        }
+        for row in reversed(by_row):
+            baseline = self.baseline_of(row) if self.is_own(row) else None
+            ours, plain = by_row[row], by_row.get(baseline or "")
+            if ours is not None and plain is not None:
+                return ours - plain
+        return None
+
     def column(self, printed: str) -> str | None:
         """Name the setting of the study that stands for a printed column."""
         return next((name for name, keys in self.table.columns.items() if keys.get("printed") == printed), None)
@@ -187,9 +230,12 @@ class Recipe:
         folders = self._folders(scale) if candidates else set()
         return [override for override in candidates if self._folders(scale, override) != folders]
 
-    def beyond(self, overrides: Sequence[str]) -> list[str]:
-        """Keep the `key=value` overrides that leave what the paper ran: values that it did not search."""
-        return [override for override in overrides if not self._searched(*override.split("=", 1))]
+    def is_own(self, row: str) -> bool:
+        """Whether a row is the paper's own method, a part of it, or another method with it."""
+        run_row, _ = self.table.predictor_rows.get(row, (row, ""))
+        paper = self.name.partition("/")[0]
+        own_names = {paper, paper.removeprefix("fed")}  # a method, and a wrapper over others
+        return not own_names.isdisjoint(self.rows.get(run_row, {"method": ""})["method"].split("+"))
 
     def study(self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None) -> Study:
         """Make the study of the table.
@@ -229,9 +275,6 @@ class Recipe:
             return {cell.folder for cell in self.study(scale, seeds=1, keys=load(None, overrides)).cells}
         except ConfigError:
             return None
-
-    def _searched(self, key: str, text: str = "") -> bool:
-        return parse_yaml(text) in self.paper.searched.get(key, ())
 
     def _setting(self, name: str, small: bool) -> Keys:
         """A column's keys, as a setting of the study."""

@@ -16,7 +16,7 @@ from fedloom.papers.compared_values import (
     compare_values,
     limitations,
 )
-from fedloom.papers.gains import Gain, gain_texts, gains
+from fedloom.papers.gains import Gain, gain_lines, gains
 from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
@@ -96,22 +96,20 @@ def _markdown(block: Block) -> str:
     return block if isinstance(block, str) else bullets(block)
 
 
-def _comparison(
-    recipe: Recipe, measurements: Sequence[Measurement], values: Sequence[ComparedValue]
-) -> list[str | SectionTable]:
+def _comparison(recipe: Recipe, measurements: Sequence[Measurement], values: Sequence[ComparedValue]) -> list[Block]:
     run = [value for value in values if value.was_run]
     if not run:
         return ["Nothing of this table has been run."]
-    orders = [order for order in compare_orders(values) if order.verdict.why != NOT_RUN]
-    verdicts = {(value.verdict.word, value.verdict.why) for value in run}
-    none_comparable = len(verdicts) == 1 and run[0].verdict.word == "not comparable"
-    blocks: list[str | SectionTable] = [_values_sheet(run, with_verdicts=not none_comparable)]
+    orders = [order for order in compare_orders(recipe, values) if order.verdict.why != NOT_RUN]
+    reasons = {(value.verdict.word, value.verdict.why.partition(";")[0]) for value in run}
+    none_comparable = len(reasons) == 1 and run[0].verdict.word == "not comparable"
+    blocks: list[Block] = [_values_sheet(run, with_verdicts=not none_comparable)]
     if none_comparable:
-        blocks.append(f"No value is comparable ({run[0].verdict.why}).")
+        blocks.append(f"No value is comparable ({run[0].verdict.why.partition(';')[0]}).")
     if orders:
         blocks.append(_orders_sheet(orders))
     if table_gains := gains(recipe, values):
-        blocks += ["Gains in points, seed by seed:", _gains_sheet(table_gains)]
+        blocks += ["Gains in points, seed by seed:", gain_lines(table_gains), _gains_sheet(table_gains)]
     if (minutes := _minutes_sheet(run)).rows:
         blocks.append(minutes)
     machines = dict.fromkeys(measurement.machine for measurement in measurements)
@@ -142,22 +140,27 @@ def _orders_sheet(orders: Sequence[ComparedOrder]) -> SectionTable:
         [order.column, _metric_text(order.metric, order.domain), order.verdict.word, order.verdict.why]
         for order in orders
     ]
-    caption = "Whether the order of the methods is the printed one: Spearman's rank correlation."
+    caption = "Whether the order of the rows is the printed one: pairs printed apart, and Spearman's rank correlation."
     return SectionTable("orders", caption, ("column", "measure", "order", "why"), rows)
 
 
 def _gains_sheet(table_gains: Sequence[Gain]) -> SectionTable:
     rows: list[list[Cell]] = []
     for gain in table_gains:
-        ours, interval, theirs = gain_texts(gain)
+        outcome, theirs = gain.ours, "–" if gain.theirs is None else f"{gain.theirs:+.2f}"
         column = gain.column if gain.domain is None else f"{gain.column}, {gain.domain}"
-        seeds = len(gain.ours)
-        numbers: list[Cell] = [(ours, fmean(gain.ours)), interval, (theirs, gain.theirs)]
-        rows.append([column, gain.row, gain.baseline, (str(seeds), seeds), *numbers, gain.outcome])
-    names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "seen")
-    return SectionTable(
-        "gains", "Gains in points: the mean over equal seeds, and its t interval.", names, rows, heads=2
-    )
+        numbers: list[Cell] = [
+            (str(outcome.n), outcome.n),
+            (f"{outcome.mean:+.2f}", outcome.mean),
+            outcome.interval_text(decimals=2),
+            (theirs, gain.theirs),
+            {True: "yes", False: "no", None: "–"}[gain.holds_theirs],
+            ("–" if outcome.holm is None else f"{outcome.holm:.2g}", outcome.holm),
+        ]
+        rows.append([column, gain.row, gain.baseline, *numbers, outcome.verdict])
+    names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "theirs inside", "Holm p", "word")
+    caption = "Gains in points: the mean over equal seeds, its uncorrected t interval, and p after Holm's correction."
+    return SectionTable("gains", caption, names, rows, heads=2)
 
 
 def _minutes_sheet(values: Sequence[ComparedValue]) -> SectionTable:

@@ -1,23 +1,24 @@
-"""Judge measured values by the printed ones, claiming no more than the seeds allow."""
+"""Judge measured values by printed ones: equivalence with a stated margin, which noise cannot pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
-from math import atanh, sqrt, tanh
-from statistics import correlation, fmean
+from math import sqrt
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from fedloom._renamed import missing_attribute
-from fedloom.results.difference import LEVEL, t_interval
+from fedloom.results.difference import LEVEL, MIN_SEEDS, spread, t_quantile
 from fedloom.results.text import counted
 
-VerdictWord = Literal["reproduced", "near", "order reproduced", "not reproduced", "not comparable"]
-NEAR = 1.0  # points
+VerdictWord = Literal["reproduced", "differs", "undecided", "not comparable", "order reproduced", "order differs"]
+Interval = tuple[float, float]
+MARGIN = 1.0  # points
+STEP = 0.01  # points, of 10,000 test samples
 NOT_RUN = "not run"
-_MIN_METHODS = 5  # of four methods, one order in 24 is the printed one by chance
-_MAX_COUNTED = 7  # with more methods the interval is near enough, and their orders are too many to count
+_ONE_SIDED = 0.9  # the interval of two one-sided tests at 5 %
+_MAX_SEEDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,105 @@ class Verdict:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Equivalence:
+    """The difference of our mean from the printed value, in the unit of the measure, beside the margin.
+
+    - narrow, wide: its 90 and 95 % intervals, with `degrees` degrees of freedom.
+    - needed, needed_to_differ: seeds with which this mean and spread would be reproduced, or differ; None if twenty do
+      not suffice.
+    """
+
+    n: int
+    difference: float
+    margin: float
+    degrees: float
+    narrow: Interval
+    wide: Interval
+    needed: int | None
+    needed_to_differ: int | None
+
+    @property
+    def word(self) -> VerdictWord:
+        """Return "reproduced" if the 90 % interval lies within the margin, "differs" if the 95 % one lies outside."""
+        if -self.margin < self.narrow[0] and self.narrow[1] < self.margin:
+            return "reproduced"
+        return "differs" if self.wide[0] > self.margin or self.wide[1] < -self.margin else "undecided"
+
+    @property
+    def why(self) -> str:
+        """Return the difference, the interval that decides, and what would decide."""
+        difference, seeds = f"{self.difference:+.2f}", counted(self.n, "seed")
+        narrow, wide = (f"interval {low:+.2f} to {high:+.2f}" for low, high in (self.narrow, self.wide))
+        match self.word:
+            case "reproduced":
+                return f"{difference}, 90 % {narrow} within ±{self.margin:g} ({seeds})"
+            case "differs":
+                return f"{difference}, 95 % {wide} outside ±{self.margin:g} ({seeds})"
+        needed = self.needed or self.needed_to_differ
+        decides = f"{needed} seeds" if needed else f"not within {_MAX_SEEDS} seeds"
+        return f"{difference}, 90 % {narrow} ({seeds}); would decide at this mean and spread: {decides}"
+
+
+def equivalence(
+    ours: Sequence[float],
+    theirs: float,
+    *,
+    margin: float = MARGIN,
+    step: float = STEP,
+    theirs_std: float | None = None,
+    theirs_runs: int | None = None,
+) -> Equivalence | None:
+    """Compare at least three of our values with the printed one; None for fewer.
+
+    margin, step: the largest difference that counts as none, and the measure's smallest step, in its unit. theirs_std,
+    theirs_runs: the printed sample standard deviation over so many runs; it counts only with both (Welch).
+    """
+    if len(ours) < MIN_SEEDS:
+        return None
+    difference, variance = fmean(ours) - theirs, spread(ours, step) ** 2
+    printed = theirs_std**2 / theirs_runs if theirs_std is not None and theirs_runs and theirs_runs > 1 else 0.0
+
+    def error_and_degrees(n: int) -> tuple[float, float]:
+        total = variance / n + printed
+        if not total:
+            return 0.0, n - 1
+        squares = (variance / n) ** 2 / (n - 1) + (printed**2 / (theirs_runs - 1) if printed and theirs_runs else 0.0)
+        return sqrt(total), total**2 / squares
+
+    def half_width(n: int, level: float) -> float:
+        error, degrees = error_and_degrees(n)
+        return t_quantile((1 + level) / 2, degrees) * error
+
+    n = len(ours)
+    narrow, wide = (
+        (difference - half_width(n, level), difference + half_width(n, level)) for level in (_ONE_SIDED, LEVEL)
+    )
+    return Equivalence(
+        n,
+        difference,
+        margin,
+        error_and_degrees(n)[1],
+        narrow,
+        wide,
+        _seeds(lambda seeds: half_width(seeds, _ONE_SIDED) < margin - abs(difference)),
+        _seeds(lambda seeds: half_width(seeds, LEVEL) < abs(difference) - margin),
+    )
+
+
+def _seeds(enough: Callable[[int], bool]) -> int | None:
+    """Return the smallest number of seeds that is enough."""
+    return next((n for n in range(MIN_SEEDS, _MAX_SEEDS + 1) if enough(n)), None)
+
+
 def judge_value(
     ours: Sequence[float],
     theirs: float | None,
     *,
-    near: float | None = NEAR,
+    margin: float = MARGIN,
+    step: float = STEP,
+    theirs_std: float | None = None,
+    theirs_runs: int | None = None,
     missed: int = 0,
     reason: str | None = None,
 ) -> Verdict:
@@ -40,119 +135,36 @@ def judge_value(
 
     - ours: one value for each seed, in the unit of `theirs`.
     - theirs: the printed value, None if the paper prints none.
-    - near: the largest distance that counts as near; None if this measure has no such verdict.
-    - missed: seeds that never had the value, e.g. a target accuracy that they did not reach. One such seed leaves no
-      mean to compare.
+    - margin, step, theirs_std, theirs_runs: as in `equivalence`.
+    - missed: seeds that never had the value, e.g. a target accuracy that they did not reach, so that there is no mean.
     - reason: why the values cannot be compared, whatever they are.
 
-    "reproduced" needs two seeds: theirs lies inside the 95 % t interval of our mean.
+    Fewer than three seeds decide nothing.
 
     Example:
-        >>> judge_value([66.0, 66.8, 66.4], 66.2).word
+        >>> judge_value([70.1, 69.8, 70.3], 70.0).word
         'reproduced'
+        >>> judge_value([66.0, 70.5, 73.9], 70.0).word
+        'undecided'
         >>> judge_value([65.5], 66.2)
-        Verdict(word='near', why='-0.70; one seed, so no interval')
+        Verdict(word='undecided', why='-0.70; fewer than 3 seeds')
     """
     if reason is not None:
-        return Verdict("not comparable", reason)
+        difference = f"; {fmean(ours) - theirs:+.2f}" if ours and theirs is not None and not missed else ""
+        return Verdict("not comparable", f"{reason}{difference}")
     if theirs is None:
         return Verdict("not comparable", "nothing is printed")
-    if missed:
-        return Verdict("not reproduced", f"{missed} of {counted(missed + len(ours), 'seed')} did not get there")
-    if not ours:
+    seeds = len(ours) + missed
+    if not seeds:
         return Verdict("not comparable", NOT_RUN)
-    mean, bounds = fmean(ours), t_interval(ours, step=0.0)
-    difference = f"{mean - theirs:+.2f}"
-    if bounds is not None and bounds[0] <= theirs <= bounds[1]:
-        seeds = counted(len(ours), "seed")
-        return Verdict("reproduced", f"{difference}, inside {bounds[0]:.2f} to {bounds[1]:.2f} ({seeds})")
-    spread = "one seed, so no interval" if bounds is None else f"interval {bounds[0]:.2f} to {bounds[1]:.2f}"
-    if near is not None and abs(mean - theirs) <= near:
-        return Verdict("near", f"{difference}; {spread}")
-    return Verdict("not reproduced", f"{difference}; {spread}")
-
-
-@dataclass(frozen=True, slots=True)
-class RankAgreement:
-    """Spearman's rank correlation `rho` of n methods, ours with theirs.
-
-    low, high: its 95 % interval; None for fewer than five methods. chance: the share of all n! orders that agree as
-    well or better; None where they were not counted.
-    """
-
-    n: int
-    rho: float
-    low: float | None
-    high: float | None
-    chance: float | None
-
-    @property
-    def enough(self) -> bool:
-        """Whether there are enough methods to tell an order from chance."""
-        return self.n >= _MIN_METHODS
-
-
-def rank_agreement(ours: Sequence[float], theirs: Sequence[float]) -> RankAgreement | None:
-    """Measure how far two orders of the same methods agree.
-
-    Returns None for fewer than two methods, or where all values tie.
-
-    The 95 % interval is Fisher's, with the standard error sqrt(1.06 / (n - 3)) of Fieller, Hartley and Pearson (1957).
-    A correlation of 1 counts as half a step of its scale below 1, because its transform is not finite. The interval is
-    too narrow for five and six methods, so up to seven all orders are counted too, equal values with their mean rank.
-
-    Example:
-        >>> rank_agreement([48.3, 55.0, 50.5, 66.2, 39.2], [43.5, 50.2, 46.1, 49.0, 44.1]).rho
-        0.8
-    """
-    n = len(ours)
-    if len(set(ours)) < 2 or len(set(theirs)) < 2:
-        return None
-    from scipy.stats import norm, rankdata  # brings numpy
-
-    our_ranks, their_ranks = (tuple(float(rank) for rank in rankdata(values)) for values in (ours, theirs))
-    rho = correlation(our_ranks, their_ranks)
-    if n < _MIN_METHODS:
-        return RankAgreement(n, rho, None, None, None)
-    largest = 1 - 6 / (n * (n * n - 1))
-    middle = atanh(max(-largest, min(largest, rho)))
-    half_width = float(norm.ppf((1 + LEVEL) / 2)) * sqrt(1.06 / (n - 3))
-    chance = _chance(our_ranks, their_ranks) if n <= _MAX_COUNTED else None
-    return RankAgreement(n, rho, tanh(middle - half_width), tanh(middle + half_width), chance)
-
-
-def _chance(our_ranks: Sequence[float], their_ranks: Sequence[float]) -> float:
-    """The share of all orders of our ranks that agree with theirs as well or better: an exact one-sided p.
-
-    The sum of products grows with the correlation, and is exact: ranks are whole or half numbers.
-    """
-
-    def agreement(ranks: Sequence[float]) -> float:
-        return sum(a * b for a, b in zip(ranks, their_ranks, strict=True))
-
-    observed = agreement(our_ranks)
-    as_good = [agreement(ranks) >= observed for ranks in permutations(our_ranks)]
-    return sum(as_good) / len(as_good)
-
-
-def judge_order(agreement: RankAgreement | None, reason: str | None = None) -> Verdict:
-    """Judge the order of methods. reason: why orders cannot be compared, whatever the agreement is.
-
-    "order reproduced" needs an interval of the rank correlation above zero. Where all orders were counted, at most
-    2.5 % of them may also agree as well.
-    """
-    if reason is not None:
-        return Verdict("not comparable", reason)
-    if agreement is None:
-        return Verdict("not comparable", "fewer than two methods, or all alike")
-    why, methods = f"rank correlation {agreement.rho:.2f}", counted(agreement.n, "method")
-    if agreement.low is None or agreement.high is None:
-        return Verdict("not comparable", f"{why}; {methods}: too few to tell an order from chance")
-    why += f", {agreement.low:.2f} to {agreement.high:.2f}, {methods}"
-    if agreement.chance is not None:
-        why += f"; {100 * agreement.chance:.1f} % of all orders agree as well"
-    above_chance = agreement.low > 0 and (agreement.chance is None or agreement.chance <= (1 - LEVEL) / 2)
-    return Verdict("order reproduced" if above_chance else "not reproduced", why)
+    if missed:
+        decided = missed == seeds >= MIN_SEEDS
+        return Verdict("differs" if decided else "undecided", f"{missed} of {counted(seeds, 'seed')} did not get there")
+    judged = equivalence(ours, theirs, margin=margin, step=step, theirs_std=theirs_std, theirs_runs=theirs_runs)
+    uncounted = "; their spread is not counted" if theirs_std is not None and not theirs_runs else ""
+    if judged is None:
+        return Verdict("undecided", f"{fmean(ours) - theirs:+.2f}; fewer than {MIN_SEEDS} seeds")
+    return Verdict(judged.word, judged.why + uncounted)
 
 
 if not TYPE_CHECKING:  # a type checker shall know that other names do not exist

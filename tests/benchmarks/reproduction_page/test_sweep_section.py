@@ -58,7 +58,7 @@ def test_one_seed_and_other_seeds_are_shown_as_such(kept: Path) -> None:
     page = sweep_section(find_recipe("feddw/fig6"), read_rows(kept, "sweep"))
     assert cells(page, "CIFAR-10, pathological") == [
         ["0.01", "1", "50.00", "–", "–", "–"],
-        ["1", "1", "49.50", "-0.50", "–", "one seed"],
+        ["1", "1", "49.50", "-0.50", "–", "too few seeds"],
         ["100", "1", "48.00", "–", "–", "–"],
     ]
 
