@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
+from fedloom.core.device_copies import sent_to
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.views import Indices
@@ -147,8 +148,8 @@ def _at_once(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool
     margin = int(np.abs(shifts).max(initial=0))
     padded = pad(x.index_select(0, indices), (margin,) * 4)
     (height, width), wide = x.shape[2:], padded.shape[3]
-    offsets = torch.from_numpy(shifts + margin).to(x.device)
-    mirrored = torch.from_numpy(np.ascontiguousarray(flips)).to(x.device)
+    draws = sent_to(torch.from_numpy(np.column_stack([shifts + margin, flips])), x.device)  # one copy for all
+    offsets, mirrored = draws[:, :2], draws[:, 2].bool()
     rows = offsets[:, :1] + torch.arange(height, device=x.device)
     across = torch.arange(width, device=x.device)
     columns = offsets[:, 1:] + torch.where(mirrored[:, None], width - 1 - across, across)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedloom.core.device_copies import sent_to
 from fedloom.data.dataset import Dataset
 from fedloom.engine.jobs import Draws, Job, LocalTraining
 from fedloom.engine.steps import Block
@@ -53,7 +54,9 @@ class BatchSampler:
         count = job.indices.numel()
         order = torch.from_numpy(draws.order.permutation(count))[: math.ceil(share * count)]
         batches = self.batches_per_epoch(job, share) if batches is None else batches
-        return job.indices.index_select(0, order[: batches * self.local_training.batch_size]).to(self.data.y.device)
+        return sent_to(
+            job.indices.index_select(0, order[: batches * self.local_training.batch_size]), self.data.y.device
+        )
 
     def blocks(self, job: Job, draws: Draws, share: float, batches: int) -> Iterator[Block]:
         """Draw the batches of one epoch; small ones are gathered several at a time."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fedloom.core.device_copies import tree_on
 from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.nets.frozen_parameters import frozen_parameters
@@ -30,6 +31,7 @@ class LoadedNet:
                 parameter.data = parameter.data.clone(memory_format=memory_format)
         self.tree = tree_of(net)
         self.parameters = dict(net.named_parameters())
+        self._device = next(iter(self.tree.values())).device if self.tree else torch.device("cpu")
         self._buffers = [
             (module, name, path, buffer)
             for prefix, module in net.named_modules()
@@ -52,8 +54,11 @@ class LoadedNet:
         """Copy `tree` into the net."""
         for module, name, _, buffer in self._buffers:
             module._buffers[name] = buffer
+        entries = {name: tree[name] for name in self.tree}
         with torch.no_grad():
-            torch._foreach_copy_(list(self.tree.values()), [tree[name] for name in self.tree])
+            if self._device.type != "cpu" and all(value.device.type == "cpu" for value in entries.values()):
+                entries = tree_on(entries, self._device)
+            torch._foreach_copy_(list(self.tree.values()), list(entries.values()))
 
     def weights(self, allocate: Callable[[Tensor], Tensor] | None = None) -> Tree:
         """Return a copy of the net's tensors on the CPU, in the plain memory order.
@@ -61,10 +66,14 @@ class LoadedNet:
         allocate: makes memory for the copy of one tensor, of its shape and dtype; None takes new memory.
         """
         self.restore_buffers()
+        if self._device.type != "cpu":
+            on_cpu = tree_on(self.tree, torch.device("cpu"))  # shares memory between its entries
+            make = allocate or torch.empty_like
+            return {name: make(tensor).copy_(tensor) for name, tensor in on_cpu.items()}
         if allocate is not None:
             return {name: allocate(tensor).copy_(tensor.detach()) for name, tensor in self.tree.items()}
         plain = torch.contiguous_format
-        return {name: tensor.detach().to("cpu", copy=True, memory_format=plain) for name, tensor in self.tree.items()}
+        return {name: tensor.detach().clone(memory_format=plain) for name, tensor in self.tree.items()}
 
 
 @torch.no_grad()
