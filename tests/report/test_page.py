@@ -75,7 +75,7 @@ def test_charts_are_named_and_their_ids_unique(page_of, two_methods):
     text = page_of(two_methods)
     elements = Elements(text)
     charts = elements.all("svg")
-    assert len(charts) == 2 + 2 + 2 + 1
+    assert len(charts) == 2 + 2 + 2 + 2 + 1
     assert all(chart["role"] == "img" and len(chart["aria-label"]) > 20 for chart in charts)
     ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -278,3 +278,17 @@ def test_no_results_is_an_error_and_writes_nothing(tmp_path):
     with pytest.raises(ConfigError, match="at least one finished run"):
         write_report([], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_differences_and_ranks_are_drawn(page_of, make_result):
+    runs = []
+    for k in range(5):
+        for method, accuracy in (("fedavg", 0.5), ("fedsc", 0.7), ("moon", 0.6)):
+            run = (make_result(method, seed, [accuracy + seed / 100], config={"rounds": k + 1}) for seed in range(3))
+            runs += [replace(one, cell=(f"setting {k}", method)) for one in run]
+    text = page_of(runs)
+    assert "Differences in accuracy from the setting&#39;s baseline: setting 0/fedsc +20.0 points" in text
+    assert "Average rank over 5 settings, global/global: fedsc 1.0, moon 2.0, fedavg 3.0." in text
+    assert "Nemenyi" in text
+    assert Elements(text).open == []
+    assert "Average ranks" not in page_of(runs[:9])

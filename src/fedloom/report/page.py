@@ -10,9 +10,9 @@ from typing import Any
 from markupsafe import Markup
 
 from fedloom._version import __version__
-from fedloom.report import charts, line_charts
+from fedloom.report import charts, comparison_charts, line_charts
 from fedloom.report.markup import bullets, grid, section
-from fedloom.report.measures import diverged
+from fedloom.report.measures import diverged, tones
 from fedloom.report.parts import render_section
 from fedloom.report.provenance import configs, environments, run_list
 from fedloom.report.table_html import numbers_table
@@ -20,6 +20,7 @@ from fedloom.report.templates import asset, render_page
 from fedloom.results.formats import Format, formatted
 from fedloom.results.page_sections import PageSection
 from fedloom.results.paired import all_paired
+from fedloom.results.ranks import average_ranks
 from fedloom.results.table import Group, attack_words, grouped
 from fedloom.results.text import counted, listed
 from fedloom.results.tuning_record import tuned_notes
@@ -75,7 +76,7 @@ def _unbroken(sentence: str) -> str:
 def _sections(groups: Sequence[Group]) -> list[Markup]:
     """Render the sections that have something to show."""
     blocks_by_section: dict[tuple[str, str], list[Markup | None]] = {
-        ("Seed by seed", "paired"): [_paired(groups)],
+        ("Seed by seed", "paired"): _paired(groups),
         ("Learning curves", "curves"): [line_charts.learning_curves(groups)],
         ("Single clients", "clients"): [charts.client_spread(groups)],
         ("Losses", "losses"): [grid(losses)] if (losses := line_charts.losses(groups)) else [],
@@ -91,10 +92,14 @@ def _sections(groups: Sequence[Group]) -> list[Markup]:
     ]
 
 
-def _paired(groups: Sequence[Group]) -> Markup | None:
-    """Compare every method with the baseline over the seeds that both ran; None where no method has several."""
-    pairs = [pair for pair in all_paired([group.row for group in groups], BASELINE) if pair.outcome.low is not None]
-    return bullets([f"{_unbroken(pair.words())}." for pair in pairs]) if pairs else None
+def _paired(groups: Sequence[Group]) -> list[Markup | None]:
+    """Compare every method with the baseline over the seeds that both ran, and average ranks over settings."""
+    rows = [group.row for group in groups]
+    pairs = [pair for pair in all_paired(rows, BASELINE) if pair.outcome.low is not None]
+    tone_of = {row["label"]: tone for row, tone in zip(rows, tones(rows), strict=True)}
+    words = bullets([f"{_unbroken(pair.words())}." for pair in pairs]) if pairs else None
+    chart = comparison_charts.differences(pairs, [tone_of[pair.label] for pair in pairs])
+    return [chart, words, *comparison_charts.ranks(average_ranks(rows))]
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
