@@ -102,10 +102,10 @@ def _draw_ranks(average: AverageRanks) -> Figure:
         y = 12 + _RANK_ROW * row
         axes.plot([rank, rank], [0, y], color=color("line"), linewidth=1, zorder=0)
         axes.plot(rank, y, "o", color=color("ink"), markersize=5.5)
-        side = {"ha": "left", "x": rank + 0.02 * len(methods)} if rank <= middle else {"ha": "right", "x": rank}
-        shift = 0.0 if rank <= middle else -0.02 * len(methods)
         name = elided(f"{method} {rank:.1f}", _NARROW / CHARACTER / 2)
-        axes.text(side["x"] + shift, y, name, color=color("ink"), fontsize=TEXT, va="center", ha=side["ha"])
+        beside = 0.02 * len(methods) if rank <= middle else -0.02 * len(methods)
+        side = "left" if rank <= middle else "right"
+        axes.text(rank + beside, y, name, color=color("ink"), fontsize=TEXT, va="center", ha=side)
     for k, (low, high) in enumerate(bars):
         y = _RANK_ROW * len(methods) + 12 * k + 8
         axes.plot([low, high], [y, y], color=color("muted"), linewidth=4, solid_capstyle="butt")
