@@ -1,87 +1,101 @@
-"""fedloom on one GPU: `python benchmarks/gpu.py [--device cuda]`. Not part of `make bench`; data are noise.
+"""fedloom on one GPU: `python benchmarks/gpu.py [--device cuda] [--only step,round]`. Not part of `make bench`.
 
-  fedsc   FedSC at its paper's CIFAR-10 setting: ResNet-10, 10 clients (Dirichlet 0.5), 10 epochs of batches of 64
-  lenet5  FedAvg, LeNet5, 20 clients of 320 samples, batches of 32: serial and batched beside a plain PyTorch loop
-  busy    the share of a round of each in which the GPU computes, by torch's profiler
+  step        a local step of FedSC's net, ResNet-10, batch 64: milliseconds, kernels, and the shares of its time in
+              which kernels run and in which the CPU launches them
+  round       a round of FedAvg, ResNet-10, 10 clients of 640 samples: serial and batched, float32 and bfloat16, beside
+              a plain loop and beside one in channels last under autocast
+  copies      weights of ResNet-10 to the device and back, and an augmented batch
+  evaluation  tests of 10,000 images
+  fedsc       two rounds of FedSC's CIFAR-10 setting from start to end: 5 of 10 clients, 10 epochs, tests, augmentation
 
---small: a few samples, to see that it runs where no GPU is.
+Images are noise 32 x 32 x 3. Every part is written when it ends, and parts of the same device that are there are left
+as they are, so that a run which was cut off goes on; --fresh begins anew. No part begins after --minutes.
+--smoke: a few samples, to see that it runs where no GPU is (with --device cpu).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import fedloom as fl
 from contestants import with_fedloom
-from contestants.workloads import LR, Workload
+from contestants.workloads import LR, SMOKE, Workload
+from fedloom.core.files import write_atomic
+from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
+from fedloom.nets.loaded_net import LoadedNet
 from fedloom.storage.environment import describe_environment
+from turns import Figures, summary
 
-CLASSES, TURNS = 10, 5
-WARM_UP_SECONDS = 8.0
-ENGINES = ("serial", "batched")
-
-
-def workload(method: str, model: str, clients: int, *, epochs: int, batch: int) -> Workload:
-    """SGD with momentum; all clients take part."""
-    return Workload(
-        f"{method}, {model}",
-        model,
-        clients,
-        batch,
-        {},
-        method=method,
-        epochs=epochs,
-        momentum=0.9,
-        weight_decay=1e-5,
-    )
+RESULTS = Path(__file__).parent / "results" / "gpu.json"
+MODEL, BATCH = ("lenet5", 4) if SMOKE else ("resnet10", 64)
+SAMPLES = 8 if SMOKE else 640  # of a client
+CLIENTS = 2 if SMOKE else 10
+TESTED = 16 if SMOKE else 10_000
+TRAINED = 80 if SMOKE else 50_000  # of FedSC
+TURNS = 1 if SMOKE else 5
+CLASSES = 10
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC")
 
 
-def scenario(sizes: list[int]) -> Scenario:
-    """Clients of these sizes, images of noise 32 x 32 x 3."""
-    rng, total = np.random.default_rng(0), sum(sizes)
+def scenario(sizes: Sequence[int], tested: int = 10) -> Scenario:
+    """Clients of these sizes, and `tested` test images."""
+    rng, total = np.random.default_rng(0), sum(sizes) + tested
     x = torch.from_numpy(rng.integers(0, 256, (total, 3, 32, 32), dtype=np.uint8))
     y = torch.from_numpy(rng.integers(0, CLASSES, total))
     data = Dataset(x, y, tuple(map(str, range(CLASSES))), torch.full((3,), 127.0), torch.full((3,), 64.0))
     starts = np.cumsum([0, *sizes])
     train = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(starts)])
-    none = Views.from_lists([np.arange(0)] * len(sizes))
-    return Scenario("noise", data, data.head(10), train, none, train)
+    nothing = Views.from_lists([np.arange(0)] * len(sizes))
+    tests = Views.from_lists(list(np.array_split(np.arange(tested), len(sizes))))
+    test_set = data.take(torch.arange(sum(sizes), total))
+    return Scenario("noise", data.head(sum(sizes)), test_set, train, nothing, tests)
 
 
-def plain_loop(work: Workload, scenario: Scenario, device: torch.device) -> Callable[[], None]:
-    """What a researcher writes, data resident on the device."""
+def workload(method: str, clients: int) -> Workload:
+    """SGD with momentum; all clients take part."""
+    return Workload(method, MODEL, clients, BATCH, {}, method=method, momentum=0.9, weight_decay=1e-5)
+
+
+def plain_loop(work: Workload, scenario: Scenario, device: torch.device, *, autocast: bool) -> Callable[[], None]:
+    """A round as a researcher writes it, data on the device. autocast: channels last, and in bfloat16."""
     sizes = [len(scenario.train[client]) for client in range(scenario.clients)]
-    x = scenario.train_set.gather(torch.arange(sum(sizes))).to(device)
+    memory_format = torch.channels_last if autocast else torch.contiguous_format
+    x = scenario.train_set.gather(torch.arange(sum(sizes))).to(device, memory_format=memory_format)
     y = scenario.train_set.y.to(device)
-    net = work.net(scenario).to(device)
+    net: nn.Module = work.net(scenario).to(device, memory_format=memory_format)
     weights = {name: value.clone() for name, value in net.state_dict().items()}
     criterion = nn.CrossEntropyLoss()
 
     def one_round() -> None:
-        mean: dict[str, torch.Tensor] = {}
+        mean: dict[str, Tensor] = {}
         for client, size in enumerate(sizes):
             net.load_state_dict(weights)
             optimizer = torch.optim.SGD(net.parameters(), LR, work.momentum, weight_decay=work.weight_decay)
             order = scenario.train.tensor(client)[torch.randperm(size)].to(device)
-            for part in order.split(work.batch):
+            for indices in order.split(work.batch):
                 optimizer.zero_grad()
-                criterion(net(x[part]), y[part]).backward()
+                with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+                    loss = criterion(net(x[indices]), y[indices])
+                loss.backward()
                 optimizer.step()
             for name, value in net.state_dict().items():
                 mean[name] = mean.get(name, 0) + value.double() * (size / sum(sizes))
@@ -91,21 +105,35 @@ def plain_loop(work: Workload, scenario: Scenario, device: torch.device) -> Call
 
 
 def seconds(work: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of a call, until the device has done what was queued."""
+    wait = functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    wait()
     began = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait()
     return time.perf_counter() - began
 
 
-def busy(work: Callable[[], Any], device: torch.device) -> float | None:
-    """The share of a call in which kernels run: one or several, they may run side by side."""
+def profiled(work: Callable[[], Any], device: torch.device) -> Figures:
+    """Of a call on a GPU: kernels, copies, and the shares of its time of kernels and of launches; else nothing."""
     if device.type != "cuda":
-        return None
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        return {}
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
         duration = seconds(work, device)
-    spans = [event.time_range for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    return union([(span.start, span.end) for span in spans]) / 1e6 / duration
+    events = list(profile.events())
+    on_device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    copies = [event for event in on_device if "Memcpy" in event.name]
+    computing = union([(event.time_range.start, event.time_range.end) for event in on_device])
+    launched = sum(event.self_cpu_time_total for event in events if event.name in LAUNCHES)
+    return {
+        "kernels": len(on_device) - len(copies),
+        "copies": len(copies),
+        "share of kernels": round(
+            union([(e.time_range.start, e.time_range.end) for e in on_device]) / 1e6 / duration, 3
+        ),
+        "share of launches": round(launched / 1e6 / duration, 3),
+    }
 
 
 def union(spans: Sequence[tuple[float, float]]) -> float:
@@ -117,55 +145,127 @@ def union(spans: Sequence[tuple[float, float]]) -> float:
     return total
 
 
+@contextlib.contextmanager
+def warm_rounds(work: Workload, dealt: Scenario, device: torch.device, **engine: Any) -> Iterator[Callable[[], int]]:
+    """Rounds of a federation after some that warm up."""
+    federation = with_fedloom.federation(work, dealt, device=str(device), **engine)
+    try:
+        yield with_fedloom.rounds(with_fedloom.warmed(federation, 0.0 if SMOKE else 3.0))
+    finally:
+        with_fedloom.closed(federation)
+
+
+def step(device: torch.device) -> Figures:
+    figures: Figures = {}
+    for half in (False, True):
+        with warm_rounds(workload("fedsc", 1), scenario([SAMPLES]), device, name="serial", bfloat16=half) as work:
+            times = [seconds(work, device) * 1e3 * BATCH / SAMPLES for _ in range(TURNS)]
+            figures["bfloat16" if half else "float32"] = {
+                "ms a step": summary(times, 3),
+                "a round": profiled(work, device),
+            }
+    return figures
+
+
+def one_round(device: torch.device) -> Figures:
+    work, dealt = workload("fedavg", CLIENTS), scenario([SAMPLES] * CLIENTS)
+    contestants: dict[str, Callable[[], Any]] = {
+        "plain loop": plain_loop(work, dealt, device, autocast=False),
+        "plain loop, channels last, autocast": plain_loop(work, dealt, device, autocast=True),
+    }
+    figures: Figures = {"left out": {}}
+    with contextlib.ExitStack() as engines:
+        for engine, half in itertools.product(("serial", "batched"), (False, True)):
+            name = f"{engine}, {'bfloat16' if half else 'float32'}"
+            try:
+                made = warm_rounds(work, dealt, device, name=engine, bfloat16=half)
+                contestants[name] = engines.enter_context(made)
+            except with_fedloom.NOT_THERE as error:
+                figures["left out"][name] = with_fedloom.reason_of(error)
+        for contestant in contestants.values():
+            contestant()
+        turns = [{name: seconds(call, device) for name, call in contestants.items()} for _ in range(TURNS)]
+        for name, call in contestants.items():
+            ratio = median(turn["plain loop, channels last, autocast"] / turn[name] for turn in turns)
+            times = summary([turn[name] for turn in turns])
+            figures[name] = {"seconds": times, "autocast loop / it": round(ratio, 3), **profiled(call, device)}
+    return figures
+
+
+def copies(device: torch.device) -> Figures:
+    dealt = scenario([SAMPLES])
+    loaded_net = LoadedNet(workload("fedavg", 1).net(dealt).to(device))
+    weights, data = loaded_net.weights(), dealt.train_set.to(device)
+    rng, indices = np.random.default_rng(0), torch.arange(BATCH, device=device)
+    calls: dict[str, Callable[[], Any]] = {
+        "weights to the device": lambda: loaded_net.load(weights),
+        "weights back": loaded_net.weights,
+        "an augmented batch": lambda: Augmentation(crop=4, flip=True).gather(data, indices, rng),
+    }
+    return {
+        name: {"ms": summary([seconds(call, device) * 1e3 for _ in range(4 * TURNS)], 3), **profiled(call, device)}
+        for name, call in calls.items()
+    }
+
+
+def run_of(method: str, dealt: Scenario, device: torch.device, rounds: int, **keys: Any) -> Figures:
+    """Seconds of a whole run, as its summary has them."""
+    numbers = fl.run(
+        method,
+        scenario=dealt,
+        model=MODEL,
+        rounds=rounds,
+        batch_size=BATCH,
+        optimizer={"name": "sgd", "lr": LR, "momentum": 0.9, "weight_decay": 1e-5},
+        engine={"name": "serial", "device": str(device)},
+        evaluation={"protocol": "global/global", "every": 1},
+        **keys,
+    ).numbers
+    return {"seconds": numbers["seconds"]}
+
+
+def evaluation(device: torch.device) -> Figures:
+    return run_of("fedavg", scenario([BATCH] * 2, TESTED), device, TURNS, local_epochs=1) | {"images": TESTED}
+
+
+def fedsc(device: torch.device) -> Figures:
+    shares = np.random.default_rng(0).dirichlet([0.5] * 10)
+    sizes = [max(2, int(share)) for share in shares * TRAINED]
+    keys = {"preset": "paper", "participation": 0.5, "local_epochs": 1 if SMOKE else 10}
+    return run_of("fedsc", scenario(sizes, TESTED), device, 2, augment={"crop": 4, "flip": True}, **keys)
+
+
+PARTS = {"step": step, "round": one_round, "copies": copies, "evaluation": evaluation, "fedsc": fedsc}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, e.g. step,round")
+    parser.add_argument("--minutes", type=float, default=6.0, help="no part begins later")
+    parser.add_argument("--fresh", action="store_true", help="measure parts again that are there")
+    parser.add_argument("--smoke", action="store_true", help="a few samples, to see that it runs; writes nothing")
+    parser.add_argument("--json", type=Path, help=f"where the results go ({RESULTS.name}; smoke: nowhere)")
     arguments = parser.parse_args()
-    device = torch.device(arguments.device)
-    drawn = np.random.default_rng(0).dirichlet([0.5] * 10) * (100 if arguments.small else 50_000)
-    paper, lenet = [max(2, int(size)) for size in drawn], [64 if arguments.small else 320] * 20
-    warm_up = 0.0 if arguments.small else WARM_UP_SECONDS
-    figures: dict[str, Any] = {"environment": describe_environment(), "device": str(device)}
-    job = workload("fedsc", "resnet10", len(paper), epochs=1 if arguments.small else 10, batch=64)
-    for half, engine in itertools.product((False, True), ENGINES):
-        name = f"fedsc, resnet10, {engine}, {'bfloat16' if half else 'float32'}"
-        try:
-            federation = with_fedloom.federation(job, scenario(paper), name=engine, device=str(device), bfloat16=half)
-        except with_fedloom.NOT_THERE as error:
-            print(name, "is not there:", error, flush=True)
+    device, out, began = (
+        torch.device(arguments.device),
+        arguments.json or (None if SMOKE else RESULTS),
+        time.monotonic(),
+    )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    before = json.loads(out.read_text()) if out and out.exists() and not arguments.fresh else {}
+    results = before if before.get("device") == name else {"device": name, "environment": describe_environment()}
+    for part in arguments.only.split(","):
+        if part in results:
+            print(f"{part}: measured before; --fresh measures it again")
             continue
-        work = with_fedloom.rounds(with_fedloom.warmed(federation, warm_up))
-        times = [seconds(work, device) for _ in range(3)]
-        figures[name] = {
-            "round_s": median(times),
-            "100 rounds, minutes": median(times) * 100 / 60,
-            "busy": busy(work, device),
-        }
-        print(name, json.dumps(figures[name]), flush=True)
-        with_fedloom.closed(federation)
-    job, dealt = workload("fedavg", "lenet5", len(lenet), epochs=1, batch=32), scenario(lenet)
-    contestants: dict[str, Callable[[], Any]] = {"plain loop": plain_loop(job, dealt, device)}
-    for engine in ENGINES:
-        try:
-            federation = with_fedloom.federation(job, dealt, name=engine, device=str(device))
-        except with_fedloom.NOT_THERE as error:
-            print(f"lenet5, {engine} is not there:", error, flush=True)
+        if time.monotonic() - began > arguments.minutes * 60:
+            print(f"{part}: {arguments.minutes:g} minutes are over; the same command goes on with it")
             continue
-        contestants[engine] = with_fedloom.rounds(with_fedloom.warmed(federation, warm_up))
-    for work in contestants.values():
-        for _ in range(3):
-            seconds(work, device)
-    turns = [{name: seconds(work, device) for name, work in contestants.items()} for _ in range(TURNS)]
-    for name, work in contestants.items():
-        ratios = sorted(turn["plain loop"] / turn[name] for turn in turns)
-        figures[f"lenet5, {name}"] = {
-            "round_s": median(turn[name] for turn in turns),
-            "plain loop / it": median(ratios),
-            "busy": busy(work, device),
-        }
-        print(name, json.dumps(figures[f"lenet5, {name}"]), flush=True)
-    print(json.dumps(figures, indent=1))
+        results[part] = PARTS[part](device)
+        print(f"{part}: {json.dumps(results[part], indent=1)}", flush=True)
+        if out:
+            write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

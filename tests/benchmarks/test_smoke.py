@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -35,6 +36,16 @@ def test_the_bench_of_engines_runs():
 @pytest.mark.parametrize("script", ["overhead.py", "steps.py"])
 def test_the_bench_of_rounds_and_of_steps_run(script):
     assert "fed" in output_of(script)
+
+
+def test_the_bench_of_a_gpu_runs_and_goes_on(tmp_path):
+    results = tmp_path / "gpu.json"
+    arguments = ("--device", "cpu", "--json", str(results))
+    assert "copies: {" in output_of("gpu.py", *arguments, "--only", "copies")
+    printed = output_of("gpu.py", *arguments)
+    assert "copies: measured before" in printed
+    assert set(json.loads(results.read_text())) >= {"step", "round", "copies", "evaluation", "fedsc"}
+    assert "0 minutes are over" in output_of("gpu.py", "--device", "cpu", "--minutes", "0", "--only", "fedsc")
 
 
 def test_what_is_missing_is_named_before_anything_is_installed(monkeypatch, capsys, tmp_path):
