@@ -70,6 +70,7 @@ def golden_run(
     lr: float | None = None,
     momentum: float = 0.0,
     epochs: int | None = None,
+    batch_size: int = 9,
     **options: Any,
 ) -> tuple[Federation, list[Record]]:
     """The federation after its rounds in the golden world, and the server's state after each of them.
@@ -88,8 +89,8 @@ def golden_run(
     net.double()
     optimizer = OptimizerSpec(lr=WORLD["lr"] if lr is None else lr, momentum=momentum)
     facts = {"clients": 3, "num_classes": 4, "rounds": rounds, "local_epochs": epochs or WORLD["epochs"]}
-    task = Task.of(net, **facts, streams=Streams(0), optimizer=optimizer, batch_size=9)
-    worker = Worker(method, [net], scenario.train_set, LocalTraining(9, optimizer))
+    task = Task.of(net, **facts, streams=Streams(0), optimizer=optimizer, batch_size=batch_size)
+    worker = Worker(method, [net], scenario.train_set, LocalTraining(batch_size, optimizer))
     federation = Federation(method, Serial(worker), [task], scenario, participation=2 / 3, nets=[net.functional])
     servers = []
     for _ in range(rounds):

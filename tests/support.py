@@ -37,6 +37,7 @@ WIDTH, CLASSES = 5, 4
 STEEP = {"feddf", "fedadagrad", "fednh", "fedrcl", "fedtgp", "pfedme"}
 # Rows of numbers cannot be augmented: methods of two views have tests of their own.
 ROW_METHODS = [name for name, kind in METHODS if kind.spec.views == 1]
+FEDERATED = [name for name, kind in METHODS if not kind.spec.pooled]  # those whose clients keep their data
 PLAIN_SGD = OptimizerSpec(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from fedloom.config.grid import variants
 from fedloom.config.keywords import CompareKeywords, RunKeywords, ScenarioKeywords
 from fedloom.config.model_key import is_python_object, with_user_models
+from fedloom.config.references import variants_with_references
 from fedloom.config.run_config import parse
 from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError
@@ -126,6 +127,7 @@ def compare(
     existing: Existing = ...,
     jobs: int = ...,
     callbacks: Sequence[Callback] = ...,
+    references: bool = ...,
     **keys: Unpack[CompareKeywords],
 ) -> Comparison: ...
 @overload
@@ -140,6 +142,7 @@ def compare(
     existing: Existing = "resume",
     jobs: int = 1,
     callbacks: Sequence[Callback] = (),
+    references: bool = False,
     **keys: Any,
 ) -> Comparison:
     """Train and test several methods with several seeds, on equal terms.
@@ -149,8 +152,8 @@ def compare(
     Where a key takes a list itself (`model`), a list is one value, and a list of lists compares several. out: folder of
     the run folders; runs that have finished there are reused. jobs: processes at a time; more than one needs `out`,
     and, as Python's `multiprocessing` does, a script whose work stands below `if __name__ == "__main__":`. callbacks:
-    every run gets copies of its own. Raises what `fedloom.config.grid.variants` and `fedloom.studies.compare.compare`
-    raise.
+    every run gets copies of its own. references: add the rows that a gain has to beat, `REFERENCES` in
+    `fedloom.config.references`. Raises what `fedloom.config.grid.variants` and `fedloom.studies.compare.compare` raise.
     """
     user_scenario = scenario if isinstance(scenario, Scenario) else None
     scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
@@ -162,7 +165,8 @@ def compare(
             data = user_scenario or parse({"scenario": sections[0]}).scenario.build(run_seed=0)
             model = with_user_models(model, data.train_set)
     values = {**keys, "model": _suited(model, user_scenario), "scenario": sections}
-    configs = variants(values, [methods] if isinstance(methods, str) else methods, seeds)
+    make = variants_with_references if references else variants
+    configs = make(values, [methods] if isinstance(methods, str) else methods, seeds)
     folder = None if out is None else expand_home(out)
     return Comparison(
         compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=user_scenario, callbacks=callbacks)

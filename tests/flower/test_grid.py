@@ -13,7 +13,7 @@ from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import Notes, config_of, settings_of
 from own_world import digits_of_nodes
-from support import same_bits
+from support import FEDERATED, same_bits
 
 flwr = pytest.importorskip("flwr", reason="needs the extra flower")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -35,7 +35,7 @@ def app_of(tmp_path, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", FEDERATED)
 def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of):
     from fedloom.flower.grid import GridTransport
     from local_grid import local_grid

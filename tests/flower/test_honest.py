@@ -11,12 +11,12 @@ from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import Notes, config_of, settings_of
-from support import same_bits
+from support import FEDERATED, same_bits
 
 SKEWED = {"source": "digits", "partition": "dirichlet", "alpha": 0.1, "clients": 8, "val": 0.0}
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", FEDERATED)
 def test_no_honest_upload_is_refused(method):
     settings = settings_of(method)
     public = {"public": 0.05} if METHODS.get(method).spec.public else {}

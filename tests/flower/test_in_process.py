@@ -12,10 +12,9 @@ from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
 from fedloom.flower.wire import ErrorReply, Message, TrainReply, read
-from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of, settings_of
-from support import same_bits
+from support import FEDERATED, same_bits
 
 WRAPPED = [
     "fedavg+geomedian",
@@ -28,7 +27,7 @@ WRAPPED = [
 ]
 
 
-@pytest.mark.parametrize("method", [*METHODS.names(), *WRAPPED])
+@pytest.mark.parametrize("method", [*FEDERATED, *WRAPPED])
 def test_every_method_has_the_bits_of_the_simulation(method, tmp_path):
     """Three rounds of two or three in four clients, private states on the nodes' disks."""
     config = config_of(method, **settings_of(method))

@@ -11,9 +11,9 @@ from fedloom.config.run_config import parse
 from fedloom.flower.node_data import node_source
 from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of
 from fedloom.flower.wire import EvalReply, JoinReply, TrainReply
-from fedloom.methods import METHODS
 from fedloom.runs.run import _Run
 from flower_world import DEALT, config_of
+from support import FEDERATED
 
 PAGES = Path(__file__).parents[2] / "docs" / "deployment"
 
@@ -37,7 +37,7 @@ def test_the_pages_federation_of_three_machines_is_one():
 
 
 def test_every_method_is_in_it():
-    assert all(f"\n| {name} |" in methods_table() for name in METHODS.names())
+    assert all(f"\n| {name} |" in methods_table() for name in FEDERATED)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_known_methods_are_told_rightly(method, sums, labels):
 def test_methods_without_class_tables_tell_of_labels_indirectly_or_say_nothing():
     """No row promises that labels stay hidden: that is not measured for any method."""
     assert not any(row.split(" | ")[2] == "no" for row in methods_table().splitlines()[2:])
-    told = {name: privacy_of(name).label_disclosure for name in METHODS.names()}
+    told = {name: privacy_of(name).label_disclosure for name in FEDERATED}
     assert told["local"] == "nothing is sent"
     assert told["fedavg"] == told["lgfedavg"] == INDIRECTLY
     assert told["fedper"] == told["fedbabu"] == BODY
@@ -85,7 +85,7 @@ def reported_facts_table() -> str:
 def methods_table() -> str:
     """Return the Markdown table of all methods, for the page on privacy."""
     rows = ["| method | leaves a client | tells of its labels | a secure sum would do |", "|" + "---|" * 4]
-    for name in METHODS.names():
+    for name in FEDERATED:
         privacy = privacy_of(name)
         sums = (
             "yes"

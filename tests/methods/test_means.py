@@ -7,10 +7,22 @@ import torch
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract.means import mean_of
 from fedloom.methods.contract.method import Method
-from support import ROW_METHODS, Recording, TinyBN, after, configured, each_preset, furthest, handmade, same_bits, world
+from support import (
+    FEDERATED,
+    ROW_METHODS,
+    Recording,
+    TinyBN,
+    after,
+    configured,
+    each_preset,
+    furthest,
+    handmade,
+    same_bits,
+    world,
+)
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]
-NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw", "fedskc+dw"]
+NAMES = [*(name for name in ROW_METHODS if name in FEDERATED), "fedprox+dw", "fedsc+dw", "fedskc+dw"]
 
 # What the server needs of each client and averages too; FedNova takes the mean of changes and that of buffers.
 ALSO_REDUCED = {name: {"model"} for name in ("fedcda", "feddf", "fedgen", "fedkd")}

@@ -9,7 +9,7 @@ from fedloom.data.augment import Augmentation
 from fedloom.methods import METHODS
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.roles import BN_ROLES, Role
-from support import CLASSES, ROW_METHODS, Recording, TinyBN, handmade, world
+from support import CLASSES, FEDERATED, ROW_METHODS, Recording, TinyBN, handmade, world
 
 EVERYTHING = [[0, 1, 2, 3, 0, 1], [3, 2, 1, 0, 2], [0, 1, 1, 2, 3, 3]]
 NOBODY_HOLDS_3 = [[0, 1, 2, 0, 1], [2, 1, 0, 2], [0, 1, 2, 1]]
@@ -18,7 +18,7 @@ TABLES = {"Cd", "CC", "CH", "mCd"}
 WHOLE = {"feddistill", "fedtgp"}  # identity rows, and generated prototypes
 WIDE = 6  # features of the toy net
 GENERATOR = (32 + CLASSES) * 256 + 256 + 256 * WIDE + WIDE  # noise and class -> 256 -> features
-MEASURED = [name for name in ROW_METHODS if METHODS.get(name).citation is not None]
+MEASURED = [name for name in ROW_METHODS if name in FEDERATED and METHODS.get(name).citation is not None]
 
 
 def values_of(record):

@@ -52,6 +52,13 @@ def compare(
         int | None,
         typer.Option(min=1, max=10_000, help="Seeds: the config's (or --seed), and the next ones; 3 unless given."),
     ] = None,
+    references: Annotated[
+        bool,
+        typer.Option(
+            "--references",
+            help="Add the rows that a gain has to beat: fedavg and central, or local, fedavg+finetune and fedavg+lpft.",
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
     fresh: Fresh = False,
     seed: Seed = None,
@@ -62,12 +69,12 @@ def compare(
 ) -> None:
     """Several methods, seeds and settings on equal terms; finished runs are reused, unfinished ones resumed."""
     from fedloom.config.grid import variants
+    from fedloom.config.references import variants_with_references
     from fedloom.config.run_config import load
 
     names = None if methods is None else [name.strip() for name in methods.split(",")]
-    configs = variants(
-        load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)), names, seeds
-    )
+    make = variants_with_references if references else variants
+    configs = make(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)), names, seeds)
     folder = out or Path("runs") / f"compare-{config.stem}"
     run_comparison(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
 

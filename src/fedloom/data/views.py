@@ -76,6 +76,10 @@ class Views:
         """Return the views of these clients alone, in this order, which is ascending; clients [m] int64."""
         return Views(self.order[np.isin(self.holders(), clients)], starts(self.sizes[clients]))
 
+    def together(self) -> Views:
+        """Return the views of one client that holds all samples, in the order of the clients."""
+        return Views(self.order, np.array([0, len(self.order)], np.int64))
+
     def class_counts(self, labels: Indices, num_classes: int, first: int | None = None) -> Indices:
         """Count samples per client and class [N, C]; with `first`, only of the first clients, at their cost alone."""
         clients = len(self) if first is None else min(first, len(self))

@@ -45,8 +45,8 @@ def flops_of(
 
 def _job_of_group(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
     """The job of the group's first client with data, with a stand-in for a state that the client keeps itself."""
-    clients = range(group, federation.scenario.clients, len(federation.tasks))
-    job = next(federation.job(client, round_) for client in clients if len(federation.scenario.train[client]))
+    clients = range(group, len(federation.train), len(federation.tasks))
+    job = next(federation.job(client, round_) for client in clients if len(federation.train[client]))
     if not kept_since(job.state):
         return job
     first_result = federation.run_first_round(worker, job)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedloom.core.records import Record
 from fedloom.data.scenario import Scenario
+from fedloom.data.views import Views
 from fedloom.engine import term_balance
 from fedloom.engine.arrivals import ArrivingUploads, LazyJobs, PayloadBytes
 from fedloom.engine.attacked import idle_attack_diagnostics, with_forged
@@ -49,6 +50,7 @@ class Federation:
         round: number of finished rounds.
         clients_per_round: clients that are drawn for a round.
         initial_diagnostics: what the method reports before the first round.
+        train: training views of the clients, or of one client that has all samples (`Spec.pooled`).
         guard: if set, it tests every new server state before it is kept, and may leave uploads out.
 
     Args:
@@ -70,6 +72,7 @@ class Federation:
         nets: Sequence[FunctionalNet] = (),
     ) -> None:
         self.method, self.engine, self.tasks, self.scenario = method, engine, tasks, scenario
+        self.train = scenario.train.together() if method.spec.pooled else scenario.train
         self.clients_per_round = max(1, round(participation * scenario.clients))
         require_public(method, scenario)
         diagnostics = method.examine(tasks, self.clients_per_round)
@@ -80,7 +83,9 @@ class Federation:
         self.server: Record = method.server_init(self.server_context())
         self.states = ClientStates() if states is None else states
         # a partial of a function: a cached bound method would hold the federation, and that would hold the cache
-        self._class_counts = functools.lru_cache(_CACHED_CLIENTS)(functools.partial(_class_counts, scenario))
+        self._class_counts = functools.lru_cache(_CACHED_CLIENTS)(
+            functools.partial(_class_counts, scenario, self.train)
+        )
 
     def task_of(self, client: int) -> Task:
         """Return the constant facts of the run for a client's architecture."""
@@ -100,17 +105,16 @@ class Federation:
         Raises `ValueError` for ids that do not exist or occur twice.
         """
         selected = sorted(self.method.select(self.server, self.clients_per_round, self._context(self.tasks[0], round_)))
-        if len(set(selected)) < len(selected) or not all(0 <= k < self.scenario.clients for k in selected):
+        if len(set(selected)) < len(selected) or not all(0 <= k < len(self.train) for k in selected):
             raise ValueError(
-                f"{self.method.name()} selects clients {selected}: need different ids of 0 .. "
-                f"{self.scenario.clients - 1}"
+                f"{self.method.name()} selects clients {selected}: need different ids of 0 .. {len(self.train) - 1}"
             )
-        return [k for k in selected if len(self.scenario.train[k])]
+        return [k for k in selected if len(self.train[k])]
 
     def client_context(self, client: int, round_: int) -> ClientContext:
         """Return the context of one client in a round."""
         counts = self._class_counts(client)
-        return ClientContext(self.task_of(client), round_, client, len(self.scenario.train[client]), counts)
+        return ClientContext(self.task_of(client), round_, client, len(self.train[client]), counts)
 
     def state_of(self, ctx: ClientContext) -> Record:
         """Return the client's state, or `client_init` for a client that has none here: it is new, or keeps its own."""
@@ -140,7 +144,7 @@ class Federation:
         closing = round_ > ctx.task.rounds and self._closing_method is not None
         method = self._closing_method if closing and self._closing_method is not None else self.method
         payload = method.down(self.server, client, self._context(ctx.task, round_))
-        return Job(ctx, payload, self._job_state(ctx), self.scenario.train.tensor(client), measured, closing)
+        return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, closing)
 
     def tests(self, split: str) -> Iterator[EvalJob]:
         """Yield the tests of the personal models of all clients, participants or not, after the present round."""
@@ -170,7 +174,7 @@ class Federation:
         report = self._run_round(self.method, next_round, self.participants(next_round))
         self.round = next_round
         if self._closing_method is not None and next_round == self.tasks[0].rounds:
-            everyone = [k for k in range(self.scenario.clients) if len(self.scenario.train[k])]
+            everyone = [k for k in range(len(self.train)) if len(self.train[k])]
             report = report.with_closing(self._run_round(self._closing_method, next_round + 1, everyone))
         return report
 
@@ -178,7 +182,8 @@ class Federation:
         """Send payloads, let the engine run the clients, aggregate their uploads, and keep the new states."""
         started, ctx = time.perf_counter(), self._context(self.tasks[0], round_)
         bytes_down, payloads_of_bad = PayloadBytes(), dict[int, Record]()
-        bad = frozenset(self.scenario.bad).intersection(clients)
+        pooled = method.spec.pooled  # nothing travels, and nobody forges it
+        bad = frozenset[int]() if pooled else frozenset(self.scenario.bad).intersection(clients)
 
         def make_job(client: int) -> Job:
             job = self.job(client, round_, measured=round_ in term_balance.ROUNDS)
@@ -213,8 +218,8 @@ class Federation:
         return RoundReport(
             round=round_,
             participants=tuple(clients),
-            bytes_up=uploads.bytes.total,
-            bytes_down=bytes_down.total,
+            bytes_up=0 if pooled else uploads.bytes.total,
+            bytes_down=0 if pooled else bytes_down.total,
             terms=_mean_terms(results),
             steps=sum(result.steps for result in results),
             samples=sum(result.samples for result in results),
@@ -254,14 +259,14 @@ class Federation:
         so that the round does not wait long for the very last client.
         """
         first, last = clients[:-_SORTED_BY_SIZE], clients[-_SORTED_BY_SIZE:]
-        return [*first, *sorted(last, key=lambda client: -len(self.scenario.train[client]))]
+        return [*first, *sorted(last, key=lambda client: -len(self.train[client]))]
 
     def _samples_by_group(self, clients: Sequence[int]) -> dict[int, int]:
         """Training samples of some clients, by architecture group."""
         samples: dict[int, int] = {}
         for client in clients:
             group = self.task_of(client).group
-            samples[group] = samples.get(group, 0) + len(self.scenario.train[client])
+            samples[group] = samples.get(group, 0) + len(self.train[client])
         return samples
 
     def _divergence(self, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
@@ -284,10 +289,10 @@ def _mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
     return means
 
 
-def _class_counts(scenario: Scenario, client: int) -> Tensor:
+def _class_counts(scenario: Scenario, train: Views, client: int) -> Tensor:
     """A client's samples of each class [C]; spread evenly if only the client knows its labels."""
     if scenario.remote:
-        per_class, remainder = divmod(len(scenario.train[client]), scenario.num_classes)
+        per_class, remainder = divmod(len(train[client]), scenario.num_classes)
         return per_class + (torch.arange(scenario.num_classes) < remainder).long()
-    labels = scenario.train_set.y[scenario.train.tensor(client)]
+    labels = scenario.train_set.y[train.tensor(client)]
     return torch.bincount(labels, minlength=scenario.num_classes)

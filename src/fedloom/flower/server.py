@@ -48,6 +48,11 @@ def serve(
     (`logs.py`), and the status is written to the run's folder (`status.py`). Raises what `fedloom.runs.run.run` raises,
     and `FederationError` if too few clients are online.
     """
+    if config.build_method().spec.pooled:
+        raise ConfigError(
+            f"{config.method} trains on the pooled data of all clients, which a federation never moves; run it in "
+            "simulation (fedloom run)"
+        )
     if scenario is None:
         refuse_newcomers(config)
     every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))

@@ -11,6 +11,7 @@ from fedloom.core.records import from_bytes, to_bytes, wire_size
 from fedloom.methods import METHODS, wrapped
 from fedloom.methods.wrappers import compression
 from support import (
+    FEDERATED,
     PLAIN_SGD,
     ROW_METHODS,
     Recording,
@@ -271,7 +272,7 @@ def test_the_order_of_wrappers_does_not_matter(word, other):
 NO_TREES = {"fd", "fedgh", "fedkd", "fedproto", "fedssa", "fedtgp", "local"}
 
 
-@pytest.mark.parametrize("name", [name for name in ROW_METHODS if name not in NO_TREES])
+@pytest.mark.parametrize("name", [name for name in ROW_METHODS if name in FEDERATED and name not in NO_TREES])
 def test_it_goes_over_every_method_that_sends_trees(name):
     plain, toy = (after(world(configured(method), LABELS, participation=0.6), 2) for method in (name, f"{name}+topk"))
     assert toy.reports[0].participants == plain.reports[0].participants

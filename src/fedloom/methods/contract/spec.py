@@ -47,6 +47,7 @@ class Spec:
     head_bias: False removes the bias of the net's head before the run starts.
     views: 2 gives losses a second augmented view of every batch (`Batch.second`).
     public: the data that the server must hold: "inputs", "labels" (inputs with the clients' classes), or None.
+    pooled: one client has the training samples of all, and nothing travels: a reference, for simulation alone.
     unstackable: why clients cannot be trained in one stack under `torch.vmap`; None if they can.
     """
 
@@ -60,4 +61,5 @@ class Spec:
     head_bias: bool = True
     views: Literal[1, 2] = 1
     public: Literal["inputs", "labels"] | None = None
+    pooled: bool = False
     unstackable: str | None = None

@@ -1,0 +1,36 @@
+"""The rows without which no gain of a method means anything: what a comparison adds as its references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedloom.config.grid import variants
+from fedloom.config.run_config import RunConfig
+
+# By the model that a protocol tests. A gain of a global model is one over FedAvg, and the pooled data are the most that
+# it could use; a gain of personal models is one over training alone and over a tuned copy of the global model.
+REFERENCES: dict[str, tuple[str, ...]] = {
+    "global": ("fedavg", "central"),
+    "personal": ("local", "fedavg+finetune", "fedavg+lpft"),
+}
+
+
+def variants_with_references(
+    values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
+) -> list[RunConfig]:
+    """Return the configs of `variants`, and those of the references that they lack, by each config's protocol."""
+    configs = variants(values, methods, seeds)
+    protocols = {config.evaluation.protocol for config in configs}
+    names = dict.fromkeys(name for protocol in sorted(protocols) for name in _references(protocol))
+    known = {config.fingerprint() for config in configs}
+    for config in variants(values, list(names), seeds) if names else []:
+        is_reference = config.method in _references(config.evaluation.protocol)
+        if is_reference and config.fingerprint() not in known:
+            known.add(config.fingerprint())
+            configs.append(config)
+    return configs
+
+
+def _references(protocol: str) -> tuple[str, ...]:
+    return REFERENCES.get(protocol.partition("/")[0], ())
