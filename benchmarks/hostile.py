@@ -237,6 +237,11 @@ def honest(method: str, name: str, rounds: int) -> dict[str, Any]:
     return {"method": method, "scenario": name, "refused": refused, "largest": round(Measured.nearest, 2)}
 
 
+def _federated() -> list[str]:
+    """The methods whose clients keep their data: the others run over no nodes."""
+    return [name for name, kind in METHODS if not kind.spec.pooled]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="*", help="all unless given")
@@ -249,13 +254,13 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     if arguments.honest:
-        for name in arguments.methods or METHODS.names():
+        for name in arguments.methods or _federated():
             rows += [honest(name, scenario, arguments.rounds) for scenario in SCENARIOS]
             print(name, [(row["largest"], len(row["refused"])) for row in rows[-len(SCENARIOS) :]], flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         return
-    for name in arguments.methods or METHODS.names():
+    for name in arguments.methods or _federated():
         method = f"{name}+{arguments.wrapper}" if arguments.wrapper else name
         try:
             config_of(method)

@@ -4,8 +4,8 @@ import json
 
 import hostile_page
 import performance_page
-from fedloom.methods import METHODS
 from marked_tables import with_tables
+from support import FEDERATED
 
 
 def test_the_performance_page_and_the_notebook_show_the_committed_measurements():
@@ -18,4 +18,4 @@ def test_the_performance_page_and_the_notebook_show_the_committed_measurements()
 def test_the_page_of_hostile_nodes_shows_the_committed_measurements():
     text = hostile_page.PAGE.read_text(encoding="utf-8")
     assert with_tables(text, hostile_page.tables()) == text
-    assert all(f"| {method} |" in text for method in METHODS.names())
+    assert all(f"| {method} |" in text for method in FEDERATED)

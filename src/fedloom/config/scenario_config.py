@@ -79,7 +79,7 @@ class ScenarioConfig(BaseModel):
         None,
         description="Clients that never train, as {share: share of the clients} or as a list of their ids; the trained "
         "run is tested on them as on newcomers. Null holds nobody out.",
-        examples=[{"share": 0.2}, [3, 7]],
+        examples=[{"share": 0.2}, {"clients": [3, 7]}],
     )
     seed: int | None = Field(
         None,
