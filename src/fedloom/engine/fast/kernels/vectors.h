@@ -30,7 +30,8 @@ static inline Vector loaded(const float *from) {
 
 static inline void store(float *to, Vector v) { *reinterpret_cast<Unaligned *>(to) = v; }
 
-static inline Vector spread(float number) { return Vector{} + number; }
+// A number in all lanes. Subtracting zero costs nothing; adding it would, because it changes -0.
+static inline Vector spread(float number) { return number - Vector{}; }
 
 static inline float total(Vector v) {
   float lanes[LANES];
