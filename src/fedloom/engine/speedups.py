@@ -56,9 +56,10 @@ class Speedups:
 
     def prepare(self, net: Net) -> None:
         """Set the net's kernels."""
-        fast = _fast_folder() if self.kernels else None
-        net.kernel_context = fast.OwnKernels if fast else None
-        if fast:
+        fast = _fast_folder() if self.kernels or self.steps else None
+        net.kernel_context = fast.OwnKernels if fast and self.kernels else None
+        net.test_context = fast.InferenceKernels if fast and fast.InferenceKernels.speeds_up(net) else None
+        if fast and self.kernels:
             net.channels_last = False  # own kernels expect planes
 
     @staticmethod

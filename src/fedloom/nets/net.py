@@ -38,6 +38,7 @@ class Net(nn.Module):
             outputs of `features` and `maps`, and everything after them stay float32.
         kernel_context: if set, `features` and `maps` run inside the context that it makes. An engine sets it to replace
             the kernels of operators.
+        test_context: the same for a net in evaluation mode that has no `kernel_context`.
         extra: the module that a method adds (`Method.extra`); absent as a rule.
     """
 
@@ -46,6 +47,7 @@ class Net(nn.Module):
     channels_last: bool = True
     in_bfloat16 = False
     kernel_context: Callable[[], AbstractContextManager[Any]] | None = None
+    test_context: Callable[[], AbstractContextManager[Any]] | None = None
     extra: nn.Module
     _functional: FunctionalNet | None = None
 
@@ -114,8 +116,9 @@ def in_context(forward: Callable[[N, Tensor], Tensor]) -> Callable[[N, Tensor], 
         if self.training and self.in_bfloat16:
             with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
                 return forward(self, x).float()
-        if self.kernel_context is not None:
-            with self.kernel_context():
+        context = self.kernel_context or (None if self.training else self.test_context)
+        if context is not None:
+            with context():
                 return forward(self, x)
         return forward(self, x)
 

@@ -28,7 +28,7 @@ class StackedNet:
         copied, self._rows = masked_copy(net)
         for module in copied.modules():
             if isinstance(module, Net):
-                module.kernel_context = None  # chooses kernels by the tensors of a single client
+                module.kernel_context = module.test_context = None  # chooses kernels by the tensors of a single client
         self.parameters = [name for name, _ in net.named_parameters()]
         self.module: nn.Module = copied
         self._net = FunctionalCall(copied)

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedloom.engine.fast.kernels.operators import convolution, max_pool2
 
-_Sides: TypeAlias = int | tuple[int, int]
+Sides: TypeAlias = int | tuple[int, int]
 
 # The kernels are faster up to these numbers of channels (`benchmarks/kernels.py`). Sides of the padded image and of the
 # window, in pixels, are limited because sums of a row of taps are kept in registers.
@@ -47,9 +47,9 @@ def _conv2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: _Sides = 1,
-    padding: _Sides | str = 0,
-    dilation: _Sides = 1,
+    stride: Sides = 1,
+    padding: Sides | str = 0,
+    dilation: Sides = 1,
     groups: int = 1,
 ) -> Tensor | None:
     """Compute `torch.conv2d`; return None if torch shall compute it."""
@@ -70,18 +70,23 @@ def _conv2d(
 
 def _max_pool2d(
     input: Tensor,
-    kernel_size: _Sides,
-    stride: _Sides | None = None,
-    padding: _Sides = 0,
-    dilation: _Sides = 1,
+    kernel_size: Sides,
+    stride: Sides | None = None,
+    padding: Sides = 0,
+    dilation: Sides = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | None:
     """Compute `torch.max_pool2d`; return None if torch shall compute it."""
-    windows = (*pair(kernel_size), *pair(stride or kernel_size), *pair(padding), *pair(dilation))
-    if windows != (2, 2, 2, 2, 0, 0, 1, 1) or ceil_mode or return_indices:
+    if not is_two_by_two(kernel_size, stride, padding, dilation) or ceil_mode or return_indices:
         return None
     return max_pool2(input) if _is_supported(input) and min(input.shape[2:]) > 1 else None
+
+
+def is_two_by_two(kernel_size: Sides, stride: Sides | None, padding: Sides, dilation: Sides) -> bool:
+    """Return whether a pooling's windows are neighbouring squares of 2x2 pixels."""
+    windows = (*pair(kernel_size), *pair(stride or kernel_size), *pair(padding), *pair(dilation))
+    return windows == (2, 2, 2, 2, 0, 0, 1, 1)
 
 
 def _is_supported(*tensors: Tensor) -> bool:
