@@ -154,6 +154,9 @@ def table(
     costs: Annotated[
         bool, typer.Option("--costs", help="Time of a local epoch beside FedAvg's, FLOPs and bytes of a run.")
     ] = False,
+    fairness: Annotated[
+        bool, typer.Option("--fairness", help="Spread of accuracy over clients, and clients that are worse off.")
+    ] = False,
     allow_mixed: AllowMixed = False,
 ) -> None:
     """The table of finished runs as text for a paper or a program."""
@@ -162,9 +165,14 @@ def table(
 
     collected = collect(runs, allow_mixed)
     done = Comparison(collected.results)
-    if target and costs:
-        raise ConfigError("--target and --costs are two tables: ask for one of them")
-    text = done.target_table(target, format) if target else done.cost_table(format) if costs else done.table(format)
+    if bool(target) + costs + fairness > 1:
+        raise ConfigError("--target, --costs and --fairness are tables of their own: ask for one of them")
+    if target:
+        text = done.target_table(target, format)
+    elif costs:
+        text = done.cost_table(format)
+    else:
+        text = done.fairness_table(format) if fairness else done.table(format)
     say_left_out(collected.left_out)
     for part in sections_of_studies(_studies(runs, collected.results, allow_mixed), with_paper_values=False):
         for limit in part.limits:

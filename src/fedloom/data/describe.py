@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isinf
+from statistics import median
 from typing import Any
 
 import torch
@@ -50,8 +51,15 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
             "test_samples": len(scenario.test_set),
             "notes": list(scenario.notes),
         }
+        | _client_test_sizes(scenario)
         | ({"newcomers": list(scenario.newcomer_ids)} if scenario.newcomer_ids else {})
     )
+
+
+def _client_test_sizes(scenario: Scenario) -> dict[str, Any]:
+    """Return the smallest and the median number of test samples over clients that have any; empty if none has."""
+    sizes = sorted(size for size in scenario.test.sizes.tolist() if size)
+    return {"client_test_smallest": sizes[0], "client_test_median": float(median(sizes))} if sizes else {}
 
 
 def describe_input(data: Dataset) -> dict[str, Any]:

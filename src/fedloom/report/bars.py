@@ -17,7 +17,6 @@ WIDTH = 390.0  # CSS pixels at natural size
 _ROW, _BAR = 46.0, 13.0
 _DOT_ROW, _DOT_BAND = 62.0, 26.0
 _MOST_DOTS = 300  # per row; of more, evenly spaced quantiles are drawn
-_GOLDEN = 0.618034  # spreads dots evenly without a random number
 
 
 def draw_bars(bars: Sequence[Bar]) -> Figure:
@@ -43,7 +42,8 @@ def draw_bars(bars: Sequence[Bar]) -> Figure:
 
 
 def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
-    """One dot per client (and seed) on an axis from 0 to 100 %, with the median as a line; width in CSS pixels."""
+    """One dot per client (and seed), sorted from the lowest at the bottom to the highest at the top of its row, on an
+    axis from 0 to 100 %, with the median as a line; width in CSS pixels."""
     height = _DOT_ROW * len(rows) + 44
     figure = new_figure(width, height)
     axes = place(figure, 8, 0, 22, 44)
@@ -56,7 +56,7 @@ def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
     for row, dots in enumerate(rows):
         top, tone = row * _DOT_ROW, color(tone_name(dots.tone))
         values = [100 * value for value in _thinned(sorted(dots.values))]
-        heights = [top + 28 + _DOT_BAND * ((k * _GOLDEN) % 1.0) for k in range(len(values))]
+        heights = [top + 28 + _DOT_BAND * (1 - k / max(1, len(values) - 1)) for k in range(len(values))]
         for tick in (0, 25, 50, 75, 100):
             axes.plot([tick, tick], [top + 25, top + 57], color=color("line"), linewidth=1, zorder=0)
         axes.plot(values, heights, "o", color=tone, markersize=5.5, alpha=0.5, mew=0, clip_on=False)

@@ -10,14 +10,17 @@ from markupsafe import Markup
 
 from fedloom.report.bars import draw_bars, draw_dots
 from fedloom.report.holdings import as_bubbles, draw_holdings, owners
-from fedloom.report.markup import chart, chart_beside_facts, key
+from fedloom.report.markup import chart, chart_beside_facts, key, name_cell, table
 from fedloom.report.measures import Bar, Dots, all_clients, tones
 from fedloom.report.svg import inline
-from fedloom.results.clients import worst_of_group
+from fedloom.results.fairness import fairness_columns, fairness_rows, formatted_fairness
+from fedloom.results.formats import Format
+from fedloom.results.page_sections import Cell
 from fedloom.results.table import Group
 from fedloom.results.text import bytes_text, listed, percent, seconds_text
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."
+_SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 _BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move", "checkpoint")
 
 
@@ -58,12 +61,30 @@ def client_spread(groups: Sequence[Group]) -> Markup | None:
         for css, width in (("wide", 900.0), ("narrow", 360.0))
     ]
     protocols = listed(dict.fromkeys(protocol for dots, protocol in labelled_dots if dots.values))
-    lowest = [(group.row["label"], worst_of_group(group.results)) for group in groups]
-    lowest_text = listed(f"{name} {percent(value)} %" for name, value in lowest if value is not None)
-    caption = f"One dot per client and seed at the last round, protocol {protocols}. Line: median."
-    return chart(
-        svgs, "", f"{caption} Mean of the worst tenth of the clients: {lowest_text}." if lowest_text else caption
+    caption = f"One dot per client and seed at the last round, sorted, protocol {protocols}. Line: median."
+    return chart(svgs, "", caption)
+
+
+def client_fairness(groups: Sequence[Group]) -> Markup | None:
+    """Spread of accuracy over clients, and how many are worse off, as a table; None where no clients are tested."""
+    rows = fairness_rows(groups)
+    if not rows:
+        return None
+    names, texts = fairness_columns(rows)
+    body: list[list[Cell]] = [
+        [name_cell(cells[0]), *((text, _first_number(text)) for text in cells[1:])] for cells in texts
+    ]
+    caption = (
+        "Accuracy over clients, means over seeds: std over all clients, means of the worst and best tenth, Jain's "
+        "index (1: all alike), and clients that are strictly worse than with the same seed's reference."
     )
+    saved = {end: formatted_fairness(groups, form) for end, form in _SAVED.items()}
+    headings = [f"{name[:1].upper()}{name[1:]}" for name in names]
+    return table("fairness-note", caption, headings, set(headings[1:]), body, saved)
+
+
+def _first_number(text: str) -> float | None:
+    return None if text == "–" else float(text.split()[0])
 
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:

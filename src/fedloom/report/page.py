@@ -78,7 +78,7 @@ def _sections(groups: Sequence[Group]) -> list[Markup]:
     blocks_by_section: dict[tuple[str, str], list[Markup | None]] = {
         ("Seed by seed", "paired"): _paired(groups),
         ("Learning curves", "curves"): [line_charts.learning_curves(groups)],
-        ("Single clients", "clients"): [charts.client_spread(groups)],
+        ("Single clients", "clients"): [charts.client_spread(groups), charts.client_fairness(groups)],
         ("Losses", "losses"): [grid(losses)] if (losses := line_charts.losses(groups)) else [],
         ("Cost", "cost"): [grid([charts.traffic(groups), charts.time_spent(groups)])],
         ("Data", "data"): [*_pictures(groups)],

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fedloom.results.clients import client_accuracies
+from fedloom.results.fairness import formatted_fairness
 from fedloom.results.formats import formatted_costs, formatted_targets
 from fedloom.results.paired import Paired, all_paired
 from fedloom.results.result import Result
@@ -76,6 +78,29 @@ class Comparison(Tabular):
         an unknown format.
         """
         return formatted_costs(self.results, format)
+
+    def fairness_table(self, format: str = "markdown") -> str:
+        """Return how accuracy spreads over clients, and how many clients are worse off than with local training or
+        with FedAvg, as text.
+
+        Means are over seeds; runs whose protocol tests no single clients are left out. Raises `ConfigError` for an
+        unknown format.
+        """
+        return formatted_fairness(grouped(self.results), format)
+
+    def clients_to_pandas(self) -> pandas.DataFrame:
+        """Return one row for each run and client: label, method, seed, protocol, client, accuracy.
+
+        Raises `ConfigError` if pandas is not installed.
+        """
+        rows: list[dict[str, Any]] = []
+        for group in grouped(self.results):
+            row = group.row
+            named = {"label": row["label"], "method": row["method"], "protocol": row["protocol"]}
+            for run in group.results:
+                for client, accuracy in client_accuracies(run.rows).items():
+                    rows.append({**named, "seed": run.numbers["seed"], "client": client, "accuracy": accuracy})
+        return frame(rows)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row a run: label, method, preset, seed, the settings in which runs differ, and results.

@@ -108,6 +108,8 @@ class _Scenario(_Plain):
     train_samples: Count = 0
     val_samples: Count = 0
     test_samples: Count = 0
+    client_test_smallest: Count | None = None
+    client_test_median: Amount | None = None
     notes: list[str] = []
 
 

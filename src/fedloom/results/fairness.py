@@ -1,0 +1,194 @@
+"""Fairness over clients: how accuracy spreads over them, and how many a method leaves worse off. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean, pstdev
+from typing import Any
+
+from fedloom.results.clients import client_accuracies
+from fedloom.results.formats import as_csv, text_table
+from fedloom.results.paired import same_setting
+from fedloom.results.table import Group
+from fedloom.results.text import percent
+
+_EDGE = 0.1  # share of the clients that are the worst, or the best
+REFERENCES = {"Local": ("local", "personal/local"), "FedAvg": ("fedavg", "global/local")}
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """How accuracy spreads over the clients that have test samples; shares in [0, 1].
+
+    - std: over all clients (ddof 0), which are no sample. worst10, best10: means of the worst and best tenth, at least
+      one client. gap: best minus worst client. gap10: best10 minus worst10.
+    - jain: Jain's index, 1 if all are alike and 1/N if one client alone is right; None if all accuracies are zero.
+    """
+
+    clients: int
+    mean: float
+    std: float
+    worst10: float
+    best10: float
+    gap: float
+    gap10: float
+    jain: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientShares:
+    """Shares of the clients that are worse, equal or better than with another method, on the same test samples."""
+
+    worse: float
+    equal: float
+    better: float
+
+
+@dataclass(frozen=True, slots=True)
+class FairnessRow:
+    """Means over seeds of one group of runs.
+
+    against: by reference, the shares over the seeds that both ran. smallest, median: test samples of a client, whose
+    accuracy moves in steps of one sample; None where the run did not record them.
+    """
+
+    label: str
+    protocol: str
+    seeds: int
+    fairness: Fairness
+    against: dict[str, ClientShares]
+    smallest: int | None
+    median: float | None
+
+
+def fairness(accuracies: Sequence[float]) -> Fairness | None:
+    """Measure the spread over clients; None without clients.
+
+    Example:
+        >>> found = fairness([0.5, 0.9, 1.0])
+        >>> found.worst10, found.gap, round(found.jain, 3)
+        (0.5, 0.5, 0.932)
+    """
+    if not accuracies:
+        return None
+    ordered, n = sorted(accuracies), len(accuracies)
+    edge = ceil(_EDGE * n)
+    worst10, best10 = fmean(ordered[:edge]), fmean(ordered[-edge:])
+    squares = sum(value * value for value in ordered)
+    jain = sum(ordered) ** 2 / (n * squares) if squares else None
+    gap = ordered[-1] - ordered[0]
+    return Fairness(n, fmean(ordered), pstdev(ordered), worst10, best10, gap, best10 - worst10, jain)
+
+
+def client_shares(ours: Mapping[int, float], theirs: Mapping[int, float]) -> ClientShares | None:
+    """Compare accuracies client by client; None without a common client."""
+    common = ours.keys() & theirs.keys()
+    if not common:
+        return None
+    worse = sum(ours[client] < theirs[client] for client in common) / len(common)
+    better = sum(ours[client] > theirs[client] for client in common) / len(common)
+    equal = sum(ours[client] == theirs[client] for client in common) / len(common)
+    return ClientShares(worse, equal, better)
+
+
+def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
+    """Return a row for each group whose protocol tests single clients, in their order.
+
+    Each is compared with local training, and with FedAvg's global model on the clients' data, where these ran in the
+    same setting with the same rule of selecting rounds.
+    """
+    by_seed = [
+        {run.numbers["seed"]: client_accuracies(run.rows) for run in group.results if client_accuracies(run.rows)}
+        for group in groups
+    ]
+    rows = []
+    for group, accuracies in zip(groups, by_seed, strict=True):
+        measured = [found for found in map(fairness, (list(of.values()) for of in accuracies.values())) if found]
+        if not measured:
+            continue
+        against: dict[str, ClientShares] = {}
+        for name, (method, protocol) in REFERENCES.items():
+            for other, other_accuracies in zip(groups, by_seed, strict=True):
+                if (other.row["method"], other.row["protocol"]) == (method, protocol) and _comparable(group, other):
+                    shares = _mean_shares(accuracies, other_accuracies)
+                    against |= {name: shares} if shares else {}
+        scenario = group.results[0].scenario
+        samples = scenario.get("client_test_smallest"), scenario.get("client_test_median")
+        row = group.row
+        rows.append(FairnessRow(row["label"], row["protocol"], len(measured), _mean(measured), against, *samples))
+    return rows
+
+
+def _comparable(group: Group, other: Group) -> bool:
+    alike = group.row["select"] == other.row["select"] and same_setting(group.row, other.row)
+    return group is not other and alike
+
+
+def _mean(measured: Sequence[Fairness]) -> Fairness:
+    jains = [found.jain for found in measured if found.jain is not None]
+
+    def mean_of(name: str) -> float:
+        return fmean(getattr(found, name) for found in measured)
+
+    return Fairness(
+        measured[0].clients,
+        mean_of("mean"),
+        mean_of("std"),
+        mean_of("worst10"),
+        mean_of("best10"),
+        mean_of("gap"),
+        mean_of("gap10"),
+        fmean(jains) if jains else None,
+    )
+
+
+def _mean_shares(
+    ours: Mapping[int, Mapping[int, float]], theirs: Mapping[int, Mapping[int, float]]
+) -> ClientShares | None:
+    by_seed = [client_shares(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+    shares = [found for found in by_seed if found is not None]
+    if not shares:
+        return None
+    return ClientShares(*(fmean(getattr(found, name) for found in shares) for name in ("worse", "equal", "better")))
+
+
+def fairness_numbers(row: FairnessRow) -> dict[str, Any]:
+    """Return a row as plain numbers, without the shares against references that did not run."""
+    found = row.fairness
+    numbers: dict[str, Any] = {"label": row.label, "protocol": row.protocol, "seeds": row.seeds}
+    numbers |= {name: getattr(found, name) for name in Fairness.__slots__}
+    for name, shares in row.against.items():
+        kinds = ("worse", "equal", "better")
+        numbers |= {f"{kind}_than_{name.lower()}": getattr(shares, kind) for kind in kinds}
+    return numbers | {"smallest_test": row.smallest, "median_test": row.median}
+
+
+def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns and the texts of the rows, for people: percent, clients as k of N."""
+    references = [name for name in REFERENCES if any(name in row.against for row in rows)]
+    sized = any(row.smallest is not None for row in rows)
+    names = ["method", "mean %", "std", "worst 10 %", "best 10 %", "best to worst", "Jain"]
+    names += [f"worse than {name}" for name in references] + (["test samples, least / median"] if sized else [])
+    texts = []
+    for row in rows:
+        found = row.fairness
+        shown = (found.mean, found.std, found.worst10, found.best10, found.gap)
+        cells = [row.label, *map(percent, shown), "–" if found.jain is None else f"{found.jain:.3f}"]
+        for name in references:
+            shares = row.against.get(name)
+            cells.append("–" if shares is None else f"{shares.worse * found.clients:.3g} of {found.clients}")
+        if sized:
+            cells.append("–" if row.smallest is None else f"{row.smallest} / {row.median:g}")
+        texts.append(cells)
+    return names, texts
+
+
+def formatted_fairness(groups: Sequence[Group], format: str) -> str:
+    """Return the fairness of all groups as text in markdown, latex, html or csv."""
+    rows = fairness_rows(groups)
+    if format == "csv":
+        return as_csv([fairness_numbers(row) for row in rows])
+    names, texts = fairness_columns(rows)
+    return text_table(texts, names, (False, *(True,) * (len(names) - 1)), format)
