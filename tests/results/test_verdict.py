@@ -192,3 +192,10 @@ def test_tables_have_a_column_of_what_diverged(make_result):
     assert markdown.splitlines()[-1].rstrip("| ").endswith("seed 0")
     assert csv.splitlines()[0].endswith(",diverged")
     assert "diverged" not in formatted(runs[:1], "markdown")
+
+
+def test_training_on_pooled_data_is_named_and_not_ranked(say):
+    text = say(fedavg=(0.7, 0.71, 0.72), fedsc=(0.8, 0.81, 0.82), central=(0.97, 0.98, 0.99))
+    assert text.startswith("fedsc is ahead of fedavg")
+    assert "central reaches 98.0 ± 1.0 % on the pooled data of all clients" in text
+    assert say(central=(0.97, 0.98, 0.99)).startswith("central reaches")

@@ -10,6 +10,7 @@ from fedloom.results.table import ResultRow
 from fedloom.results.text import counted, listed, plus_minus
 
 BASELINE = "fedavg"
+POOLED = "central"  # trains on the pooled data of all clients: a reference, which is not ranked
 
 
 def verdict(rows: Sequence[ResultRow]) -> str:
@@ -21,7 +22,8 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     """Return sentences on how the methods compare with FedAvg, or the best with the next one, by `difference`'s rule.
 
     Rows that differ in protocol, selection, scenario, or a setting with several values for one method are not ranked
-    together: each such group gets its own sentence. Rows with a diverged run are named and not ranked.
+    together: each such group gets its own sentence. Rows with a diverged run, and training on pooled data, are named
+    and not ranked.
     """
     contexts: dict[tuple[str, ...], list[ResultRow]] = {}
     axes = _axes(rows)
@@ -33,15 +35,25 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     for name, (key, members) in zip(names, contexts.items(), strict=True):
         words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
         heading = name if name and names.count(name) == 1 else f"With {words}" if words else ""
-        sentence = "; ".join(filter(None, (_ranked(members), _diverged(members))))
+        sentence = "; ".join(filter(None, (_ranked(members), _pooled(members), _diverged(members))))
         sentences.append(f"{heading}: {sentence}." if heading else f"{sentence}.")
     return sentences
 
 
 def _ranked(rows: Sequence[ResultRow]) -> str:
-    """Return the sentence about the rows that did not diverge; empty if all did."""
-    trained = [row for row in rows if not row["diverged"]]
-    return _sentence(trained) if trained else ""
+    """Return the sentence about the rows that are ranked: federated ones that did not diverge; empty without any."""
+    ranked = [row for row in rows if not row["diverged"] and row["method"] != POOLED]
+    return _sentence(ranked) if ranked else ""
+
+
+def _pooled(rows: Sequence[ResultRow]) -> str:
+    """Return what training on the pooled data reaches; empty if no row does."""
+    texts = [
+        f"{_name(row, rows)} reaches {plus_minus(row['accuracy'], row['std'])} % on the pooled data of all clients"
+        for row in rows
+        if row["method"] == POOLED and not row["diverged"]
+    ]
+    return "; ".join(texts)
 
 
 def _diverged(rows: Sequence[ResultRow]) -> str:
