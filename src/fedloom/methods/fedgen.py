@@ -99,20 +99,21 @@ class FedGen(method.Method):
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         options, rng = self.options, ctx.task.streams.numpy("generated", ctx.round)
         models = [get_tree(upload, "model") for upload in uploads.values()]
-        weights = torch.stack([model["head.weight"] for model in models])  # [m, C, d]
-        biases = torch.stack([model["head.bias"] for model in models]) if "head.bias" in models[0] else None
+        weights = torch.stack(
+            [model["head.weight"] for model in models], 1
+        )  # [C, m, d]: a softmax over C is fast there
+        biases = (
+            torch.stack([model["head.bias"] for model in models], 1).flatten() if "head.bias" in models[0] else None
+        )
         counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
         shares = (counts / counts.sum(0).clamp(min=1)).to(weights.dtype)  # [m, C]
 
         def loss(tree: Tree) -> Tensor:
             noise, labels = self.drawn(counts.sum(0), rng)
             z = generated(tree, noise, labels)
-            logits = torch.einsum("nd,mcd->mnc", z, weights)
-            logits = logits if biases is None else logits + biases.unsqueeze(1)
-            log_probabilities = (
-                torch.log_softmax(logits, 2).gather(2, labels.view(1, -1, 1).expand(len(logits), -1, 1)).squeeze(2)
-            )
-            total = -(shares[:, labels] * log_probabilities).sum(0).mean()
+            logits = functional.linear(z, weights.flatten(0, 1), biases).view(len(z), len(weights), -1)  # [n, C, m]
+            losses = cross_entropy(logits, labels.unsqueeze(1).expand(-1, len(models)))
+            total = (shares.T[labels] * losses).sum(1).mean()
             return total + options.diversity * crowding(noise, z) if options.diversity else total
 
         generator = descended(
