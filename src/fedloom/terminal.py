@@ -18,13 +18,15 @@ from rich.text import Text
 from fedloom.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
 from fedloom.results.formats import ATTACK_NOTE, optional_columns
 from fedloom.results.result import Result
-from fedloom.results.table import figure_names, figure_text
+from fedloom.results.table import figure_names, figure_text, metric_text
 from fedloom.storage.run_data import SECONDS
 
 _SHADES = " ·░▒▓█"
 _SEPARATE_CLASSES, _MAX_CELLS = 12, 50  # classes with a column each; cells for more of them
 _OTHER_COLUMNS = 24  # columns of the terminal for what stands beside the cells
 _UNBOUNDED = 10_000
+# Metrics of every run, printed below the table of a comparison, which a terminal would cut otherwise.
+_BELOW = ("balanced_accuracy", "macro_f1", "majority_global", "majority_own")
 _FIRST_FACT_COLUMNS = 30  # columns of the terminal for it
 
 
@@ -171,6 +173,9 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
         f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
         f"{n['flops'] / 1e9:,.1f} GFLOPs"
     )
+    if metrics := n.get("metrics"):
+        texts = (f"{name} {'–' if value is None else format(value, '.4f')}" for name, value in metrics.items())
+        console.print("  " + ", ".join(texts), soft_wrap=True)
     seconds = n["seconds"]
     shares = ", ".join(f"{name} {seconds[name]:.1f} s" for name in SECONDS if name != "total" and name in seconds)
     console.print(f"  {seconds['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
@@ -212,7 +217,7 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     figures = figure_names(rows)
     for column in ("n", "accuracy %", "best val %", "up", "down", "time", *figures):
         table.add_column(column, justify="right", no_wrap=True)
-    optional = optional_columns(rows)
+    optional = [column for column in optional_columns(rows) if column[0] not in _BELOW]
     for heading, number, _ in optional:
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for row in rows:
@@ -233,6 +238,12 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
     console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
+    for name in _BELOW:
+        texts = {row["label"]: metric_text(row, name) for row in rows if name in row["metrics"]}
+        alike = len({*texts.values()}) == 1 and len(texts) == len(rows)
+        values = [*texts.values()][:1] if alike else [f"{label} {text}" for label, text in texts.items()]
+        if values:
+            console.print(f"  {name}: {_in_ascii(console, escape(', '.join(values)))}", soft_wrap=True)
     if any(row["attack"] for row in rows):
         console.print(f"  {ATTACK_NOTE}", soft_wrap=True)
     for row in rows:

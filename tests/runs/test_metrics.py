@@ -3,12 +3,15 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
+import fedloom as fl
 from brier import Brier
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
+from fedloom.data import from_arrays
 from fedloom.evaluation import METRICS, Predictions
 from fedloom.flower.in_process import run_in_process
 from fedloom.report import write_report
@@ -33,7 +36,10 @@ def test_a_plugin_metric_is_in_files_tables_report_and_over_flower(tmp_path):
     assert 0 < value < 2
 
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["metrics"] == {"brier_score": value}
+    assert summary["metrics"].keys() == {
+        *("balanced_accuracy", "macro_f1", "brier_score", "majority_global", "majority_own")
+    }
+    assert summary["metrics"]["brier_score"] == value
     rows = [row for row in Result.read(tmp_path / "run").rows if row["name"].startswith("brier_score")]
     assert {row["name"] for row in rows} >= {"brier_score", "brier_score_pooled"}
     by_client = [row["value"] for row in rows if row["client"] is not None and row["round"] == rows[-1]["round"]]
@@ -61,7 +67,7 @@ def test_all_metrics_are_the_same_on_every_engine(method, protocol):
     remote = run_in_process(config_of(method, evaluation=evaluation))
     numbers, sent = result.numbers["metrics"], remote.numbers["metrics"]
     assert workers.numbers["metrics"] == numbers
-    assert numbers.keys() == {*ALL}
+    assert numbers.keys() == {*ALL, "majority_global", "majority_own"}
     assert numbers.pop("attack_success") is sent.pop("attack_success") is None
     # confidences leave a node summed in bins, whatever the protocol
     assert numbers.pop("adaptive_ece") == pytest.approx(sent.pop("adaptive_ece"), abs=0.02)
@@ -82,3 +88,27 @@ def test_a_metric_that_nobody_knows_is_refused():
 def test_few_shot_takes_no_further_metric():
     with pytest.raises(ConfigError, match="few-shot measures accuracy and loss alone"):
         parse(CONFIG | {"evaluation": {"metrics": ["brier_score"], "protocol": "few-shot"}})
+
+
+HOSPITALS = {"healthy": 0.9, "ill": 0.07, "very ill": 0.03}
+
+
+def hospital_data(samples=600):
+    """Classes of 90, 7 and 3 %, whose single feature says nothing."""
+    labels = np.repeat(np.arange(3), [round(share * samples) for share in HOSPITALS.values()])
+    return from_arrays(np.zeros((samples, 1), np.float32), labels, classes=[*HOSPITALS])
+
+
+def test_a_model_that_finds_no_patient_is_named():
+    data = hospital_data()
+    result = fl.run("fedavg", scenario=fl.scenario(data, clients=3), rounds=3, model="logistic")
+    assert result.numbers["accuracy"] == pytest.approx(0.9, abs=0.03)
+    metrics, details = result.numbers["metrics"], result.numbers["details"]
+    assert metrics["balanced_accuracy"] == pytest.approx(1 / 3)
+    assert metrics["majority_global"] == pytest.approx(result.numbers["accuracy"])
+    (note,) = [text for text in result.numbers["degenerate"] if "always predicting" in text]
+    assert "the most frequent class, healthy, gives; no test sample of 2 of 3 classes is found (ill, very ill)" in note
+    assert details["recall"]["by_class"] == [1.0, 0.0, 0.0]
+    confusion = np.array(details["balanced_accuracy"]["confusion"])
+    assert (confusion[:, 0] > 0).all()
+    assert confusion[:, 1:].sum() == 0

@@ -19,6 +19,7 @@ from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.states import ClientStates
 from fedloom.evaluation import Evaluator
+from fedloom.evaluation.majority import Majority, majority
 from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
@@ -28,7 +29,7 @@ from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.newcomers import NewcomerTests
 from fedloom.runs.rows import score_rows, system_row, training_rows
-from fedloom.runs.summary import degenerate, summarise
+from fedloom.runs.summary import degenerate, not_above_majority, summarise
 from fedloom.runs.weights import copy_weights
 from fedloom.storage import checkpoint as checkpoint_store
 from fedloom.storage import data_record
@@ -157,6 +158,7 @@ class _Run:
         self._check_evaluation()
         self.newcomer_tests = self._newcomer_tests()
         self.rows: list[Row] = []
+        self.details: dict[str, dict[str, Any]] | None = None  # further values of metrics after the last test
         self.best: tuple[int, float] | None = None  # round and validation accuracy, where they select the round
         self.checkpoint: Path | None = None  # this run's last checkpoint,
         self.checkpoint_sha256, self.checkpoint_round = "", 0  # the sha256 of what it holds, and its round
@@ -289,7 +291,10 @@ class _Run:
         tested, adapted = {}, 0
         for result in federation.engine.test(tests):
             tested[result.client], adapted = result.tested, adapted + result.samples
-        rows = score_rows(round_, evaluator.scores(split, tested), self.protocol)
+        scores = evaluator.scores(split, tested)
+        if split == "test":
+            self.details = scores.details()
+        rows = score_rows(round_, scores, self.protocol)
         return [*rows, system_row(round_, "samples_adapted", adapted)] if adapted else rows
 
     def _predictors(self, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
@@ -356,7 +361,14 @@ class _Run:
     def _finish(self) -> Result:
         config, last = self.config, self.federation.round
         at_chance = None if self.newcomer_tests is None else self.newcomer_tests.why_at_chance()
-        numbers = summarise(config, self.federation, self.worker, self.rows, at_chance) | {
+        if self.details is None and self.engine_factory is None:  # a run that ended before its summary was written
+            self._test_rows(last)
+        details, baseline = self.details or {}, self._baseline()
+        if baseline is not None:
+            classes = self.scenario.test_set.classes
+            diagnostic = not_above_majority(config, self.rows, details, baseline, classes)
+            self._note_once([diagnostic] if diagnostic else [])
+        numbers = summarise(config, self.federation, self.worker, self.rows, details, baseline, at_chance) | {
             "stopped": {"round": last, "reason": self.stop_reason} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.diagnostics),
             "fingerprint": config.fingerprint(),
@@ -370,6 +382,10 @@ class _Run:
         result = Result(numbers, self.rows, config.resolved(), self.scenario_record(), path, memory=self.memory)
         self._notify_end(result)
         return result
+
+    def _baseline(self) -> Majority | None:
+        """Return the accuracy of the majority class on the data that the protocol tests."""
+        return majority(self.scenario, self.evaluator.where) if isinstance(self.evaluator, Evaluator) else None
 
     def _notify_end(self, result: Result) -> None:
         """Tell all callbacks, whatever one of them raises: the run is stored, so no resume would tell them again."""

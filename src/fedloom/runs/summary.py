@@ -10,6 +10,8 @@ from fedloom.config.run_config import RunConfig
 from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
+from fedloom.evaluation.majority import Majority
+from fedloom.evaluation.metrics import SHOWN
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.newcomers import SPLIT
 from fedloom.storage.curves import accuracies, curve, total_over_rounds, value_at_selected_round
@@ -17,12 +19,21 @@ from fedloom.storage.environment import peak_memory_mb
 from fedloom.storage.run_data import SECONDS
 from fedloom.storage.run_folder import Row
 
+NOT_ABOVE_MAJORITY = "not_above_majority"
+
 
 def summarise(
-    config: RunConfig, federation: Federation, worker: Worker, rows: Sequence[Row], at_chance: str | None = None
+    config: RunConfig,
+    federation: Federation,
+    worker: Worker,
+    rows: Sequence[Row],
+    details: Mapping[str, Any],
+    baseline: Majority | None,
+    at_chance: str | None = None,
 ) -> dict[str, Any]:
     """Return the summary: setting, scores, costs, the method's figures, attack, newcomers and engine.
 
+    details: further values of metrics on the test data after the last round. baseline: that of the majority class.
     at_chance: why a newcomer's own model predicts at chance before it tunes (`NewcomerTests.why_at_chance`).
     """
     return {
@@ -30,7 +41,8 @@ def summarise(
         **_scores(config, rows),
         **_costs(federation, worker, rows),
         "figures": dict(federation.method.figures(federation.server, federation.server_context())),
-        **_metrics(config, rows),
+        "metrics": _metrics(config, rows) | _baselines(baseline),
+        "details": details,
         **_attack(config, federation, rows),
         **_newcomers(federation, rows, at_chance),
         "engine": engine_name(federation.engine, config.engine),
@@ -73,13 +85,43 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _metrics(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
-    """The metrics that the config asks for, at the selected round; None where a metric is not defined there."""
+    """The metrics that are always shown, and those that the config asks for, at the selected round.
+
+    None stands for one that is not defined there. Few-shot evaluation measures none of them.
+    """
     evaluation = config.evaluation
-    values = {
-        name: value_at_selected_round(rows, name, evaluation.select, evaluation.last_k) for name in evaluation.metrics
-    }
-    finite = {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
-    return {"metrics": finite} if finite else {}
+    names = () if evaluation.protocol == "few-shot" else dict.fromkeys((*SHOWN, *evaluation.metrics))
+    values = {name: value_at_selected_round(rows, name, evaluation.select, evaluation.last_k) for name in names}
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
+
+
+def _baselines(baseline: Majority | None) -> dict[str, float]:
+    """The accuracy of the most frequent class of all training data, and of each client's own."""
+    values = {} if baseline is None else {"majority_global": baseline.everywhere, "majority_own": baseline.own}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def not_above_majority(
+    config: RunConfig, rows: Sequence[Row], details: Mapping[str, Any], baseline: Majority, classes: Sequence[str]
+) -> Diagnostic | None:
+    """Return a diagnostic if the accuracy is not above that of the majority class; also names classes never found."""
+    evaluation = config.evaluation
+    accuracy = accuracies(rows, evaluation.last_k)[evaluation.select]
+    kind = evaluation.protocol.partition("/")[0]
+    to_beat = baseline.to_beat(kind)
+    if accuracy is None or not accuracy <= to_beat + 1e-9:
+        return None
+    own = kind == "personal" and to_beat == baseline.own
+    guess = "the most frequent class of each client" if own else f"the most frequent class, {classes[baseline.label]},"
+    recall = details.get("recall", {}).get("by_class", [])
+    missed = [name for name, value in zip(classes, recall, strict=False) if value == 0]
+    text = (
+        f"accuracy {100 * accuracy:.1f} % is not above the {100 * to_beat:.1f} % that always predicting {guess} gives"
+    )
+    if missed:
+        named = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
+        text += f"; no test sample of {len(missed)} of {len(recall)} classes is found ({named})"
+    return Diagnostic(NOT_ABOVE_MAJORITY, text, accuracy - to_beat)
 
 
 def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> dict[str, Any]:

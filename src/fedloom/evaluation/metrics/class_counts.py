@@ -86,9 +86,10 @@ class ClassCounts(Metric):
         return mean_of_defined(self.recall())
 
     def details(self) -> Mapping[str, Any]:
-        """The value of an equal guess among the classes that the samples have."""
+        """The value of an equal guess among the classes that the samples have, and the confusion matrix."""
         classes = int((self.vectors()[0] > 0).sum())
-        return {"chance": 1 / classes} if classes else {}
+        chance = {"chance": 1 / classes} if classes else {}
+        return chance | ({"confusion": self.confusion.tolist()} if len(self.confusion) else {})
 
 
 @METRICS.register("balanced_accuracy")
