@@ -112,3 +112,29 @@ def test_a_model_that_finds_no_patient_is_named():
     confusion = np.array(details["balanced_accuracy"]["confusion"])
     assert (confusion[:, 0] > 0).all()
     assert confusion[:, 1:].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "says"),
+    [
+        ({"select_by": "auroc"}, "evaluation.select_by = 'auroc': not measured; add it to evaluation.metrics"),
+        ({"select_by": "acuracy"}, "unknown metric 'acuracy'"),
+        ({"select_by": "macro_f1", "protocol": "few-shot"}, "few-shot measures accuracy and loss"),
+        ({"select_by": "attack_success"}, "needs to know the attack"),
+        ({"metrics": ["auroc", "f2"]}, "unknown metric 'f2'"),
+    ],
+)
+def test_a_metric_that_cannot_be_used_is_refused(evaluation, says):
+    with pytest.raises(ConfigError, match=says) as refusal:
+        parse(CONFIG | {"evaluation": evaluation})
+    assert "\n" not in str(refusal.value)
+
+
+def test_any_metric_selects_the_round():
+    evaluation = {"select": "best_val", "select_by": "brier", "metrics": ["brier"]}
+    scenario = fl.scenario("digits", partition="iid", clients=3, val=0.3)
+    result = fl.run("fedavg", scenario=scenario, rounds=4, evaluation=evaluation)
+    rounds, values = result.curve("brier", "val")
+    best = rounds[values.index(min(values))]
+    assert result.numbers["metrics"]["brier"] == dict(zip(*result.curve("brier"), strict=True))[best]
+    assert result.numbers["accuracy"] == dict(zip(*result.curve("accuracy"), strict=True))[best]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedloom.core.criterion import ACCURACY
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, parse_json
 from fedloom.results.comparison import Comparison
@@ -19,7 +20,7 @@ from fedloom.studies.collect import collect
 from fedloom.studies.plan import parse_study
 from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.tuning import Choices, jobs_of, trials_of, validation_accuracy
+from fedloom.studies.tuning import Choices, jobs_of, trials_of, validation_value
 from toy_results import MakeResult
 
 TINY: dict[str, Any] = {
@@ -60,7 +61,7 @@ def test_cells_run_with_what_validation_chose_and_the_table_says_so(tmp_path: Pa
     assert "fedavg optimizer.lr=0.1" in note
     records = [parse_json(path.read_text()) for path in (out / "trials").glob("choice-*.json")]
     for record in records:
-        scores = [validation_accuracy(Result.read(out / trial["folder"])) for trial in record["trials"]]  # type: ignore[arg-type]
+        scores = [validation_value(Result.read(out / trial["folder"]), ACCURACY) for trial in record["trials"]]  # type: ignore[arg-type]
         assert [trial["validation_accuracy"] for trial in record["trials"]] == scores
         assert scores[1] > scores[0]
     (out / "trials" / "choice-fedavg.json").write_text("{")
@@ -174,7 +175,7 @@ def test_the_score_is_validation_accuracy_by_the_study_s_rule(
     for round_, value in enumerate((0.2, 0.9, 0.5), start=1):
         row = Row(round=round_, client=None, split="val", protocol=None, name="accuracy", value=value)
         result.rows.append(row)
-    assert validation_accuracy(result) == pytest.approx(expected)
+    assert validation_value(result, ACCURACY) == pytest.approx(expected)
 
 
 def test_a_tuned_study_grows_behind_its_first_seed() -> None:

@@ -208,8 +208,9 @@ class RunConfig(Section):
         plain["scenario"] = self.scenario.resolved()
         if not self.evaluation.metrics:  # as well
             del plain["evaluation"]["metrics"]
-        if self.evaluation.scores_mib == EvaluationConfig().scores_mib:  # as well
-            del plain["evaluation"]["scores_mib"]
+        for key in ("scores_mib", "select_by"):  # as well
+            if getattr(self.evaluation, key) == EvaluationConfig.model_fields[key].default:
+                del plain["evaluation"][key]
         if self.scenario.held_out is None:  # without newcomers it has no effect
             del plain["evaluation"]["newcomers"]
         if self.share == "all":  # a key that runs of earlier versions do not know

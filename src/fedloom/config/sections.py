@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError
 from fedloom.evaluation import METRICS, EpisodeShape
+from fedloom.evaluation.metrics import ALWAYS
 
 
 class Section(BaseModel):
@@ -51,6 +53,12 @@ class EvaluationConfig(Section):
         description="Round whose test accuracy counts: `last`; `best_val`, the round of best validation accuracy; "
         "`best_test`, the papers' habit, which looks at the test set; or `mean_last_k`, the mean over the last "
         "`last_k` evaluated rounds.",
+    )
+    select_by: str = Field(
+        "accuracy",
+        description="Metric by which `best_val` and `best_test` select a round, and tuning a trial. One that is not "
+        "always recorded must be in `metrics`.",
+        examples=["balanced_accuracy"],
     )
     every: int = Field(
         1,
@@ -113,6 +121,19 @@ class EvaluationConfig(Section):
             METRICS.get(name)
         if self.protocol == "few-shot" and self.metrics:
             raise ConfigError(f"evaluation.metrics = {list(self.metrics)}: few-shot measures accuracy and loss alone")
+        if METRICS.get(self.select_by) and self.select_by not in (*ALWAYS, *self.metrics):
+            raise ConfigError(
+                f"evaluation.select_by = {self.select_by!r}: not measured; add it to evaluation.metrics, which is "
+                f"{list(self.metrics)}"
+            )
+        if self.protocol == "few-shot" and self.select_by not in ("accuracy", "loss"):
+            raise ConfigError(
+                f"evaluation.select_by = {self.select_by!r}: few-shot measures accuracy and loss; take one of them"
+            )
+        if self.select_by == "attack_success":
+            raise ConfigError(
+                "evaluation.select_by = 'attack_success': needs to know the attack, as no defence does; take accuracy"
+            )
         if self.protocol == "few-shot" and self.also:
             raise ConfigError(f"evaluation.also = {list(self.also)}: few-shot tests the server's features alone")
         if self.protocol == "few-shot" and self.select == "best_val":
@@ -121,6 +142,10 @@ class EvaluationConfig(Section):
                 "last, or tune on a source's validation classes (fc100: scenario.novel=val)"
             )
         return self
+
+    def criterion(self) -> Criterion:
+        """Return the measure that selects a round."""
+        return Criterion(self.select_by, 1 if METRICS.get(self.select_by).higher_is_better else -1)
 
     def episode_shape(self) -> EpisodeShape:
         return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)

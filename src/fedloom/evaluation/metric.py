@@ -65,7 +65,7 @@ class Metric(ABC):
     predictors. shared: the name of a state from which several metrics compute their values; they are derived from the
     class that has it, and add no fields. needs_scores: whether predicted classes are not enough. may_diverge: whether
     NaN says that the model diverged, so that it stays in a mean. pools_models: whether the states of several models may
-    be merged.
+    be merged. higher_is_better: which of two values selects a round or a trial.
     """
 
     __slots__ = ()
@@ -75,6 +75,7 @@ class Metric(ABC):
     needs_scores: ClassVar[bool] = False
     may_diverge: ClassVar[bool] = False
     pools_models: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod

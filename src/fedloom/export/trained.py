@@ -166,7 +166,7 @@ def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection
     if result.folder is not None:
         checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)
     else:
-        kept_checkpoint = memory.weights.get(_round(result.rows, at))
+        kept_checkpoint = memory.weights.get(_round(result.rows, at, memory.config))
         if kept_checkpoint is None:
             raise ConfigError(
                 f"at = '{at}': this run kept no weights of that round; "
@@ -178,13 +178,13 @@ def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection
 
 
 # -- which round -------------------------------------------------------------------------------------------------------
-def _round(rows: Sequence[Row], at: RoundSelection) -> int:
+def _round(rows: Sequence[Row], at: RoundSelection, config: RunConfig) -> int:
     """Return the round that `at` names."""
     if at not in get_args(RoundSelection):
         raise ConfigError(f"at = '{at}': need last or best_val")
     if not rows:
         raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
-    best = best_val(rows) if at == "best_val" else (rows[-1]["round"], 0.0)
+    best = best_val(rows, config.evaluation.criterion()) if at == "best_val" else (rows[-1]["round"], 0.0)
     if best is None:
         raise ConfigError("at = 'best_val': this run has no validation data; take last, or set scenario.val above 0")
     return best[0]
@@ -199,7 +199,7 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: N
             raise RunFolderError(f"{folder.path}: unfinished, and without a checkpoint yet; go on with --resume")
         note(f"{folder.path} is unfinished: this is the model after round {latest.round} of {config.rounds}")
         return latest
-    round_ = _round(folder.log.rows(), at)
+    round_ = _round(folder.log.rows(), at, config)
     round_checkpoint = checkpoints.load_round(folder.checkpoints, round_, fingerprint)
     if round_checkpoint is None:
         raise CheckpointError(

@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import parse_json
 from fedloom.results.text import counted, percent
 from fedloom.storage.run_data import RunData
 
-RULE = "highest validation accuracy; of equal ones the first"
 TRIALS = "trials"
+VALIDATION = "validation_"  # before the name of the measure, in the key of a trial's score
+
+
+def rule_of(criterion: Criterion) -> str:
+    """Return the rule by which a trial is chosen, in words."""
+    return f"{'highest' if criterion.sign > 0 else 'lowest'} validation {criterion.name}; of equal ones the first"
 
 
 def tuned_notes(results: Sequence[RunData]) -> list[str]:
@@ -24,8 +30,9 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
             continue
         keys = ", ".join(dict.fromkeys(key for record in records for key in record["chosen"]))
         trial_count = counted(max(len(record["trials"]) for record in records), "trial")
+        rules = " or ".join(dict.fromkeys(record.get("rule") or rule_of(ACCURACY) for record in records))
         chosen = "; ".join(f"{record['group']} {_chosen(record)}" for record in records)
-        notes.append(f"{keys} tuned per method on validation data ({trial_count} each, {RULE}): {chosen}.")
+        notes.append(f"{keys} tuned per method on validation data ({trial_count} each, {rules}): {chosen}.")
     return notes
 
 
@@ -61,9 +68,18 @@ def _is_whole(record: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _has_score(trial: Any) -> bool:
-    return isinstance(trial, dict) and isinstance(trial.get("validation_accuracy"), int | float)
+    return isinstance(trial, dict) and isinstance(_score(trial)[1], int | float)
+
+
+def _score(trial: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the measure of a trial's score, and the score."""
+    key = next((key for key in trial if key.startswith(VALIDATION)), "")
+    return key.removeprefix(VALIDATION), trial.get(key)
 
 
 def _chosen(record: Mapping[str, Any]) -> str:
-    score = max(trial["validation_accuracy"] for trial in record["trials"])
-    return f"{assignments(record['chosen'])} ({percent(score)} %)"
+    trials = record["trials"]
+    chosen_trial = next((trial for trial in trials if trial.get("values") == record["chosen"]), trials[0])
+    name, score = _score(chosen_trial)
+    text = f"{percent(score)} %" if name == ACCURACY.name else f"{name} {score:.4g}"
+    return f"{assignments(record['chosen'])} ({text})"

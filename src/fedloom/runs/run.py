@@ -19,7 +19,7 @@ from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.states import ClientStates
 from fedloom.evaluation import Evaluator
-from fedloom.evaluation.majority import Majority, majority
+from fedloom.evaluation.majority import majority
 from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
@@ -159,7 +159,7 @@ class _Run:
         self.newcomer_tests = self._newcomer_tests()
         self.rows: list[Row] = []
         self.details: dict[str, dict[str, Any]] | None = None  # further values of metrics after the last test
-        self.best: tuple[int, float] | None = None  # round and validation accuracy, where they select the round
+        self.best: tuple[int, float] | None = None  # round and validation value, where it selects the round
         self.checkpoint: Path | None = None  # this run's last checkpoint,
         self.checkpoint_sha256, self.checkpoint_round = "", 0  # the sha256 of what it holds, and its round
         self.engine_warning: str | None = None  # of the engine
@@ -308,9 +308,11 @@ class _Run:
             yield client, self.method.predictors(federation.server, state, federation.server_context(client))
 
     def _update_best(self, rows: Sequence[Row]) -> bool:
-        """Return whether `rows` have the best validation accuracy so far, which selects the round; remember it."""
-        best = best_val(rows) if self.config.evaluation.select == "best_val" else None
-        if best is None or (self.best is not None and best[1] <= self.best[1]):
+        """Return whether `rows` have the best validation value so far, which selects the round; remember it."""
+        criterion = self.config.evaluation.criterion()
+        best = best_val(rows, criterion) if self.config.evaluation.select == "best_val" else None
+        sign = criterion.sign
+        if best is None or (self.best is not None and sign * best[1] <= sign * self.best[1]):
             return False
         self.best = best
         return True
@@ -363,7 +365,8 @@ class _Run:
         at_chance = None if self.newcomer_tests is None else self.newcomer_tests.why_at_chance()
         if self.details is None and self.engine_factory is None:  # a run that ended before its summary was written
             self._test_rows(last)
-        details, baseline = self.details or {}, self._baseline()
+        details = self.details or {}
+        baseline = majority(self.scenario, self.evaluator.where) if isinstance(self.evaluator, Evaluator) else None
         if baseline is not None:
             classes = self.scenario.test_set.classes
             diagnostic = not_above_majority(config, self.rows, details, baseline, classes)
@@ -382,10 +385,6 @@ class _Run:
         result = Result(numbers, self.rows, config.resolved(), self.scenario_record(), path, memory=self.memory)
         self._notify_end(result)
         return result
-
-    def _baseline(self) -> Majority | None:
-        """Return the accuracy of the majority class on the data that the protocol tests."""
-        return majority(self.scenario, self.evaluator.where) if isinstance(self.evaluator, Evaluator) else None
 
     def _notify_end(self, result: Result) -> None:
         """Tell all callbacks, whatever one of them raises: the run is stored, so no resume would tell them again."""

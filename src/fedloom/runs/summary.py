@@ -72,7 +72,7 @@ def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:
 
 
 def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
-    accuracy_by_selection = accuracies(rows, config.evaluation.last_k)
+    accuracy_by_selection = accuracies(rows, config.evaluation.last_k, config.evaluation.criterion())
     _, losses = curve(rows, "loss", "test")
     return {
         "accuracy": accuracy_by_selection[config.evaluation.select],
@@ -91,7 +91,8 @@ def _metrics(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
     """
     evaluation = config.evaluation
     names = () if evaluation.protocol == "few-shot" else dict.fromkeys((*SHOWN, *evaluation.metrics))
-    values = {name: value_at_selected_round(rows, name, evaluation.select, evaluation.last_k) for name in names}
+    rule = evaluation.select, evaluation.last_k, evaluation.criterion()
+    values = {name: value_at_selected_round(rows, name, *rule) for name in names}
     return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
 
 
@@ -106,7 +107,7 @@ def not_above_majority(
 ) -> Diagnostic | None:
     """Return a diagnostic if the accuracy is not above that of the majority class; also names classes never found."""
     evaluation = config.evaluation
-    accuracy = accuracies(rows, evaluation.last_k)[evaluation.select]
+    accuracy = accuracies(rows, evaluation.last_k, evaluation.criterion())[evaluation.select]
     kind = evaluation.protocol.partition("/")[0]
     to_beat = baseline.to_beat(kind)
     if accuracy is None or not accuracy <= to_beat + 1e-9:
@@ -130,7 +131,7 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
     if scenario.attack is None or not scenario.bad:
         return {}
     figures = {
-        key: value_at_selected_round(rows, name, evaluation.select, evaluation.last_k)
+        key: value_at_selected_round(rows, name, evaluation.select, evaluation.last_k, evaluation.criterion())
         for key, name in (("success", "attack_success"), ("honest_accuracy", "accuracy_honest"))
     }
     attack = scenario.attack

@@ -1,10 +1,12 @@
 """Tuning before the cells: every method tries the same values, and only validation data choose.
 
-A trial's score is its validation accuracy, by the rule by which the study selects a round. Test data are not used.
+A trial's score is its validation accuracy, or that of the metric `evaluation.select_by`, by the rule by which the study
+selects a round. Test data are not used.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +15,11 @@ from statistics import fmean
 from typing import Any
 
 from fedloom.config.run_config import RunConfig, parse
+from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, write_atomic
 from fedloom.results.result import Result
-from fedloom.results.tuning_record import RULE, TRIALS, assignments, read
+from fedloom.results.tuning_record import TRIALS, VALIDATION, assignments, read, rule_of
 from fedloom.storage.run_folder import folder_name
 from fedloom.studies.plan import Cell, Study, nested, overlaid
 from fedloom.studies.study_folder import StudyFolder
@@ -69,19 +72,20 @@ def jobs_of(study: Study, cells: Sequence[Cell]) -> list[Job]:
     return list(jobs.values())
 
 
-def validation_accuracy(result: Result) -> float:
-    """Return a run's validation accuracy in [0, 1] by its selection of rounds. Raises `ConfigError` without one."""
+def validation_value(result: Result, criterion: Criterion) -> float:
+    """Return a run's validation value by its selection of rounds. Raises `ConfigError` without one."""
     evaluation: Mapping[str, Any] = result.config.get("evaluation", {})
-    _, accuracies = result.curve("accuracy", "val")
-    if not accuracies:
-        raise ConfigError(f"{result.folder}: no validation accuracy to choose by")
+    rounds, values = result.curve(criterion.name, "val")
+    if not values:
+        raise ConfigError(f"{result.folder}: no validation {criterion.name} to choose by")
     match evaluation.get("select", "last"):
         case "last":
-            return accuracies[-1]
+            return values[-1]
         case "mean_last_k":
-            return fmean(accuracies[-int(evaluation.get("last_k", 10)) :])
+            return fmean(values[-int(evaluation.get("last_k", 10)) :])
         case _:
-            return max(accuracies)
+            best = criterion.best(rounds, values)
+            return math.nan if best is None else dict(zip(rounds, values, strict=True))[best]
 
 
 class Choices:
@@ -115,7 +119,10 @@ class Choices:
             else:
                 try:
                     scores = [
-                        validation_accuracy(self._study_folder.result(trial.folder, trial.config)) for trial in trials
+                        validation_value(
+                            self._study_folder.result(trial.folder, trial.config), trial.config.evaluation.criterion()
+                        )
+                        for trial in trials
                     ]
                 except RunFolderError as damage:
                     return None, f"not tuned: {damage}"
@@ -133,13 +140,16 @@ class Choices:
         return f"not tuned: {trial.name}: {error.partition(chr(10))[0]}"
 
     def _choose(self, record: Path, group: str, trials: Sequence[Trial], scores: Sequence[float]) -> dict[str, Any]:
-        best = max(range(len(trials)), key=lambda index: (scores[index], -index))
+        criterion = trials[0].config.evaluation.criterion()
+        by_trial = range(len(trials))
+        best = max(by_trial, key=lambda i: (scores[i] == scores[i], criterion.sign * scores[i], -i))
         if self._records:
+            key, rule = f"{VALIDATION}{criterion.name}", rule_of(criterion)
             tried = [
-                {"values": trial.tried, "validation_accuracy": score, "folder": trial.folder, "seed": trial.config.seed}
+                {"values": trial.tried, key: score, "folder": trial.folder, "seed": trial.config.seed}
                 for trial, score in zip(trials, scores, strict=True)
             ]
-            content = {"group": group, "rule": RULE, "chosen": trials[best].tried, "trials": tried}
+            content = {"group": group, "rule": rule, "chosen": trials[best].tried, "trials": tried}
             write_atomic(record, json_text(content, indent=1))
         return trials[best].tried
 

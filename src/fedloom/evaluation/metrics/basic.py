@@ -56,6 +56,7 @@ class Loss(Metric):
     total: int
     detailed: ClassVar[bool] = False
     may_diverge: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -89,6 +90,7 @@ class AttackSuccess(Metric):
     aimed: int
     over: ClassVar[Literal["clients", "samples", "honest samples"]] = "honest samples"
     detailed: ClassVar[bool] = False
+    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:

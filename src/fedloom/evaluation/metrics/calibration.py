@@ -40,6 +40,7 @@ class CalibrationError(Metric):
     detailed: ClassVar[bool] = False
     needs_scores: ClassVar[bool] = True
     may_diverge: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -88,6 +89,7 @@ class AdaptiveCalibrationError(Metric):
     detailed: ClassVar[bool] = False
     needs_scores: ClassVar[bool] = True
     may_diverge: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -155,6 +157,7 @@ class Brier(Metric):
     total: int
     needs_scores: ClassVar[bool] = True
     may_diverge: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -189,6 +192,7 @@ class NegativeLogLikelihood(Metric):
     total: int
     needs_scores: ClassVar[bool] = True
     may_diverge: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
