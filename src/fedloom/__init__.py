@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedloom.core.tables import ClassTable
     from fedloom.data.scenario import Scenario
     from fedloom.data.sources.source import SOURCES
+    from fedloom.export.evaluation import evaluate
     from fedloom.export.trained import load
     from fedloom.methods.contract.method import METHODS, Method, register
     from fedloom.methods.contract.spec import Spec
@@ -49,6 +50,7 @@ _HOMES = {
     "EarlyStopping": "fedloom.runs.early_stopping",
     "wrap": "fedloom.nets.wrap",
     "Result": "fedloom.results.result",
+    "evaluate": "fedloom.export.evaluation",
     "load": "fedloom.export.trained",
 }
 
@@ -68,6 +70,7 @@ __all__ = [
     "Spec",
     "__version__",
     "compare",
+    "evaluate",
     "load",
     "register",
     "run",

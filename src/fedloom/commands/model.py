@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -24,6 +25,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.command()(export)
     app.command()(predict)
+    app.command()(evaluate)
 
 
 def export(
@@ -77,6 +79,38 @@ def predict(
     for name, row in zip(names, rows, strict=True):
         ranked = sorted(zip(row, classes, strict=True), key=lambda pair: -pair[0])[:top]
         echo(f"{name:{width}}  " + "  ".join(f"{label} {100 * share:.1f} %" for share, label in ranked))
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")],
+    data: Annotated[Path, typer.Argument(help="A folder with a folder for each class, or .npz, .csv, .parquet.")],
+    client: Client = None,
+    selection: Round = "last",
+    label: Annotated[str | None, typer.Option(help="The column with the labels, for a table.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="A metric; may be repeated. Without it all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test a trained model on new labelled data, with all metrics."""
+    from fedloom.export.evaluation import evaluate as test
+
+    at = cast("RoundSelection", selection)
+    tested = test(run, data, client, at, metrics=metric or (), label=label, note=lambda text: say(text))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(tested)))
+        return
+    echo(f"{tested.model}, on {tested.samples:,} samples of {data}")
+    for name, value in tested.metrics.items():
+        note = tested.details.get(name, {}).get("note")
+        echo(f"  {name:18} {'not defined' if value is None else f'{value:.4f}'}{f' ({note})' if note else ''}")
+    columns = [*tested.by_class()[0]]
+    width = max(map(len, (*tested.classes, "class")))
+    echo(f"  {'class':{width}}" + "".join(f"{column:>11}" for column in columns[1:]))
+    for row in tested.by_class():
+        echo(f"  {row['class']:{width}}" + "".join(f"{_cell(row[column]):>11}" for column in columns[1:]))
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def _trained(run: Path, client: int | None, selection: str) -> Trained:

@@ -103,7 +103,7 @@ class Scores:
     def details(self) -> dict[str, dict[str, Any]]:
         """Further values of the metrics on all samples together, as JSON values: lists by class, bounds, notes."""
         by_name = {name: dict(self.pooled.details(name)) for name in METRICS.names()}
-        return {name: _finite(values) for name, values in by_name.items() if values}
+        return {name: finite(values) for name, values in by_name.items() if values}
 
     def client_values(self) -> dict[str, dict[int, float]]:
         """Each client's value of each detailed metric, by name and client, with each predictor in turn."""
@@ -119,12 +119,12 @@ class Scores:
         return {client: states for client, states in self.clients.items() if client not in self.bad}
 
 
-def _finite(values: Any) -> Any:
+def finite(values: Any) -> Any:
     """The same JSON values with None for each number that is not finite."""
     if isinstance(values, dict):
-        return {name: _finite(value) for name, value in values.items()}
+        return {name: finite(value) for name, value in values.items()}
     if isinstance(values, list):
-        return [_finite(value) for value in values]
+        return [finite(value) for value in values]
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 

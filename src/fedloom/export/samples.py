@@ -63,16 +63,21 @@ def _arrays(path: Path, expected: Input) -> Tensor:
     name = next(iter(arrays)) if len(arrays) == 1 else "x" if "x" in arrays else "x_test"
     if name not in arrays:
         raise DataError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name the samples x")
-    x, tokens = arrays[name], expected.ids is not None
+    return stored_samples(arrays[name], expected, f"{path} ({name})")
+
+
+def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:
+    """Return samples [n, *expected.shape] of the dtype of the run's. Raises `DataError` for others."""
+    tokens = expected.ids is not None
     if len(expected.shape) > 2 and x.shape[1:] == (*expected.shape[1:], expected.shape[0]) != expected.shape:
         x = np.moveaxis(x, -1, 1)
     labels = np.zeros(len(x) if x.ndim else 0, np.int64)
-    data = checked(x, labels, origin=f"{path} ({name})", classes=["-"], tokens=tokens)
+    data = checked(x, labels, origin=origin, classes=["-"], tokens=tokens)
     stored = str(data.x.dtype).removeprefix("torch.")
     if stored != expected.dtype:
-        raise DataError(f"{path}: {name} has dtype {x.dtype}; the run's samples are {expected.dtype}")
+        raise DataError(f"{origin} has dtype {x.dtype}; the run's samples are {expected.dtype}")
     if expected.ids is not None and int(data.x.max()) >= expected.ids:
-        raise DataError(f"{path}: token id {int(data.x.max())}; the run has ids 0 to {expected.ids - 1}")
+        raise DataError(f"{origin}: token id {int(data.x.max())}; the run has ids 0 to {expected.ids - 1}")
     return data.x
 
 

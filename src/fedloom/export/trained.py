@@ -53,12 +53,16 @@ class Trained:
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""
+        return self.scores(x).softmax(1)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the class scores [n, C] of samples as stored [n, *metadata.input.shape]."""
         moments = self.metadata.input.mean, self.metadata.input.std
         mean, std = (None if values is None else torch.tensor(values) for values in moments)
         data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), self.metadata.classes, mean, std)
         with torch.inference_mode():
             parts = torch.split(torch.arange(len(x)), PASS_BATCH)
-            return torch.cat([self.module(data.gather(part)).softmax(1) for part in parts])
+            return torch.cat([self.module(data.gather(part)) for part in parts])
 
     def save(self, path: Path | str) -> Path:
         """Write the weights to `path` (.safetensors) and the metadata beside it (.json), and return the metadata's

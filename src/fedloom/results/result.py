@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.results.tabular import Tabular, frame
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import nn
 
+    from fedloom.export.evaluation import Evaluation
     from fedloom.export.run_at_checkpoint import Memory
 
 
@@ -40,6 +42,14 @@ class Result(RunData, Tabular):
         from fedloom.export.trained import of_result
 
         return of_result(self, client, at).module
+
+    def evaluate(
+        self, data: Path | str | tuple[Any, Any], client: int | None = None, at: RoundSelection = "last", **options: Any
+    ) -> Evaluation:
+        """Test the trained model on new labelled data, with all metrics, as `fedloom.evaluate` does."""
+        from fedloom.export.evaluation import evaluate
+
+        return evaluate(self, data, client, at, **options)
 
     def __repr__(self) -> str:
         n = self.numbers

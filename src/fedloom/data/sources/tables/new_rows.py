@@ -45,6 +45,19 @@ def table_rows(
     return encoded(columns, np.arange(file.rows), words, path, str(path), other_file=True)
 
 
+def table_labels(path: Path, label: str, reading: Mapping[str, Any] | None = None) -> np.ndarray:
+    """Labels [n] of the rows of a CSV or Parquet file. Raises `DataError` for a column that is missing or has gaps."""
+    kind = Parquet if path.suffix == ".parquet" else Csv
+    keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}
+    reader = kind.model_construct(path=path, label=label, **keys)
+    file = reader.opened(path)
+    if label not in file.columns:
+        raise DataError(f"{path}: no column '{label}' with the labels: {', '.join(file.columns)[:300]}")
+    column = reader.column(file, label)
+    refuse_missing(column, path, is_needed=True)
+    return column.labels()
+
+
 def _column_of(feature: str, columns: Mapping[str, Any], path: Path) -> tuple[str, str]:
     """The column behind a feature, and its word; of a measurement no word."""
     if feature in columns:

@@ -1,0 +1,101 @@
+"""Test a trained model on new labelled data, with all metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.files import expand_home
+from fedloom.evaluation import METRICS, MetricStates, Predictions
+from fedloom.evaluation.protocols import finite
+from fedloom.export.labelled import read_labelled
+from fedloom.export.modules import OwnModel
+from fedloom.export.trained import FinishedRun, Note, Trained, of_result, read
+from fedloom.storage.curves import RoundSelection
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The test of one model on new data.
+
+    model: whose model it is, in words. classes: their names. metrics: values by name, None where one is not defined;
+    `majority` is the accuracy of always predicting the most frequent class of these data. details: further values of
+    the metrics: lists by class, the confusion matrix, bounds, notes.
+    """
+
+    model: str
+    samples: int
+    classes: tuple[str, ...]
+    metrics: Mapping[str, float | None]
+    details: Mapping[str, Mapping[str, Any]]
+
+    def by_class(self) -> list[dict[str, Any]]:
+        """Return a row for each class: its name, samples, recall, precision and F1, None where one is not defined."""
+        confusion = self.details["balanced_accuracy"].get("confusion")
+        columns: dict[str, list[Any]] = {"class": list(self.classes)}
+        if confusion is not None:
+            columns["samples"] = [sum(row) for row in confusion]
+        columns |= {name: self.details[key]["by_class"] for name, key in _BY_CLASS.items()}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+_BY_CLASS = {"recall": "recall", "precision": "precision", "f1": "macro_f1"}
+
+
+def evaluate(
+    run: Path | str | FinishedRun,
+    data: Path | str | tuple[Any, Any],
+    client: int | None = None,
+    at: RoundSelection = "last",
+    *,
+    metrics: Sequence[str] = (),
+    label: str | None = None,
+    model: OwnModel | None = None,
+    note: Note = lambda _: None,
+) -> Evaluation:
+    """Test the trained model of a run on new labelled data.
+
+    Args:
+        run: a run folder, an exported file, or a result.
+        data: arrays (x, y), a folder with a folder of files for each class, an .npz with x and y, a .csv or .parquet.
+        client: number of the client whose personal model is tested; None for the server's.
+        at: after the last round, or "best_val" for the best one on validation data.
+        metrics: names of metrics; all if empty.
+        label: the column with the labels, for a table.
+        model: your module or its factory, if the run was given one.
+        note: called with a sentence on unusual files and unfinished runs.
+
+    Raises as `fedloom.load`, and `DataError` for data that cannot be read or do not fit the model.
+    """
+    names = [*dict.fromkeys(metrics)] or [name for name in METRICS.names() if name != "attack_success"]
+    kinds = {name: METRICS.get(name) for name in names}
+    if isinstance(run, Path | str):
+        trained = read(run, client, at, model=model, note=note)
+    else:
+        trained = of_result(run, client, at)
+    x, y = read_labelled(expand_home(data) if isinstance(data, Path | str) else data, trained.metadata, label, note)
+    logits = trained.scores(x)
+    if logits.shape[1] != len(trained.metadata.classes):
+        raise ConfigError(f"the model has {logits.shape[1]} class scores for {len(trained.metadata.classes)} classes")
+    counted = kinds | {name: METRICS.get(name) for name in ("balanced_accuracy", "recall", "precision", "macro_f1")}
+    states = MetricStates.new(Predictions(logits, y), counted)
+    values: dict[str, float | None] = {name: _defined(states.value(name)) for name in names}
+    values["majority"] = int(torch.bincount(y).max()) / len(y)
+    details = {name: finite(dict(states.details(name))) for name in counted if states.details(name)}
+    return Evaluation(_words(trained), len(y), trained.metadata.classes, values, details)
+
+
+def _words(trained: Trained) -> str:
+    about = trained.metadata.training
+    owner = "the global model" if about.client is None else f"the model of client {about.client}"
+    return f"{owner} of {about.method} after round {about.round} of {about.rounds}"
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value

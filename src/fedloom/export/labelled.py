@@ -1,0 +1,103 @@
+"""Read labelled samples, on which a trained model is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import DataError
+from fedloom.data.sources.npz import read_npz
+from fedloom.data.sources.tables.new_rows import table_labels
+from fedloom.export.metadata import ExportMetadata
+from fedloom.export.samples import TABLES, read_samples, stored_samples
+
+_PAIRS = (("x", "y"), ("x_test", "y_test"))
+
+
+def read_labelled(
+    data: Path | tuple[Any, Any],
+    metadata: ExportMetadata,
+    label: str | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> tuple[Tensor, Tensor]:
+    """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n] int64.
+
+    data: a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
+    .parquet, or arrays (x, y). Labels are class names or ids. label: the column with the labels of a table. note:
+    called with a sentence on unusual files. Raises `DataError` for data that cannot be read, or do not fit the model.
+    """
+    classes = metadata.classes
+    if isinstance(data, tuple):
+        x, labels = (np.asarray(part) for part in data)
+        samples = _fitting(stored_samples(x, metadata.input, "x"), metadata, "x")
+        return _paired(samples, class_ids_of(labels, classes, "y"), "x and y")
+    if data.is_dir():
+        return _folder(data, metadata, note)
+    if data.suffix == ".npz":
+        arrays = read_npz(data, ())
+        names = next((pair for pair in _PAIRS if arrays.keys() >= {*pair}), None)
+        if names is None:
+            raise DataError(f"{data}: holds {', '.join(arrays) or 'nothing'}; name the samples x and their labels y")
+        labels = arrays[names[1]]
+    elif data.suffix in TABLES:
+        if label is None:
+            raise DataError(f"{data}: name the column with the labels (--label)")
+        labels = table_labels(data, label, metadata.input.reading)
+    else:
+        raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; labels are needed beside the samples")
+    _, samples = read_samples([data], metadata.input, note)
+    return _paired(samples, class_ids_of(labels, classes, str(data)), str(data))
+
+
+def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Tensor:
+    """Return the class ids [n] int64 of labels that are names or ids. Raises `DataError` for others."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iufUSO":
+        raise DataError(f"{origin}: labels of shape {labels.shape} and dtype {labels.dtype}; need one label a sample")
+    if labels.dtype.kind == "f" and not (np.isfinite(labels).all() and (labels % 1 == 0).all()):
+        raise DataError(f"{origin}: labels with fractions or gaps; need names or whole numbers")
+    if labels.dtype.kind == "f":
+        labels = labels.astype(np.int64)
+    words = [str(value.decode() if isinstance(value, bytes) else value) for value in labels.tolist()]
+    ids = {name: number for number, name in enumerate(classes)}
+    unknown = sorted({*words} - ids.keys())
+    if unknown and labels.dtype.kind in "iu" and int(labels.min()) >= 0 and int(labels.max()) < len(classes):
+        return torch.from_numpy(labels.astype(np.int64))
+    if unknown:
+        known = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
+        raise DataError(f"{origin}: label {unknown[0]!r} is no class of the model, whose classes are {known}")
+    return torch.tensor([ids[word] for word in words], dtype=torch.int64)
+
+
+def _folder(folder: Path, metadata: ExportMetadata, note: Callable[[str], None]) -> tuple[Tensor, Tensor]:
+    parts, labels = list[Tensor](), list[str]()
+    for class_folder in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        files = sorted(path for path in class_folder.iterdir() if not path.name.startswith("."))
+        if files:
+            class_ids_of(np.array([class_folder.name]), metadata.classes, str(folder))
+            _, samples = read_samples(files, metadata.input, note)
+            parts.append(samples)
+            labels += [class_folder.name] * len(samples)
+    if not parts:
+        raise DataError(f"{folder}: no folder of files for a class; need {folder.name}/CLASS/FILE")
+    return torch.cat(parts), class_ids_of(np.array(labels), metadata.classes, str(folder))
+
+
+def _fitting(samples: Tensor, metadata: ExportMetadata, origin: str) -> Tensor:
+    if tuple(samples.shape[1:]) != metadata.input.shape:
+        raise DataError(
+            f"{origin}: samples of shape {tuple(samples.shape[1:])}; the model takes {metadata.input.shape}"
+        )
+    return samples.float() if metadata.input.ids is None else samples
+
+
+def _paired(samples: Tensor, labels: Tensor, origin: str) -> tuple[Tensor, Tensor]:
+    if len(samples) != len(labels):
+        raise DataError(f"{origin}: {len(samples):,} samples and {len(labels):,} labels; need one label a sample")
+    if not len(samples):
+        raise DataError(f"{origin}: no samples")
+    return samples, labels

@@ -1,0 +1,135 @@
+"""Finished runs and exports are tested on new labelled data."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import fedloom as fl
+from command_line import call
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.data import from_arrays
+from fedloom.export.trained import read
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("evaluated") / "run"
+    fl.run("fedavg", scenario=fl.scenario("digits", partition="iid", clients=3), rounds=2, out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def data():
+    test = fl.scenario("digits", partition="iid", clients=3).build(0).test_set
+    return test.x.numpy(), test.y.numpy()
+
+
+def test_the_run_s_own_test_data_give_its_own_numbers(folder, data):
+    numbers = json.loads((folder / "summary.json").read_text())
+    tested = fl.evaluate(folder, data)
+    assert tested.samples == len(data[1])
+    assert tested.metrics["accuracy"] == pytest.approx(numbers["accuracy"])
+    assert tested.metrics["balanced_accuracy"] == pytest.approx(numbers["metrics"]["balanced_accuracy"])
+    assert tested.details["recall"] == numbers["details"]["recall"]
+    assert tested.metrics["majority"] == np.bincount(data[1]).max() / len(data[1])
+    assert 0.5 < tested.metrics["auroc"] <= 1
+    assert [row["samples"] for row in tested.by_class()] == np.bincount(data[1]).tolist()
+    assert "attack_success" not in tested.metrics
+
+
+def test_results_exports_and_named_labels_give_the_same(folder, data, tmp_path):
+    reference = fl.evaluate(folder, data)
+    read(folder).save(tmp_path / "model.safetensors")
+    np.savez(tmp_path / "new.npz", x=data[0], y=np.array([str(label) for label in data[1]]))
+    assert fl.evaluate(tmp_path / "model.safetensors", tmp_path / "new.npz") == reference
+    result = fl.run("fedavg", scenario=fl.scenario("digits", partition="iid", clients=3), rounds=2)
+    assert result.evaluate(data) == reference
+
+
+def test_a_missing_class_is_no_failure(folder, data):
+    present = data[1] != 3
+    tested = fl.evaluate(folder, (data[0][present], data[1][present]), metrics=["balanced_accuracy"])
+    assert tested.metrics.keys() == {"balanced_accuracy", "majority"}
+    assert tested.by_class()[3]["recall"] is None
+    recalls = [row["recall"] for row in tested.by_class() if row["recall"] is not None]
+    assert tested.metrics["balanced_accuracy"] == pytest.approx(sum(recalls) / 9)
+
+
+def test_a_table_with_a_column_of_labels(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    lines = [f"{x:.3f},{'ill' if x > 0.5 else 'well'}" for x in rng.random(200)]
+    for name, rows in (("train", lines[:150]), ("new", lines[150:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["pressure,state", *rows]) + "\n")
+    scenario = fl.scenario("csv", path=str(tmp_path / "train.csv"), label="state", partition="iid", clients=2)
+    fl.run("fedavg", scenario=scenario, rounds=5, model="logistic", out=tmp_path / "run")
+    tested = fl.evaluate(tmp_path / "run", tmp_path / "new.csv", label="state")
+    assert (tested.samples, tested.classes) == (50, ("ill", "well"))
+    words = ("evaluate", str(tmp_path / "run"), str(tmp_path / "new.csv"), "--label", "state")
+    code, shown, _ = call(capsys, *words, "--json")
+    assert (code, json.loads(shown)["metrics"]["accuracy"]) == (0, tested.metrics["accuracy"])
+    _, text, _ = call(capsys, *words, "--metric", "auroc")
+    assert "the global model of fedavg after round 5 of 5, on 50 samples" in text
+    assert "auroc" in text
+    with pytest.raises(DataError, match=r"name the column with the labels \(--label\)"):
+        fl.evaluate(tmp_path / "run", tmp_path / "new.csv")
+    with pytest.raises(DataError, match=r"no column 'status' with the labels: pressure, state"):
+        fl.evaluate(tmp_path / "run", tmp_path / "new.csv", label="status")
+
+
+def test_a_folder_of_class_folders(tmp_path):
+    from PIL import Image
+
+    for split, count in (("train", 6), ("new", 2)):
+        for shade, name in ((30, "dark"), (220, "bright")):
+            for number in range(count):
+                path = tmp_path / split / name / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (8, 8), (shade + number,) * 3).save(path)
+    scenario = fl.scenario("image-folder", path=str(tmp_path / "train"), partition="iid", clients=2)
+    fl.run("fedavg", scenario=scenario, rounds=1, model="logistic", out=tmp_path / "run")
+    assert fl.evaluate(tmp_path / "run", tmp_path / "new").samples == 4
+    (tmp_path / "new" / "grey").mkdir()
+    (tmp_path / "new" / "grey" / "0.png").write_bytes((tmp_path / "new" / "dark" / "0.png").read_bytes())
+    with pytest.raises(DataError, match="label 'grey' is no class of the model, whose classes are"):
+        fl.evaluate(tmp_path / "run", tmp_path / "new")
+    with pytest.raises(DataError, match="no folder of files for a class"):
+        fl.evaluate(tmp_path / "run", tmp_path / "new" / "grey")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda x, y: (x, y[:-1]), "samples and .* labels; need one label a sample"),
+        (lambda x, y: (x[:0], y[:0]), "no samples"),
+        (lambda x, y: (x[:, :, :4], y), "the model takes"),
+        (lambda x, y: (x, y + 5), "is no class of the model"),
+        (lambda x, y: (x, y - 5), "is no class of the model"),
+        (lambda x, y: (x, y + 0.5), "labels with fractions or gaps"),
+        (lambda x, y: (x, y[:, None]), "need one label a sample"),
+        (lambda x, y: (x.astype(str), y), "."),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_in_one_line(folder, data, change, says):
+    with pytest.raises(DataError, match=says) as refusal:
+        fl.evaluate(folder, change(*data))
+    assert "\n" not in str(refusal.value)
+
+
+def test_other_files_and_metrics_are_refused(folder, data, tmp_path):
+    np.savez(tmp_path / "x.npz", x=data[0])
+    with pytest.raises(DataError, match=r"x.npz: holds x; name the samples x and their labels y"):
+        fl.evaluate(folder, tmp_path / "x.npz")
+    with pytest.raises(DataError, match=r"no folder of classes, .npz, .csv or .parquet"):
+        fl.evaluate(folder, tmp_path / "x.jpg")
+    with pytest.raises(ConfigError, match="unknown metric 'aurok'"):
+        fl.evaluate(folder, data, metrics=["aurok"])
+
+
+def test_a_plain_module_of_the_user(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+    net = torch.nn.Linear(4, 3)
+    scenario = fl.scenario(from_arrays(x, y, classes=["a", "b", "c"]), clients=2)
+    fl.run("fedavg", scenario=scenario, rounds=1, model=net, out=tmp_path / "run")
+    assert fl.evaluate(tmp_path / "run", (x, y), model=net).samples == 60
