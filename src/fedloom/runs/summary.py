@@ -105,7 +105,7 @@ def _baselines(baseline: Majority | None) -> dict[str, float]:
 def not_above_majority(
     config: RunConfig, rows: Sequence[Row], details: Mapping[str, Any], baseline: Majority, classes: Sequence[str]
 ) -> Diagnostic | None:
-    """Return a diagnostic if the accuracy is not above that of the majority class; also names classes never found."""
+    """Return a diagnostic if the accuracy is not above that of the majority class; it names classes never found."""
     evaluation = config.evaluation
     accuracy = accuracies(rows, evaluation.last_k, evaluation.criterion())[evaluation.select]
     kind = evaluation.protocol.partition("/")[0]
@@ -119,6 +119,11 @@ def not_above_majority(
     text = (
         f"accuracy {100 * accuracy:.1f} % is not above the {100 * to_beat:.1f} % that always predicting {guess} gives"
     )
+    balanced = value_at_selected_round(
+        rows, "balanced_accuracy", evaluation.select, evaluation.last_k, evaluation.criterion()
+    )
+    if balanced is not None and "chance" in details.get("balanced_accuracy", {}):
+        text += f" (balanced accuracy {balanced:.3f}, chance {details['balanced_accuracy']['chance']:.3f})"
     if missed:
         named = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
         text += f"; no test sample of {len(missed)} of {len(recall)} classes is found ({named})"
