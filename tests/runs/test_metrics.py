@@ -107,10 +107,8 @@ def test_a_model_that_finds_no_patient_is_named():
     assert metrics["balanced_accuracy"] == pytest.approx(1 / 3)
     assert metrics["majority_global"] == pytest.approx(result.numbers["accuracy"])
     (note,) = [text for text in result.numbers["degenerate"] if "always predicting" in text]
-    assert (
-        "the most frequent class, healthy, gives (balanced accuracy 0.333, chance 0.333); no test sample of 2 of 3 classes is found (ill, very ill)"
-        in note
-    )
+    assert "the most frequent class, healthy, gives (balanced accuracy 0.333, chance 0.333)" in note
+    assert "; no test sample of 2 of 3 classes is found (ill, very ill)" in note
     assert details["recall"]["by_class"] == [1.0, 0.0, 0.0]
     confusion = np.array(details["balanced_accuracy"]["confusion"])
     assert (confusion[:, 0] > 0).all()

@@ -29,11 +29,12 @@ class Majority:
 
 
 def majority(scenario: Scenario, where: str) -> Majority | None:
-    """Return the baseline on the data of a protocol: "global" or "local". None where only nodes know their data.
+    """Return the baseline on the data of a protocol: "global" or "local". None for others, and where only nodes know
+    their data.
 
     Shares on clients' data are unweighted means over the clients with test samples.
     """
-    if scenario.remote:
+    if scenario.remote or where not in ("global", "local"):
         return None
     train, labels = scenario.class_counts(), scenario.test_set.y.cpu().numpy()
     label = int(train.sum(0).argmax())

@@ -85,8 +85,9 @@ class NewcomerTests:
                 tested.setdefault(name, {})[self.ids[newcomer.index]] = states
         rows: list[Row] = []
         for name, by_client in tested.items():
-            pooled = MetricStates.merged(by_client.values())
-            rows += score_rows(round_, Scores(SPLIT, pooled, by_client, self.evaluator.kinds), name)
+            pooled = MetricStates.merged(states.poolable() for states in by_client.values())
+            kept = {client: states.reduced() for client, states in by_client.items()}
+            rows += score_rows(round_, Scores(SPLIT, pooled, kept, self.evaluator.kinds), name)
         return rows
 
     def why_at_chance(self) -> str | None:

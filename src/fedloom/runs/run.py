@@ -27,9 +27,10 @@ from fedloom.results.result import Result
 from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
+from fedloom.runs.evaluation_checks import check_evaluation, not_above_majority
 from fedloom.runs.newcomers import NewcomerTests
 from fedloom.runs.rows import score_rows, system_row, training_rows
-from fedloom.runs.summary import degenerate, not_above_majority, summarise
+from fedloom.runs.summary import degenerate, summarise
 from fedloom.runs.weights import copy_weights
 from fedloom.storage import checkpoint as checkpoint_store
 from fedloom.storage import data_record
@@ -155,7 +156,8 @@ class _Run:
         }
         self.protocol = config.evaluation.protocol
         self.evaluator = setup.evaluator(config, self.worker, scenario)
-        self._check_evaluation()
+        _, offered = next(self._predictors(0))
+        check_evaluation(config, self.evaluator, offered, self.method)
         self.newcomer_tests = self._newcomer_tests()
         self.rows: list[Row] = []
         self.details: dict[str, dict[str, Any]] | None = None  # further values of metrics after the last test
@@ -363,14 +365,11 @@ class _Run:
     def _finish(self) -> Result:
         config, last = self.config, self.federation.round
         at_chance = None if self.newcomer_tests is None else self.newcomer_tests.why_at_chance()
-        if self.details is None and self.engine_factory is None:  # a run that ended before its summary was written
-            self._test_rows(last)
-        details = self.details or {}
-        baseline = majority(self.scenario, self.evaluator.where) if isinstance(self.evaluator, Evaluator) else None
-        if baseline is not None:
-            classes = self.scenario.test_set.classes
-            diagnostic = not_above_majority(config, self.rows, details, baseline, classes)
-            self._note_once([diagnostic] if diagnostic else [])
+        if isinstance(self.evaluator, Evaluator) and self.details is None and self.engine_factory is None:
+            self._test_rows(last)  # the run ended before its summary was written
+        baseline = majority(self.scenario, self.protocol.partition("/")[2])
+        details, classes = self.details or {}, self.scenario.test_set.classes
+        self._note_once(not_above_majority(config, self.rows, details, baseline, classes))
         numbers = summarise(config, self.federation, self.worker, self.rows, details, baseline, at_chance) | {
             "stopped": {"round": last, "reason": self.stop_reason} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.diagnostics),
@@ -398,18 +397,3 @@ class _Run:
             errors[0].add_note(f"{len(errors) - 1} more of the callbacks failed: {'; '.join(map(repr, errors[1:]))}")
         if errors:
             raise errors[0]
-
-    def _check_evaluation(self) -> None:
-        """Ask once before training whether the method offers the model that the protocol tests, and whether there is
-        what the round is selected by."""
-        _, offered = next(self._predictors(0))
-        self.evaluator.check(offered)
-        val_key = self.config.scenario.val_key
-        if self.config.evaluation.select == "best_val" and "val" not in self.evaluator.splits:
-            raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {val_key} above 0")
-        if self.config.early_stopping is not None and "val" not in self.evaluator.splits:
-            raise ConfigError(f"early_stopping: there is no validation data; set {val_key} above 0, or leave it out")
-        if self.config.early_stopping is not None and self.method.closing() is not None:
-            raise ConfigError(
-                f"early_stopping: {self.config.method} trains once more after its last round; leave it out"
-            )

@@ -19,8 +19,6 @@ from fedloom.storage.environment import peak_memory_mb
 from fedloom.storage.run_data import SECONDS
 from fedloom.storage.run_folder import Row
 
-NOT_ABOVE_MAJORITY = "not_above_majority"
-
 
 def summarise(
     config: RunConfig,
@@ -100,34 +98,6 @@ def _baselines(baseline: Majority | None) -> dict[str, float]:
     """The accuracy of the most frequent class of all training data, and of each client's own."""
     values = {} if baseline is None else {"majority_global": baseline.everywhere, "majority_own": baseline.own}
     return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def not_above_majority(
-    config: RunConfig, rows: Sequence[Row], details: Mapping[str, Any], baseline: Majority, classes: Sequence[str]
-) -> Diagnostic | None:
-    """Return a diagnostic if the accuracy is not above that of the majority class; it names classes never found."""
-    evaluation = config.evaluation
-    accuracy = accuracies(rows, evaluation.last_k, evaluation.criterion())[evaluation.select]
-    kind = evaluation.protocol.partition("/")[0]
-    to_beat = baseline.to_beat(kind)
-    if accuracy is None or not accuracy <= to_beat + 1e-9:
-        return None
-    own = kind == "personal" and to_beat == baseline.own
-    guess = "the most frequent class of each client" if own else f"the most frequent class, {classes[baseline.label]},"
-    recall = details.get("recall", {}).get("by_class", [])
-    missed = [name for name, value in zip(classes, recall, strict=False) if value == 0]
-    text = (
-        f"accuracy {100 * accuracy:.1f} % is not above the {100 * to_beat:.1f} % that always predicting {guess} gives"
-    )
-    balanced = value_at_selected_round(
-        rows, "balanced_accuracy", evaluation.select, evaluation.last_k, evaluation.criterion()
-    )
-    if balanced is not None and "chance" in details.get("balanced_accuracy", {}):
-        text += f" (balanced accuracy {balanced:.3f}, chance {details['balanced_accuracy']['chance']:.3f})"
-    if missed:
-        named = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
-        text += f"; no test sample of {len(missed)} of {len(recall)} classes is found ({named})"
-    return Diagnostic(NOT_ABOVE_MAJORITY, text, accuracy - to_beat)
 
 
 def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> dict[str, Any]:

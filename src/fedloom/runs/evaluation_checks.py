@@ -1,0 +1,65 @@
+"""Checks of a run's evaluation: before training whether it can be done, at the end whether the model beats a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedloom.config.run_config import RunConfig
+from fedloom.core.errors import ConfigError
+from fedloom.evaluation import Evaluator, FewShotEvaluator
+from fedloom.evaluation.majority import Majority
+from fedloom.methods import Method
+from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.methods.contract.phases import Predictor
+from fedloom.storage.curves import accuracies, value_at_selected_round
+from fedloom.storage.run_folder import Row
+
+
+def check_evaluation(
+    config: RunConfig, evaluator: Evaluator | FewShotEvaluator, offered: dict[str, Predictor], method: Method
+) -> None:
+    """Check before training that the method offers the model that the protocol tests, and that there is what the round
+    is selected by. Raises `ConfigError`."""
+    evaluator.check(offered)
+    val_key = config.scenario.val_key
+    if config.evaluation.select == "best_val" and "val" not in evaluator.splits:
+        raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {val_key} above 0")
+    if config.early_stopping is not None and "val" not in evaluator.splits:
+        raise ConfigError(f"early_stopping: there is no validation data; set {val_key} above 0, or leave it out")
+    if config.early_stopping is not None and method.closing() is not None:
+        raise ConfigError(f"early_stopping: {config.method} trains once more after its last round; leave it out")
+
+
+def not_above_majority(
+    config: RunConfig,
+    rows: Sequence[Row],
+    details: Mapping[str, Any],
+    baseline: Majority | None,
+    classes: Sequence[str],
+) -> list[Diagnostic]:
+    """Return a diagnostic if the accuracy is not above that of the majority class; it names classes never found."""
+    if baseline is None:
+        return []
+    evaluation = config.evaluation
+    accuracy = accuracies(rows, evaluation.last_k, evaluation.criterion())[evaluation.select]
+    kind = evaluation.protocol.partition("/")[0]
+    to_beat = baseline.to_beat(kind)
+    if accuracy is None or not accuracy <= to_beat + 1e-9:
+        return []
+    own = kind == "personal" and to_beat == baseline.own
+    guess = "the most frequent class of each client" if own else f"the most frequent class, {classes[baseline.label]},"
+    recall = details.get("recall", {}).get("by_class", [])
+    missed = [name for name, value in zip(classes, recall, strict=False) if value == 0]
+    text = (
+        f"accuracy {100 * accuracy:.1f} % is not above the {100 * to_beat:.1f} % that always predicting {guess} gives"
+    )
+    balanced = value_at_selected_round(
+        rows, "balanced_accuracy", evaluation.select, evaluation.last_k, evaluation.criterion()
+    )
+    if balanced is not None and "chance" in details.get("balanced_accuracy", {}):
+        text += f" (balanced accuracy {balanced:.3f}, chance {details['balanced_accuracy']['chance']:.3f})"
+    if missed:
+        named = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
+        text += f"; no test sample of {len(missed)} of {len(recall)} classes is found ({named})"
+    return [Diagnostic("not_above_majority", text[:2000], accuracy - to_beat)]
