@@ -5,6 +5,7 @@ Two classes; x is 0 or 1. A tree {"answer": [a0, a1]} predicts class a0 for x = 
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -271,9 +272,23 @@ def test_a_metric_that_is_not_defined_for_a_client_is_averaged_over_the_others(s
     # client 0 has one class; client 1 predicts the same scores for all; client 2 has no samples
     assert (values["auroc"], values["auroc_clients"], values["clients"]) == (0.5, 1, 2)
     assert "auroc_pooled" not in values  # personal models share no scale
-    assert math.isnan(scores.client_values()["auroc"][0])
+    assert scores.client_values()["auroc"] == {1: 0.5}
     assert "balanced_accuracy_clients" not in values
     assert (values["balanced_accuracy"], values["balanced_accuracy_pooled"]) == (0.25, 0.375)
+
+
+def test_a_metric_that_is_defined_for_no_client_has_no_value_but_the_pooled_one(scenario):
+    live = LoadedNet(Lookup().train())
+    one_class = replace(scenario, test=views_of([0, 1], [2], []))
+    evaluator = Evaluator(one_class, "global/local", batch=4, metrics=["auroc"])
+    scores = scores_of(evaluator, SERVER, lambda client: live, "test")
+    assert [int(label) for label in one_class.test_set.y[:3]] == [0, 0, 1]
+    values = scores.values()
+    assert math.isnan(scores.value("auroc"))
+    assert "auroc" not in values
+    assert values["auroc_clients"] == 0
+    assert 0 <= values["auroc_pooled"] <= 1
+    assert scores.client_values()["auroc"] == {}
 
 
 def test_a_metric_of_scores_is_refused_for_a_predictor_of_classes(scenario):

@@ -25,6 +25,7 @@ from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
 from fedloom.runs.newcomers import NewcomerTests
 from fedloom.runs.run import run
+from fedloom.trackers.tracker import measures
 from golden_world import golden_run, golden_scenario, probe
 
 GOLD = json.loads((Path(__file__).parents[1] / "golden" / "newcomers.json").read_text())["held_out_clients"]
@@ -236,6 +237,39 @@ def test_a_run_that_is_stopped_early_tests_them_too():
     result = run(config(), callbacks=[Enough()])
     assert {row["round"] for row in result.rows if row["split"] == "newcomers"} == {1}
     assert "zero-shot" in result.numbers["newcomers"]["tests"]
+
+
+def test_an_early_end_that_was_cut_off_before_its_summary_has_the_tests_once(tmp_path, monkeypatch):
+    keys = {"rounds": 5, "early_stopping": {"patience": 1, "min_delta": 0.99}, "checkpoint": {"seconds": 1000}}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fedloom.runs.run.summarise", interrupt)
+        run(config(**keys), out=tmp_path / "cut")
+    resumed = run(config(**keys), out=tmp_path / "cut", existing="resume")
+    rows = [(r["protocol"], r["name"], r["client"]) for r in resumed.rows if r["split"] == "newcomers"]
+    assert resumed.numbers["stopped"]["round"] == 2
+    assert len(set(rows)) == len(rows) > 0
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_scores_of_models_that_were_tuned_apart_are_not_pooled():
+    metrics = {"metrics": ["auroc"], "newcomers": {"shots": [3], "epochs": 1}}
+    tests = run(config(evaluation=metrics)).numbers["newcomers"]["tests"]
+    for test in tests.values():
+        assert "auroc" in test
+        assert "auroc_pooled" not in test
+    binned = run(config(evaluation={**metrics, "scores_mib": 0})).numbers["newcomers"]["tests"]
+    assert binned["zero-shot"]["auroc"] != tests["zero-shot"]["auroc"]
+    assert binned["zero-shot"]["auroc"] == pytest.approx(tests["zero-shot"]["auroc"], abs=0.01)
+
+
+def test_trackers_have_a_measure_for_each_way_of_serving(tests_of_run):
+    tests = tests_of_run.result.numbers["newcomers"]["tests"]
+    logged = measures(tests_of_run.result.rows)
+    assert {logged[f"newcomers/{name}/accuracy"] for name in tests} == {test["accuracy"] for test in tests.values()}
+    assert "newcomers/accuracy" not in logged
 
 
 # -- bad input -----------------------------------------------------------------------------------------------

@@ -53,18 +53,26 @@ class Scores:
     bad: tuple[int, ...] = ()
 
     def value(self, name: str) -> float:
-        """A metric as the protocol reports it: the mean over clients, or its value where there is one test."""
+        """A metric as the protocol reports it: the mean over clients, or its value where there is one test.
+
+        NaN where it is not defined, for example for no client.
+        """
         over = self.kinds[name].over
         if over == "honest samples":
             honest = self._honest()
             return (MetricStates.merged(honest.values()) if honest else self.pooled).value(name)
-        values = self._defined(name) if over == "clients" else []
-        return sum(values) / len(values) if values else self.pooled.value(name)
+        if over == "samples" or not self.clients:
+            return self.pooled.value(name)
+        values = self._defined(name)
+        return sum(values) / len(values) if values else math.nan
 
     def _defined(self, name: str) -> list[float]:
         """The values of the clients where a metric is defined. NaN that says that a model diverged is a value."""
         values = [states.value(name) for states in self.clients.values() if states.total]
-        return values if self.kinds[name].may_diverge else [value for value in values if not math.isnan(value)]
+        return [value for value in values if self._is_measured(name, value)]
+
+    def _is_measured(self, name: str, value: float) -> bool:
+        return self.kinds[name].may_diverge or not math.isnan(value)
 
     @property
     def accuracy(self) -> float:
@@ -80,22 +88,28 @@ class Scores:
         """Measures of the whole run by name; a metric that is not defined on these samples is left out."""
         usual = [name for name, kind in self.kinds.items() if kind.over != "honest samples"]
         detailed = [name for name in usual if self.kinds[name].detailed]
-        values = {name: self.value(name) for name in usual}
+        values = self._measured({name: self.value(name) for name in usual})
         if self.clients:
             pooled = {name: self.pooled.value(name) for name in detailed if self._is_pooled(name)}
-            values |= {f"{name}_pooled": value for name, value in pooled.items()}
+            values |= self._measured(pooled, "_pooled")
             values["clients"] = sum(1 for states in self.clients.values() if states.total)
             defined = {name: len(self._defined(name)) for name in usual if self.kinds[name].over == "clients"}
             values |= {f"{name}_clients": count for name, count in defined.items() if count != values["clients"]}
         honest = self._honest()
         if self.bad and any(states.total for states in honest.values()):
             honest_scores = Scores(self.split, self.pooled, honest, self.kinds)
-            values |= {f"{name}_honest": honest_scores.value(name) for name in detailed}
+            values |= self._measured({name: honest_scores.value(name) for name in detailed}, "_honest")
         others = {name: self.value(name) for name in self.kinds if name not in usual}
         values |= {name: value for name, value in others.items() if not math.isnan(value)}
-        return values | {
-            f"{name}/{predictor}": scores.value(name) for predictor, scores in self.also.items() for name in detailed
-        }
+        for predictor, scores in self.also.items():
+            values |= self._measured({name: scores.value(name) for name in detailed}, f"/{predictor}")
+        return values
+
+    def _measured(self, values: Mapping[str, float], suffix: str = "") -> dict[str, float]:
+        """The values by name and suffix, without those of metrics that are not defined on these samples."""
+        without_samples = not self.pooled.total
+        measured = [name for name, value in values.items() if without_samples or self._is_measured(name, value)]
+        return {f"{name}{suffix}": values[name] for name in measured}
 
     def _is_pooled(self, name: str) -> bool:
         return (self.kinds[name].shared or name) in self.pooled.states
@@ -110,10 +124,14 @@ class Scores:
         detailed = [name for name, kind in self.kinds.items() if kind.detailed]
         by_name = dict.fromkeys(detailed, self.clients)
         by_name |= {f"{name}/{other}": scores.clients for other, scores in self.also.items() for name in detailed}
-        return {
-            name: {client: states.value(name.partition("/")[0]) for client, states in clients.items() if states.total}
-            for name, clients in by_name.items()
-        }
+        values: dict[str, dict[int, float]] = {name: {} for name in by_name}
+        for name, clients in by_name.items():
+            metric = name.partition("/")[0]
+            for client, states in clients.items():
+                value = states.value(metric)
+                if states.total and self._is_measured(metric, value):
+                    values[name][client] = value
+        return values
 
     def _honest(self) -> dict[int, MetricStates]:
         return {client: states for client, states in self.clients.items() if client not in self.bad}

@@ -57,6 +57,7 @@ class NewcomerTests:
         scenario: Scenario,
         config: NewcomersConfig,
         metrics: Sequence[str],
+        scores_mib: float = 64,
     ) -> None:
         self.federation, self.worker, self.config = federation, worker, config
         newcomers = scenario.newcomers
@@ -67,7 +68,9 @@ class NewcomerTests:
         )
         reference = worker.evaluator
         assert reference is not None, "a worker that tests needs an evaluator"
-        self.evaluator = Evaluator(on_device, "global/local", batch=reference.batch, metrics=metrics)
+        self.evaluator = Evaluator(
+            on_device, "global/local", batch=reference.batch, metrics=metrics, scores_mib=scores_mib
+        )
         method, task = federation.method, federation.tasks[0]
         self.estimates_statistics = bool(method.private_names(task) & task.names(frozenset({Role.BN_STAT})))
         self.has_personal_models = False

@@ -28,7 +28,7 @@ from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.evaluation_checks import check_evaluation, not_above_majority
-from fedloom.runs.newcomers import NewcomerTests
+from fedloom.runs.newcomers import SPLIT, NewcomerTests
 from fedloom.runs.rows import score_rows, system_row, training_rows
 from fedloom.runs.summary import degenerate, summarise
 from fedloom.runs.weights import copy_weights
@@ -235,7 +235,8 @@ class _Run:
             rows = self._test_rows(round_)
             self._update_best(rows)
             self._store_rows(rows)
-        self._store_rows(self._newcomer_rows(round_))
+        if not any(row["round"] == round_ and row["split"] == SPLIT for row in self.rows):
+            self._store_rows(self._newcomer_rows(round_))
         if self.folder and self.checkpoint_round < round_:
             self._store_rows([self._save_checkpoint(self.folder)])
         elif not self.folder and self.config.engine.state_budget() is None:
@@ -278,7 +279,8 @@ class _Run:
         evaluation = self.config.evaluation
         if evaluation.protocol == "few-shot":
             raise ConfigError("scenario.held_out: few-shot tests no clients; take another evaluation.protocol")
-        return NewcomerTests(self.federation, self.worker, self.scenario, evaluation.newcomers, evaluation.metrics)
+        metrics = evaluation.metrics, evaluation.scores_mib
+        return NewcomerTests(self.federation, self.worker, self.scenario, evaluation.newcomers, *metrics)
 
     def _rows_of_split(self, round_: int, split: str) -> list[Row]:
         """The rows of one split's test, which the engine runs, except few-shot tests."""

@@ -11,6 +11,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.results.result import Result
 from fedloom.results.table import flat
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.newcomers import SPLIT
 from fedloom.storage.run_folder import Row
 
 
@@ -39,8 +40,15 @@ def import_tracker(module: str, extra: str) -> Any:
 
 
 def measures(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the measures of the whole run by split and name ("test/accuracy"), without those of single clients."""
-    return {f"{row['split']}/{row['name']}": row["value"] for row in rows if row["client"] is None}
+    """Return the measures of the whole run by split and name ("test/accuracy"), without those of single clients.
+
+    Those of newcomers also have the way of serving them ("newcomers/zero-shot/accuracy").
+    """
+    of_run = [row for row in rows if row["client"] is None]
+    services = [f"/{row['protocol']}" if row["split"] == SPLIT else "" for row in of_run]
+    return {
+        f"{row['split']}{service}/{row['name']}": row["value"] for row, service in zip(of_run, services, strict=True)
+    }
 
 
 def settings(config: RunConfig) -> dict[str, str]:
