@@ -241,9 +241,10 @@ def test_a_run_that_is_stopped_early_tests_them_too():
 
 def test_an_early_end_that_was_cut_off_before_its_summary_has_the_tests_once(tmp_path, monkeypatch):
     keys = {"rounds": 5, "early_stopping": {"patience": 1, "min_delta": 0.99}, "checkpoint": {"seconds": 1000}}
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr("fedloom.runs.run.summarise", interrupt)
-        run(config(**keys), out=tmp_path / "cut")
+        with pytest.raises(KeyboardInterrupt):
+            run(config(**keys), out=tmp_path / "cut")
     resumed = run(config(**keys), out=tmp_path / "cut", existing="resume")
     rows = [(r["protocol"], r["name"], r["client"]) for r in resumed.rows if r["split"] == "newcomers"]
     assert resumed.numbers["stopped"]["round"] == 2

@@ -205,9 +205,9 @@ class NegativeLogLikelihood(Metric):
         return self.nats / self.total if self.total else math.nan
 
     def check(self, total: int) -> None:
-        """Raise `ValueError` for another number of samples."""
-        if self.total != total:
-            raise ValueError(f"the likelihood of {self.total} samples; need that of {total}")
+        """Raise `ValueError` for a sum that `total` samples cannot have. It may be infinite or NaN."""
+        if self.total != total or self.nats < -1e-9:
+            raise ValueError(f"likelihood: {self.nats:g} nats over {self.total} samples; {total} were tested")
 
 
 def confidences(predictions: Predictions) -> tuple[Tensor, Tensor]:
@@ -233,5 +233,6 @@ def check_confidence_sums(sums: Tensor, total: int) -> None:
     """Raise `ValueError` for sums that `total` samples cannot have."""
     samples, confidence, correct = sums.unbind(1)
     outside = bool((samples < 0).any() or (correct < 0).any() or (correct > samples).any())
-    if float(samples.sum()) != total or outside or bool((confidence > samples + 1e-9).any()):
+    outside |= bool((confidence < -1e-9).any() or (confidence > samples + 1e-9).any())
+    if float(samples.sum()) != total or outside:
         raise ValueError(f"sums of confidences that {total} samples cannot have")
