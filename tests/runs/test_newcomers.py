@@ -13,7 +13,7 @@ import torch
 
 import fedloom as fl
 from fedloom.config.run_config import parse
-from fedloom.config.sections import NewcomersConfig
+from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import to_bytes
 from fedloom.data.views import Views
@@ -55,7 +55,7 @@ def golden_tests(kind):
     training = replace(scenario, train=scenario.train.of_clients(np.arange(2)), newcomers=newcomers, newcomer_ids=(2,))
     worker.evaluator = Evaluator(training, "global/local", batch=9)
     federation.scenario = training
-    tests = NewcomerTests(federation, worker, training, NewcomersConfig(epochs=3), ())
+    tests = NewcomerTests(federation, worker, training, EvaluationConfig(newcomers={"epochs": 3}))
     (newcomer,) = tests._newcomers()
     support = torch.from_numpy(rows[0])
     tests.evaluator.scenario = newcomers

@@ -7,7 +7,7 @@ drawn for it, so that a larger k adds samples; it is tested on its whole test sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedloom.config.sections import NewcomersConfig
+from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.data.scenario import Scenario
@@ -48,18 +48,15 @@ class _Newcomer:
 
 
 class NewcomerTests:
-    """Tests the newcomers of a scenario. Raises `ConfigError` if the method cannot serve one, before any training."""
+    """Tests the newcomers of a scenario. Raises `ConfigError` if the method cannot serve one, before any training, and
+    for few-shot tests."""
 
     def __init__(
-        self,
-        federation: Federation,
-        worker: Worker,
-        scenario: Scenario,
-        config: NewcomersConfig,
-        metrics: Sequence[str],
-        scores_mib: float = 64,
+        self, federation: Federation, worker: Worker, scenario: Scenario, evaluation: EvaluationConfig
     ) -> None:
-        self.federation, self.worker, self.config = federation, worker, config
+        if evaluation.protocol == "few-shot":
+            raise ConfigError("scenario.held_out: few-shot tests no clients; take another evaluation.protocol")
+        self.federation, self.worker, self.config = federation, worker, evaluation.newcomers
         newcomers = scenario.newcomers
         assert newcomers is not None, "a scenario without newcomers"
         self.scenario, self.ids = newcomers, scenario.newcomer_ids
@@ -68,9 +65,8 @@ class NewcomerTests:
         )
         reference = worker.evaluator
         assert reference is not None, "a worker that tests needs an evaluator"
-        self.evaluator = Evaluator(
-            on_device, "global/local", batch=reference.batch, metrics=metrics, scores_mib=scores_mib
-        )
+        metrics, mib = evaluation.metrics, evaluation.scores_mib
+        self.evaluator = Evaluator(on_device, "global/local", batch=reference.batch, metrics=metrics, scores_mib=mib)
         method, task = federation.method, federation.tasks[0]
         self.estimates_statistics = bool(method.private_names(task) & task.names(frozenset({Role.BN_STAT})))
         self.has_personal_models = False

@@ -235,8 +235,7 @@ class _Run:
             rows = self._test_rows(round_)
             self._update_best(rows)
             self._store_rows(rows)
-        if not any(row["round"] == round_ and row["split"] == SPLIT for row in self.rows):
-            self._store_rows(self._newcomer_rows(round_))
+        self._store_rows(self._newcomer_rows(round_))
         if self.folder and self.checkpoint_round < round_:
             self._store_rows([self._save_checkpoint(self.folder)])
         elif not self.folder and self.config.engine.state_budget() is None:
@@ -270,17 +269,14 @@ class _Run:
         return rows + (self._newcomer_rows(round_) if round_ == self.config.rounds else [])
 
     def _newcomer_rows(self, round_: int) -> list[Row]:
-        return [] if self.newcomer_tests is None else self.newcomer_tests.rows(round_)
+        tests, done = self.newcomer_tests, any(row["split"] == SPLIT for row in self.rows)  # before a resume
+        return [] if tests is None or done else tests.rows(round_)
 
     def _newcomer_tests(self) -> NewcomerTests | None:
         """The tests on the clients that never train; None if there are none."""
         if self.scenario.newcomers is None:
             return None
-        evaluation = self.config.evaluation
-        if evaluation.protocol == "few-shot":
-            raise ConfigError("scenario.held_out: few-shot tests no clients; take another evaluation.protocol")
-        metrics = evaluation.metrics, evaluation.scores_mib
-        return NewcomerTests(self.federation, self.worker, self.scenario, evaluation.newcomers, *metrics)
+        return NewcomerTests(self.federation, self.worker, self.scenario, self.config.evaluation)
 
     def _rows_of_split(self, round_: int, split: str) -> list[Row]:
         """The rows of one split's test, which the engine runs, except few-shot tests."""
