@@ -103,11 +103,13 @@ ENGINE = SOURCE / "engine"
 # From below to above: a file imports from lower places only, or from its own folder.
 ENGINE_FLOORS: dict[str, int] = {
     **dict.fromkeys(["steps", "optimizer", "batch_sampler", "leaves", "keys", "term_balance"], 0),
+    **dict.fromkeys(["client_memory", "epoch_results"], 0),
     **dict.fromkeys(["jobs", "arrivals", "round_report", "slow_clients", "memory", "attacked", "public"], 0),
     "fast": 1,
     "speedups": 2,
     "client": 3,
     "serial": 4,
+    "threads": 5,
     "states": 4,
     "loop": 5,
     "stacked": 5,

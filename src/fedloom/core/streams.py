@@ -10,8 +10,9 @@ import contextlib
 import hashlib
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,29 +44,81 @@ class Streams:
         """Return a NumPy generator (PCG64)."""
         return np.random.Generator(np.random.PCG64(self.key(purpose, round_, client)))
 
-    @contextlib.contextmanager
     def isolated(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
-    ) -> Iterator[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Seed the global generators of torch, NumPy and Python in the block, and restore their states after it.
 
         For code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss.
         device: a CUDA device whose generator is seeded too.
         """
-        seed = self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF
-        generators = [torch.default_generator]
+        return self.resumable(purpose, round_, client, device).active(once=True)
+
+    def resumable(
+        self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
+    ) -> GlobalGenerators:
+        """Return what `isolated` does as an object that several blocks can use, each from where the last one ended."""
+        return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)
+
+
+class GlobalGenerators:
+    """The states of the global generators of torch, NumPy and Python for one user, such as a client in its round.
+
+    Args:
+        seed: from which they start.
+        device: a CUDA device whose generator is seeded too.
+    """
+
+    def __init__(self, seed: int, device: torch.device | None = None) -> None:
+        self._seed = seed
+        self._generators = [torch.default_generator]
         if device is not None and device.type == "cuda":
-            generators.append(torch.cuda.default_generators[device.index or 0])
-        torch_states = [generator.get_state() for generator in generators]
-        python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-        for generator in generators:
-            generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002
+            self._generators.append(torch.cuda.default_generators[device.index or 0])
+        self._states: tuple[Any, Any, list[torch.Tensor]] | None = None
+        self._separate: torch.Generator | None = None
+
+    @property
+    def separate(self) -> torch.Generator:
+        """A generator on the CPU with the state of torch's, for code outside `active`; both continue each other."""
+        if self._separate is None:
+            self._separate = torch.Generator().manual_seed(self._seed)
+            if self._states is not None:
+                self._separate.set_state(self._states[2][0])
+        return self._separate
+
+    @contextlib.contextmanager
+    def active(self, *, once: bool = False) -> Iterator[None]:
+        """Let the global generators continue from these states, and restore theirs after the block.
+
+        once: no other block follows, so that the states after this one need not be kept.
+        """
+        outer = _states_of(self._generators)
+        if self._states is None:
+            for generator in self._generators:
+                generator.manual_seed(self._seed)
+            random.seed(self._seed)
+            np.random.seed(self._seed & 0xFFFFFFFF)  # noqa: NPY002
+        else:
+            _set_states(self._generators, self._states)
+        if self._separate is not None:
+            torch.default_generator.set_state(self._separate.get_state())
         try:
             yield
         finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
-            for generator, state in zip(generators, torch_states, strict=True):
-                generator.set_state(state)
+            if not once:
+                self._states = _states_of(self._generators)
+            if self._separate is not None:
+                self._separate.set_state(torch.default_generator.get_state())
+            _set_states(self._generators, outer)
+
+
+def _states_of(generators: Sequence[torch.Generator]) -> tuple[Any, Any, list[torch.Tensor]]:
+    return random.getstate(), np.random.get_state(), [generator.get_state() for generator in generators]  # noqa: NPY002
+
+
+def _set_states(generators: Sequence[torch.Generator], states: tuple[Any, Any, list[torch.Tensor]]) -> None:
+    python_state, numpy_state, torch_states = states
+    random.setstate(python_state)
+    np.random.set_state(numpy_state)  # noqa: NPY002
+    for generator, state in zip(generators, torch_states, strict=True):
+        generator.set_state(state)

@@ -19,6 +19,7 @@ from fedloom.methods.contract.contexts import Diagnostic
 # An engine gets another round after this many rounds, times how much slower it is, so that trying it costs little.
 _ROUNDS_BETWEEN_TRIALS = 20
 _MIN_ROUNDS = 8  # shorter runs keep the first engine: a trial would cost more than it could save
+_SETTLED_ROUNDS = 2  # after these, a preferred engine must do what makes it fast
 _TIMED_ROUNDS = 3  # latest rounds by which an engine is judged
 
 
@@ -31,6 +32,8 @@ class Candidate:
         start: starts the engine, before its first round.
         is_reference: whether it has the bits of the serial engine, so that it runs whatever that runs; others may fail.
         trial_rounds: rounds before it is compared; the first one includes its start-up.
+        ready: for an engine that is taken without a comparison, whether it can run now; None compares it.
+        serves: whether such an engine did in its latest round what makes it fast; otherwise the others are compared.
         seconds: seconds for each sample in its latest rounds.
         rounds: number of its rounds.
         last_round: the run's round in which it ran last.
@@ -40,6 +43,8 @@ class Candidate:
     start: Callable[[], Engine]
     is_reference: bool = True
     trial_rounds: int = 2
+    ready: Callable[[], bool] | None = None
+    serves: Callable[[], bool] = lambda: True
     engine: Engine | None = None
     seconds: list[float] = field(default_factory=list)
     rounds: int = 0
@@ -52,13 +57,21 @@ class Candidate:
 
 
 class Auto:
-    """Runs each round on one of the `candidates`, beginning with the first. rounds: remaining rounds of the run."""
+    """Runs each round on one of the `candidates`, beginning with the first that is compared.
+
+    An engine that needs no comparison takes over as soon as it is ready, for as long as it serves.
+
+    Args:
+        rounds: remaining rounds of the run.
+    """
 
     may_drop_clients = False
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:
-        self._candidates, self._rounds = list(candidates), rounds
-        self._round, self._current, self._failures = 0, self._candidates[0], list[str]()
+        self._preferred = [candidate for candidate in candidates if candidate.ready is not None]
+        self._candidates = [candidate for candidate in candidates if candidate.ready is None]
+        self._rounds, self._all = rounds, list(candidates)
+        self._round, self._current, self._failures = 0, self._next_candidate(), list[str]()
 
     @property
     def name(self) -> str:
@@ -70,7 +83,7 @@ class Auto:
         """The measured times in one line; None if there was no choice."""
         times = [
             f"{c.seconds_per_sample * 1e6:.1f} us a sample {c.description} ({c.rounds} rounds)"
-            for c in self._candidates
+            for c in [*self._preferred, *self._candidates]
             if c.seconds
         ]
         return "whole rounds took " + ", ".join([*times, *self._failures]) if len(times) > 1 else None
@@ -112,12 +125,17 @@ class Auto:
 
     def close(self) -> None:
         """Release the processes and memory of all engines."""
-        for candidate in self._candidates:
+        for candidate in self._all:
             if candidate.engine is not None:
                 candidate.engine.close()
 
     def _next_candidate(self) -> Candidate:
-        """The candidate of this round: the fastest so far, or one that has not run for long."""
+        """The candidate of this round: the preferred one, the fastest so far, or one that has not run for long."""
+        for candidate in self._preferred:
+            if candidate.rounds >= _SETTLED_ROUNDS and not candidate.serves():
+                self._preferred.remove(candidate)
+            elif candidate.ready is not None and candidate.ready():
+                return candidate
         if self._rounds < _MIN_ROUNDS or len(self._candidates) == 1:
             return self._candidates[0]
         untried = [candidate for candidate in self._candidates if candidate.rounds < candidate.trial_rounds]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,21 +58,100 @@ class BatchSampler:
             job.indices.index_select(0, order[: batches * self.local_training.batch_size]), self.data.y.device
         )
 
-    def blocks(self, job: Job, draws: Draws, share: float, batches: int) -> Iterator[Block]:
-        """Draw the batches of one epoch; small ones are gathered several at a time."""
-        batch_size, order = self.local_training.batch_size, self.epoch_order(job, draws, share, batches)
-        per_block = 1 if draws.augment else max(1, _BLOCK_NUMBERS // (batch_size * self.data.x[0].numel()))
-        for start in range(0, len(order), batch_size * per_block):
-            indices = order[start : start + batch_size * per_block]
-            x = self.gather(indices, draws)
-            second_view = self.gather(indices, draws) if self._views == 2 else None
-            yield Block(x, self.data.y[indices], batch_size, second_view)
+    def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> EpochBatches:
+        """Draw the order of one epoch, and return its batches. Batches of an augmented run must be read in turn."""
+        return EpochBatches(self, draws, self.epoch_order(job, draws, share, batches), epoch)
+
+    def block(self, indices: Tensor, draws: Draws) -> Block:
+        """Return samples in all views, as the batches of one block."""
+        x = self.gather(indices, draws)
+        second_view = self.gather(indices, draws) if self._views == 2 else None
+        return Block(x, self.data.y[indices], self.local_training.batch_size, second_view)
 
     def gather(self, indices: Tensor, draws: Draws) -> Tensor:
         """Return the inputs of a training batch, augmented if the run augments."""
         if draws.augment is None:
             return self.data.gather(indices)
         return self.local_training.augment.gather(self.data, indices, draws.augment)
+
+
+class EpochBatches:
+    """The batches of one epoch, taken from first to last. Small ones are gathered several at a time, as a block.
+
+    Attributes:
+        epoch: number of the epoch in its phase, counted from 0.
+        augmented: whether samples are augmented when they are gathered.
+        batches_per_block: batches that are gathered at once.
+    """
+
+    def __init__(self, sampler: BatchSampler, draws: Draws, order: Tensor, epoch: int) -> None:
+        self._sampler, self._draws, self._order, self.epoch = sampler, draws, order, epoch
+        self.batch_size, self.augmented = sampler.local_training.batch_size, draws.augment is not None
+        numbers = sampler.data.x[0].numel()
+        self.batches_per_block = 1 if self.augmented else max(1, _BLOCK_NUMBERS // (self.batch_size * numbers))
+        self._position, self._last = 0, -(-len(order) // self.batch_size)
+        self._block: tuple[int, list[Block]] = -1, []
+
+    def __len__(self) -> int:
+        """The number of batches that have not been taken."""
+        return self._last - self._position
+
+    def keep_back(self) -> None:
+        """Leave out the last batch, until `restore`."""
+        self._last -= 1
+
+    def restore(self) -> None:
+        """Make the batch available that `keep_back` left out."""
+        self._last += 1
+
+    @property
+    def slot(self) -> int:
+        """The index of the next batch in its block."""
+        return self._position % self.batches_per_block
+
+    def next_rows(self) -> tuple[int, int]:
+        """Return the samples in the next batch, and the number of batches from there on that have as many."""
+        full_left = len(self._order) // self.batch_size - self._position
+        if full_left > 0:
+            return self.batch_size, min(full_left, len(self))
+        return len(self._order) % self.batch_size, 1
+
+    def rows(self, first: int, batches: int) -> list[int]:
+        """Return the sizes of some batches, from the batch `first` of the epoch on."""
+        samples = min(len(self._order), (first + batches) * self.batch_size) - first * self.batch_size
+        full, last = divmod(samples, self.batch_size)
+        return [self.batch_size] * full + [last] * bool(last)
+
+    def labels(self, first: int, batches: int) -> list[Tensor]:
+        """Return the labels of some batches, from the batch `first` of the epoch on."""
+        indices = self._order[first * self.batch_size : (first + batches) * self.batch_size]
+        return list(torch.split(self._sampler.data.y[indices], self.batch_size))
+
+    @property
+    def position(self) -> int:
+        """The number of batches that were taken."""
+        return self._position
+
+    def take_order(self, batches: int) -> Tensor:
+        """Take batches as the indices [n] of their samples, which the caller gathers."""
+        rows = slice(self._position * self.batch_size, (self._position + batches) * self.batch_size)
+        self._position += batches
+        return self._order[rows]
+
+    def peek(self) -> Block:
+        """Return the next batch without taking it."""
+        number = self._position // self.batches_per_block
+        if number != self._block[0]:
+            rows = self.batches_per_block * self.batch_size
+            block = self._sampler.block(self._order[number * rows : (number + 1) * rows], self._draws)
+            self._block = number, block.split([1] * len(block))
+        return self._block[1][self.slot]
+
+    def take(self) -> Block:
+        """Take the next batch."""
+        batch = self.peek()
+        self._position += 1
+        return batch
 
 
 @dataclass(frozen=True, slots=True)

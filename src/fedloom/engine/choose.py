@@ -23,8 +23,10 @@ from fedloom.engine.ray import OnRay
 from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched, obstacle
+from fedloom.engine.threads import Threads
 
 DEFAULT_STACK = 32  # clients in a stack
+_MIN_REPLAYED = 0.5  # share of steps that threads must replay to be chosen without a comparison
 _DAEMONIC_PROCESS = (
     "this process is daemonic, as those of a multiprocessing.Pool are, and may start no others: its clients run in "
     "this process; a concurrent.futures.ProcessPoolExecutor has processes that may"
@@ -32,6 +34,11 @@ _DAEMONIC_PROCESS = (
 _CPU_ONLY = {
     "processes": "processes do not help clients that share a device",
     "ray": "workers of Ray train on the CPU",
+    "threads": "threads replay steps on the CPU",
+}
+_NO_TIME_LIMIT = {
+    "ray": "on Ray a client may wait for a free core, so its seconds are not known; leave it out",
+    "threads": "a thread cannot be ended; take engine: processes, or leave it out",
 }
 
 
@@ -40,10 +47,11 @@ class EngineChoice(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["auto", "serial", "processes", "batched", "ray"] = Field(
+    name: Literal["auto", "serial", "threads", "processes", "batched", "ray"] = Field(
         "auto",
-        description="Engine of the clients' work. `serial`, `processes` and `ray` (tasks on all nodes of a cluster) "
-        "give the same bits; `batched` trains stacks of clients in each process, and agrees to about 1e-5. `auto` "
+        description="Engine of the clients' work. `serial`, `threads`, `processes` and `ray` (tasks on all nodes of a "
+        "cluster) give the same bits; `threads` needs a C++ compiler. `batched` trains stacks of clients in each "
+        "process, and agrees to about 1e-5. `auto` takes threads where they can replay a method's steps; otherwise it "
         "compares whole rounds and takes the fastest of those that it may use on this machine.",
     )
     same_bits: bool = Field(
@@ -60,7 +68,8 @@ class EngineChoice(BaseModel):
     workers: int | None = Field(
         None,
         ge=1,
-        description="Number of processes, or of clients at a time on Ray; null takes one per core (on Ray, all cores).",
+        description="Number of threads or processes, or of clients at a time on Ray; null takes one per core (on Ray, "
+        "all cores).",
     )
     stack: int | None = Field(
         None,
@@ -71,8 +80,8 @@ class EngineChoice(BaseModel):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Longest time for the work of one client, in seconds, with more than one process (not on Ray); "
-        "null sets no limit.",
+        description="Longest time for the work of one client, in seconds, with more than one process (not with "
+        "threads or on Ray); null sets no limit.",
     )
     state_budget_mb: float | None = Field(
         None,
@@ -99,12 +108,9 @@ class EngineChoice(BaseModel):
         return {"name": section} if isinstance(section, str) else section
 
     @model_validator(mode="after")
-    def _refuse_client_seconds_on_ray(self) -> EngineChoice:
-        if self.name == "ray" and self.client_seconds is not None:
-            raise ConfigError(
-                f"engine.client_seconds = {self.client_seconds:g}: on Ray a client may wait for a free core, so its "
-                "seconds are not known; leave it out"
-            )
+    def _refuse_client_seconds(self) -> EngineChoice:
+        if self.client_seconds is not None and (reason := _NO_TIME_LIMIT.get(self.name)):
+            raise ConfigError(f"engine.client_seconds = {self.client_seconds:g}: {reason}")
         return self
 
     def torch_device(self) -> torch.device:
@@ -160,7 +166,12 @@ def choose_engine(
     cores = available_cores()
     workers = 1 if worker.device.type != "cpu" else min(choice.workers or cores, federation.clients_per_round)
     start = functools.partial(_start_engine, federation=federation, choice=choice, workers=workers, note=note)
-    uses_processes = choice.name not in ("serial", "ray")
+    thread_warning = None
+    if choice.name == "threads" and (thread_obstacle := worker.speedups.threads_obstacle()):
+        thread_warning = f"engine: threads cannot be used here ({thread_obstacle}); clients run in processes"
+        choice = choice.model_copy(update={"name": "processes" if workers > 1 else "serial"})
+        start = functools.partial(start, choice=choice)
+    uses_processes = choice.name not in ("serial", "ray", "threads")
     process_warning = None
     if uses_processes and workers > 1 and not may_start_processes():
         process_warning, workers = _DAEMONIC_PROCESS, 1
@@ -174,8 +185,9 @@ def choose_engine(
         return ChosenEngine(Auto(candidates, remaining_rounds), process_warning or memory_warning)
     if choice.name == "batched" and (reason := obstacle(worker)):
         raise ConfigError(f"engine: batched cannot run this: {reason}; take processes, serial or auto")
-    workers_warning = f"engine.workers = {workers}: they share {cores} cores; more workers than cores are no faster"
-    warnings = [workers_warning if uses_processes and workers > cores else None, process_warning, memory_warning]
+    shared = f"engine.workers = {workers}: they share {cores} cores; more workers than cores are no faster"
+    workers_warning = shared if choice.name not in ("serial", "ray") and workers > cores else None
+    warnings = [thread_warning, workers_warning, process_warning, memory_warning]
     return ChosenEngine(start(choice.name, worker), "; ".join(filter(None, warnings)) or None)
 
 
@@ -210,6 +222,9 @@ def _start_engine(
         return Serial(worker, note)
     if name == "ray":
         return OnRay(worker, federation.tasks, workers=choice.workers, note=note)
+    if name == "threads":
+        testers = functools.partial(Processes, worker, federation.tasks, workers=workers, note=note)
+        return Threads(worker, workers, note, testers if workers > 1 and may_start_processes() else None)
     stack = (choice.stack or DEFAULT_STACK) if name == "batched" else 1
     if stack > 1 and workers < 2:
         return Batched(worker, stack)
@@ -222,6 +237,14 @@ def _candidates(
 ) -> Iterator[Candidate]:
     """The engines that `auto` may choose: first those with the serial engine's bits, the most likely first."""
     in_processes = f"in {workers} processes"
+    speedups = worker.speedups
+    if choice.client_seconds is None and worker.device.type == "cpu" and speedups.threads_obstacle() is None:
+        yield Candidate(
+            f"on {workers} threads",
+            lambda: start("threads", worker),
+            ready=speedups.threads_ready,
+            serves=lambda: worker.stepper.replayed_share() >= _MIN_REPLAYED,
+        )
 
     def candidate(name: str, description: str, worker: Worker, *, is_reference: bool = True) -> Candidate:
         trial_rounds = 1 if name == "serial" else 2  # the serial engine has no start-up

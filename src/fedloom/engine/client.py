@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
+from fedloom.engine.client_memory import ClientMemory, NetMemory, SeparateMemory
+from fedloom.engine.epoch_results import EpochResults
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, staged
 from fedloom.engine.leaves import to_device
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.speedups import Speedups
-from fedloom.engine.steps import Block, EpochSteps, Tally, add_statistics, objective, trainable_names
+from fedloom.engine.speedups import Replay, Speedups
+from fedloom.engine.steps import Block, EpochSteps, add_statistics, objective, trainable_names
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Phase, Predictor, Statistic, Train
+from fedloom.methods.contract.phases import Batch, Consts, Phase, Predictor, Statistic, Train
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
 from fedloom.nets.net import Net
@@ -74,7 +77,7 @@ class Worker:
             submodule.in_bfloat16 = bfloat16
             self.speedups.prepare(submodule)
         self.loaded_nets = [LoadedNet(net.to(device)) for net in nets]
-        self.stepper = self.speedups.stepper()
+        self.stepper = self.speedups.stepper(self.data)
         self.evaluator: Evaluator | None = None
         self.allocate: Callable[[Tensor], Tensor] | None = None  # memory for the weights of results
         self._mixed_modes: set[int] = set()  # ids of nets with modules in evaluation mode while they train
@@ -108,17 +111,26 @@ class Worker:
     # -- one round -------------------------------------------------------------------------------------------
     def run(self, job: Job) -> JobResult:
         """Run the whole round of one client. Raises `ClientError` with the stage at which an exception occurred."""
-        started, ctx = time.perf_counter(), job.ctx
-        client = self.begin(job)
-        loaded_net = self.loaded_nets[ctx.task.group]
-        with staged(ctx, "begin"):
-            loaded_net.load(client.start.tree)
-        with self._random_numbers(ctx):
-            for index, phase in enumerate(client.phases):
-                with staged(ctx, f"phase {index}"):
-                    self._run_phase(loaded_net, phase, client)
-        tree = loaded_net.weights(self.allocate)
-        return self.end(client, tree, lambda: time.perf_counter() - started)
+        return finished(self.round_in_net(job))
+
+    def round_in_net(self, job: Job) -> ClientRound:
+        """Run a client's round in the net of its architecture. No other client may use the net meanwhile."""
+        started, client = time.perf_counter(), self.begin(job)
+        loaded_net = self.loaded_nets[job.ctx.task.group]
+        with staged(job.ctx, "begin"):
+            memory = NetMemory(loaded_net, client.start.tree, self._random_numbers(job.ctx))
+        with memory.active():
+            yield from self._run_phases(loaded_net, memory, client)
+        return self.end(client, memory.weights(self.allocate), lambda: time.perf_counter() - started)
+
+    def round_beside_others(self, job: Job) -> ClientRound:
+        """Run a client's round on tensors of its own, so that other clients can be between their steps meanwhile."""
+        started, client = time.perf_counter(), self.begin(job)
+        loaded_net = self.loaded_nets[job.ctx.task.group]
+        with staged(job.ctx, "begin"):
+            memory = SeparateMemory(loaded_net, client.start.tree, self._random_numbers(job.ctx))
+        yield from self._run_phases(loaded_net, memory, client)
+        return self.end(client, memory.weights(self.allocate), lambda: time.perf_counter() - started)
 
     def begin(self, job: Job) -> Client:
         """Call the method's `begin` and `phases`, and return the client at the start of its round."""
@@ -171,9 +183,10 @@ class Worker:
         job = Job(ctx, {}, {}, indices)
         generators = self.sampler.generators(job, "adapt")
         client = Client(job, self.method, start, phases, generators, to_device(dict(start.consts), self.device))
-        with self._random_numbers(ctx, "adapt"), staged(ctx, "adapt"):
+        memory = NetMemory(loaded_net, predictor.tree, self._random_numbers(ctx, "adapt"))
+        with memory.active(), staged(ctx, "adapt"):
             for phase in phases:
-                self._run_phase(loaded_net, phase, client)
+                run_all(self._run_phase(loaded_net, memory, phase, client))
         return client.samples
 
     def test(self, test: EvalJob) -> EvalResult:
@@ -203,65 +216,73 @@ class Worker:
                 tested[name] = evaluator.states(loaded_net, predictor, ctx.client, split)
         return EvalResult(ctx.client, tested, samples)
 
-    def _random_numbers(self, ctx: ClientContext, prefix: str = "") -> contextlib.AbstractContextManager[None]:
-        """Let torch draw from the client's stream, for dropout and random losses.
+    def _random_numbers(self, ctx: ClientContext, prefix: str = "") -> GlobalGenerators:
+        """The client's stream of the numbers that torch draws, for dropout and random losses.
 
-        One context holds all phases, because two phases must not drop the same units.
+        All phases share it, because two phases must not drop the same units.
         """
-        return ctx.task.streams.isolated(f"{prefix}dropout", ctx.round, ctx.client, self.device)
+        return ctx.task.streams.resumable(f"{prefix}dropout", ctx.round, ctx.client, self.device)
 
     # -- one phase -------------------------------------------------------------------------------------------
-    def _run_phase(self, loaded_net: LoadedNet, phase: Phase, client: Client) -> None:
-        if isinstance(phase, Collect):
-            results = self._statistics(loaded_net.net, phase.statistics, client)
-            client.learned(results)
-            client.collected |= results
-        else:
-            self._train(loaded_net, phase, client)
+    def _run_phases(self, loaded_net: LoadedNet, memory: ClientMemory, client: Client) -> Iterator[Replay]:
+        for index, phase in enumerate(client.phases):
+            with staged(client.job.ctx, f"phase {index}"):
+                yield from self._run_phase(loaded_net, memory, phase, client)
 
-    def _train(self, loaded_net: LoadedNet, phase: Train, client: Client) -> None:
-        job, ctx, net = client.job, client.job.ctx, loaded_net.net
+    def _run_phase(self, loaded_net: LoadedNet, memory: ClientMemory, phase: Phase, client: Client) -> Iterator[Replay]:
+        if isinstance(phase, Train):
+            yield from self._train(loaded_net, memory, phase, client)
+            return
+        results = self._statistics(loaded_net.net, memory, phase.statistics, client)
+        client.learned(results)
+        client.collected |= results
+
+    def _train(self, loaded_net: LoadedNet, memory: ClientMemory, phase: Train, client: Client) -> Iterator[Replay]:
+        job, ctx, net, draws = client.job, client.job.ctx, loaded_net.net, client.draws
         names = trainable_names(loaded_net.parameters, phase, ctx)
         trainable: Tree = {name: loaded_net.parameters[name] for name in names}
         specs = [phase.spec_of(name, self.local_training.optimizer) for name in names]
         optimizer = Optimizer(specs, list(trainable.values()), ctx.round)
-        plan, mean_losses, samples = PhasePlan.of(self.sampler, phase, job), list[float](), 0
+        plan, results = PhasePlan.of(self.sampler, phase, job), EpochResults(phase, job)
         remaining_ratio = max(0, ctx.task.rounds - ctx.round) / ctx.round if ctx.round else 0.0
-        tally = Tally(phase.collect, ctx.task.num_classes)
-        for epoch in range(plan.epochs):
+        # epochs between which Python has nothing to do are given to the stepper together
+        alone = bool(phase.refresh or phase.until or job.measured or draws.augment)
+        for number in range(0, plan.epochs, 1 if alone else max(1, plan.epochs)):
             if phase.refresh:
-                client.learned(self._statistics(net, phase.refresh, client))
-            self.set_modes(net, phase, ctx.task.roles)
-            steps = EpochSteps(loaded_net, phase, client.consts, trainable, optimizer, remaining_ratio)
-            is_last_epoch, remaining_batches = epoch == plan.epochs - 1, plan.batches(epoch)
-            if is_last_epoch or phase.until:
-                tally = tally.next_epoch(keep_statistics=phase.throughout)
-            measures_terms = job.measured and is_last_epoch
-            for block in self.sampler.blocks(job, client.draws, phase.share, remaining_batches):
-                for piece in block.split([1] * len(block)) if measures_terms else [block]:
-                    samples, remaining_batches = samples + piece.y.shape[0], remaining_batches - len(piece)
-                    # a first step is not measured: weights that have not moved may have no pull yet
-                    if measures_terms and not remaining_batches and optimizer.steps:
-                        result, norms = steps.run_measured(piece.as_batch())
-                        client.norms |= {name: float(norm) for name, norm in norms.items()}
-                        objectives = [result]
-                    else:
-                        objectives = self.stepper(steps, piece)
-                    if is_last_epoch or phase.until or phase.throughout:
-                        tally.add(objectives, piece.batches() if phase.collect else ())
-            if phase.until and tally.steps:
-                mean_losses.append(tally.mean_total())
-                if phase.until(mean_losses):
-                    break
+                client.learned(self._statistics(net, memory, phase.refresh, client))
+            set_modes = functools.partial(self.set_modes, net, phase, ctx.task.roles)
+            steps = EpochSteps(loaded_net, phase, client.consts, trainable, optimizer, remaining_ratio, set_modes)
+            numbers = [number] if alone else range(plan.epochs)
+            epochs = [self.sampler.batches(job, draws, phase.share, epoch, plan.batches(epoch)) for epoch in numbers]
+            results.last_epoch = plan.epochs - 1
+            measured_epoch = epochs[0] if job.measured and number == plan.epochs - 1 and len(epochs[0]) else None
+            if measured_epoch is not None:
+                measured_epoch.keep_back()
+            yield from self.stepper(steps, memory, epochs, results)
+            if measured_epoch is not None:
+                measured_epoch.restore()
+                with memory.in_net():
+                    set_modes()
+                    results.add_measured(measured_epoch, steps, client)
+            if phase.until and results.ends(phase.until):
+                break
+        tally = results.tally
         if phase.collect and not tally.steps:  # a single sample under batch norm takes no step, but has statistics
-            net.eval()
-            batch = Block(self.data.gather(job.indices), self.data.y[job.indices], len(job.indices)).as_batch()
-            tally.add([objective(net, batch, client.consts, phase)], [batch])
-        client.trained(tally.mean_terms() if tally.steps else {}, tally.statistics(), optimizer.steps, samples)
+            with memory.in_net():
+                net.eval()
+                batch = Block(self.data.gather(job.indices), self.data.y[job.indices], len(job.indices)).as_batch()
+                tally.add([objective(net, batch, client.consts, phase)], [batch])
+        client.trained(tally.mean_terms() if tally.steps else {}, tally.statistics(), optimizer.steps, results.samples)
 
     @torch.no_grad()
-    def _statistics(self, net: Net, statistics: Mapping[str, Statistic], client: Client) -> dict[str, Any]:
+    def _statistics(
+        self, net: Net, memory: ClientMemory, statistics: Mapping[str, Statistic], client: Client
+    ) -> dict[str, Any]:
         """Compute statistics of the client's training data, in evaluation mode."""
+        with memory.in_net():
+            return self._statistics_in_net(net, statistics, client)
+
+    def _statistics_in_net(self, net: Net, statistics: Mapping[str, Statistic], client: Client) -> dict[str, Any]:
         net.eval()
         classes = client.job.ctx.task.num_classes
         sums: dict[str, Tree] = {name: {} for name in statistics}
@@ -287,6 +308,26 @@ class Worker:
             module_roles = {roles[name] for name in entries} if entries else {default_role}
             if module_roles <= phase.evaluates and (entries or not list(module.children())):
                 module.training = False
+
+
+ClientRound: TypeAlias = Generator[Replay, None, JobResult]
+
+
+def finished(client_round: ClientRound) -> JobResult:
+    """Run all of a client's round in this thread, and return its result."""
+    while True:
+        try:
+            replay = next(client_round)
+        except StopIteration as stop:
+            result: JobResult = stop.value
+            return result
+        replay.run()
+
+
+def run_all(replays: Iterator[Replay]) -> None:
+    """Run work of a client as it comes."""
+    for replay in replays:
+        replay.run()
 
 
 def pass_function(name: str, statistic: Statistic) -> Callable[[Net, Batch, Consts], Tensor]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,6 +25,12 @@ class _Group:
     rate: Tensor | None
     first_moments: list[Tensor] = field(default_factory=list)
     second_moments: list[Tensor] = field(default_factory=list)
+
+    def corrections(self, step: int) -> tuple[float, float]:
+        """Return by what Adam divides the root of the second moments, and its factor or divisor of the step."""
+        beta1, beta2 = self.spec.betas
+        corrected = 1 - beta1**step
+        return (1 - beta2**step) ** 0.5, -self.spec.lr / corrected if self.rate is None else corrected
 
 
 class Optimizer:
@@ -64,34 +69,17 @@ class Optimizer:
 
     @property
     def key(self) -> Hashable:
-        """A key of all that the arithmetic of the next step depends on, apart from tensors."""
-        if self._is_plain_sgd:  # the same in every step
-            return self._specs
-        adam = any(group.spec.name == "adam" for group in self._groups)
-        return self._specs, bool(self.state), self.steps if adam else 0
+        """A key of all that the arithmetic depends on, apart from tensors, `has_state` and `step_numbers`."""
+        return self._specs
 
-    def factory(self) -> OptimizerFactory:
-        """Return a function that makes this optimiser, at its present step, for other parameters.
+    @property
+    def has_state(self) -> bool:
+        """Whether the next step finds moments, or needs none."""
+        return self._is_plain_sgd or bool(self.state)
 
-        It takes the parameters, and an iterator whose next tensors are the `rates` and the `state`.
-        """
-        steps = self.steps
-        layouts = [
-            (g.spec, g.indices, g.rate is None, len(g.first_moments), len(g.second_moments)) for g in self._groups
-        ]
-
-        def make(parameters: Sequence[Tensor], tensors: Iterator[Tensor]) -> Optimizer:
-            optimizer = Optimizer([], parameters)
-            optimizer.steps = steps
-            optimizer._groups = [
-                _Group(spec, indices, None if constant else next(tensors)) for spec, indices, constant, _, _ in layouts
-            ]
-            for group, (*_, first_count, second_count) in zip(optimizer._groups, layouts, strict=True):
-                group.first_moments = list(islice(tensors, first_count))
-                group.second_moments = list(islice(tensors, second_count))
-            return optimizer
-
-        return make
+    def step_numbers(self, step: int) -> list[float]:
+        """Return the numbers in the arithmetic of a step that depend on how many steps came before, counted from 1."""
+        return [number for group in self._groups if group.spec.name == "adam" for number in group.corrections(step)]
 
     def advance(self, steps: int, new_state: Sequence[Tensor]) -> None:
         """Count steps that were taken elsewhere on the same tensors. new_state: the state, if these steps made it."""
@@ -132,13 +120,13 @@ class Optimizer:
         torch._foreach_mul_(group.second_moments, beta2)
         torch._foreach_addcmul_(group.second_moments, grads, grads, 1 - beta2)
         scale = torch._foreach_sqrt(group.second_moments)
-        torch._foreach_div_(scale, (1 - beta2**self.steps) ** 0.5)
+        divisor, step_size = group.corrections(self.steps)
+        torch._foreach_div_(scale, divisor)
         torch._foreach_add_(scale, group.spec.eps)
-        corrected = 1 - beta1**self.steps
         if group.rate is None:
-            torch._foreach_addcdiv_(parameters, group.first_moments, scale, -group.spec.lr / corrected)
+            torch._foreach_addcdiv_(parameters, group.first_moments, scale, step_size)
         else:
-            _move(parameters, torch._foreach_div(group.first_moments, scale), group.rate / corrected)
+            _move(parameters, torch._foreach_div(group.first_moments, scale), group.rate / step_size)
 
 
 def _sgd(group: _Group, parameters: list[Tensor], grads: list[Tensor]) -> None:
@@ -158,6 +146,3 @@ def _sgd(group: _Group, parameters: list[Tensor], grads: list[Tensor]) -> None:
 def _move(parameters: list[Tensor], directions: list[Tensor] | tuple[Tensor, ...], rate: Tensor) -> None:
     """Subtract rate * directions from the parameters, for a rate that is a tensor []."""
     torch._foreach_sub_(parameters, torch._foreach_mul(directions, rate))
-
-
-OptimizerFactory: TypeAlias = Callable[[Sequence[Tensor], Iterator[Tensor]], Optimizer]

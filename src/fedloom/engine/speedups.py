@@ -4,37 +4,104 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from fedloom.engine.steps import Block, EpochSteps, plain_steps
+from fedloom.data.dataset import Dataset
+from fedloom.engine.batch_sampler import EpochBatches
+from fedloom.engine.client_memory import ClientMemory
+from fedloom.engine.steps import Block, EpochSteps, StepTable
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Objective
 from fedloom.nets.net import Net
 
 
-class Stepper(Protocol):
-    """Takes the steps of blocks, with the same bits as steps that are taken one by one."""
+class Replay(Protocol):
+    """Steps of one client that need no Python. Whoever gets one runs it before the client continues."""
 
-    def __call__(self, steps: EpochSteps, block: Block) -> list[Objective]: ...
+    @property
+    def job(self) -> Any:
+        """The work in the form that the threads of `ReplayPool` take."""
+        ...
+
+    def run(self) -> None: ...
+
+
+class Results(Protocol):
+    """Receives the objectives of steps. batches: the epoch in which they were taken."""
+
+    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None: ...
+
+    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
+        """Add consecutive steps, from the batch `first` of the epoch on; `table` is None if they are not wanted."""
+        ...
+
+    def wants(self, epoch: EpochBatches) -> bool:
+        """Whether the objectives of an epoch are needed."""
+        ...
+
+
+class Stepper(Protocol):
+    """Takes the steps of epochs, with the same bits as steps that are taken one by one."""
+
+    def __call__(
+        self, steps: EpochSteps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
+    ) -> Iterator[Replay]:
+        """Take a step for each batch that is left in the epochs. Yield work that others may run."""
+        ...
 
     def notes(self) -> Sequence[Diagnostic]:
         """Return, each once, the reasons why steps could not be sped up."""
         ...
 
+    def replayed_share(self) -> float:
+        """Return the share of the steps since the last call that needed no Python."""
+        ...
+
+
+class ReplayPool(Protocol):
+    """Threads that run replays. Whoever waits for a result runs one meanwhile."""
+
+    def submit(self, number: int, replay: Any) -> None: ...
+
+    def next(self) -> int:
+        """Return the number of a finished replay, or -1 if there is none to wait for."""
+        ...
+
+    def waiting(self) -> int:
+        """Return the number of replays that no thread has begun."""
+        ...
+
+    def drain(self) -> None:
+        """Forget the replays that wait, and wait for those that run."""
+        ...
+
+    def close(self) -> None: ...
+
 
 class _PlainStepper:
     """Takes one step after another."""
 
-    def __call__(self, steps: EpochSteps, block: Block) -> list[Objective]:
-        return plain_steps(steps, block)
+    def __call__(
+        self, steps: EpochSteps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
+    ) -> Iterator[Replay]:
+        with memory.in_net():
+            steps.set_modes()
+            for epoch in epochs:
+                while len(epoch):
+                    batch = epoch.take()
+                    results.add(epoch, steps.run(batch).objectives, [batch])
+        return iter(())
 
     def notes(self) -> Sequence[Diagnostic]:
         return ()
+
+    def replayed_share(self) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +116,30 @@ class Speedups:
     steps: bool = True
     kernels: bool = False
 
-    def stepper(self) -> Stepper:
-        """Return a stepper, fast or plain."""
+    def stepper(self, data: Dataset) -> Stepper:
+        """Return a stepper for batches of `data`, fast or plain."""
+        fast = _fast_folder() if self.steps and data.y.device.type == "cpu" else None
+        return fast.Replayer(data) if fast else _PlainStepper()
+
+    def threads_obstacle(self) -> str | None:
+        """Begin to prepare threads that replay steps; return why they cannot be used, or None if they can or will."""
+        if not self.steps:
+            return "engine.fast is false"
+        fast = _fast_folder()
+        obstacle: str | None = fast.threads_obstacle() if fast else "this installation has no engine/fast"
+        return obstacle
+
+    def threads_ready(self) -> bool:
+        """Return whether threads that replay steps can be used now."""
         fast = _fast_folder() if self.steps else None
-        return fast.Recorder() if fast else _PlainStepper()
+        return bool(fast and fast.threads_ready())
+
+    def pool(self, threads: int) -> ReplayPool:
+        """Return a pool of `threads` threads, among them the one that waits for results."""
+        fast = _fast_folder()
+        assert fast is not None
+        pool: ReplayPool = fast.pool(threads)
+        return pool
 
     def prepare(self, net: Net) -> None:
         """Set the net's kernels."""

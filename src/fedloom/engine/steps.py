@@ -146,6 +146,7 @@ class EpochSteps:
         loaded_net: the net, with the client's weights.
         trainable: the parameters that the phase trains, by name.
         remaining_ratio: remaining rounds divided by finished rounds; decides whether a speed-up pays off.
+        set_modes: sets the modules' training and evaluation modes; called before steps in the net.
     """
 
     loaded_net: LoadedNet
@@ -154,6 +155,7 @@ class EpochSteps:
     trainable: Tree
     optimizer: Optimizer
     remaining_ratio: float = 1.0
+    set_modes: Callable[[], None] = lambda: None
 
     def run(self, block: Block) -> StepResults:
         """Take the steps of a block."""
@@ -173,11 +175,6 @@ class EpochSteps:
         return detached(result), norms
 
 
-def plain_steps(steps: EpochSteps, block: Block) -> list[Objective]:
-    """Take the steps of a block one by one, without speed-ups, and return their detached objectives."""
-    return steps.run(block).objectives
-
-
 def detached(result: Objective) -> Objective:
     """Return an objective without its graph."""
     terms = {name: term.detach() for name, term in result.terms.items()}
@@ -187,6 +184,20 @@ def detached(result: Objective) -> Objective:
 def tap_of(taps: Mapping[str, Tensor]) -> Callable[[str, Statistic], Tensor]:
     """Return the function that gives a statistic its tap of the loss."""
     return lambda _, statistic: taps[str(statistic.of)]
+
+
+class StepTable(NamedTuple):
+    """The objectives of some steps as a table.
+
+    Attributes:
+        rows: float64 [steps, 1 + terms]; each row has the total, then the terms.
+        terms: names of the loss terms.
+        taps: the taps of each step by name.
+    """
+
+    rows: Tensor
+    terms: Sequence[str]
+    taps: Sequence[Mapping[str, Tensor]]
 
 
 class Tally:
@@ -209,13 +220,25 @@ class Tally:
         """Add the objectives of steps; `batches` are theirs, and only read if there are statistics."""
         self.steps += len(objectives)
         for result in objectives:
-            self._totals.append(result.total)
+            self._totals.append(result.total.detach().reshape(1))
             for name, term in result.terms.items():
-                self._terms.setdefault(name, []).append(term.detach())
+                self._terms.setdefault(name, []).append(term.detach().reshape(1))
         if self._statistics:
-            for result, batch in zip(objectives, batches, strict=True):
-                taps = {name: tap.detach() for name, tap in result.taps.items()}
-                self._sums = add_statistics(self._statistics, self._sums, tap_of(taps), batch, self._classes)
+            self._add_taps([result.taps for result in objectives], batches)
+
+    def add_table(self, table: StepTable, batches: Sequence[Batch]) -> None:
+        """Add a table of objectives; `batches` are those of its steps, and only read if there are statistics."""
+        self.steps += len(table.rows)
+        self._totals.append(table.rows[:, 0])
+        for index, name in enumerate(table.terms, 1):
+            self._terms.setdefault(name, []).append(table.rows[:, index])
+        if self._statistics:
+            self._add_taps(table.taps, batches)
+
+    def _add_taps(self, all_taps: Sequence[Mapping[str, Tensor]], batches: Sequence[Batch]) -> None:
+        for step_taps, batch in zip(all_taps, batches, strict=True):
+            taps = {name: tap.detach() for name, tap in step_taps.items()}
+            self._sums = add_statistics(self._statistics, self._sums, tap_of(taps), batch, self._classes)
 
     def statistics(self) -> dict[str, Any]:
         """Return the finished statistics by name."""
@@ -223,9 +246,9 @@ class Tally:
 
     def mean_terms(self) -> dict[str, float]:
         """Return the mean of each loss term over the steps."""
-        return {name: sum(torch.stack(values).tolist()) / self.steps for name, values in self._terms.items()}
+        return {name: sum(torch.cat(values).tolist()) / self.steps for name, values in self._terms.items()}
 
     def mean_total(self) -> float:
         """Return the mean of the loss over the steps."""
-        totals: list[float] = torch.stack(self._totals).tolist()
+        totals: list[float] = torch.cat(self._totals).tolist()
         return sum(totals) / self.steps

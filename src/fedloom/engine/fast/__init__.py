@@ -1,7 +1,16 @@
-"""The same work sooner: recorded steps, own convolution kernels. See README.md beside this file."""
+"""The same work sooner: replayed steps, own convolution kernels. See README.md beside this file."""
 
 from fedloom.engine.fast.inference import InferenceKernels
 from fedloom.engine.fast.kernels import OwnKernels, kernels_obstacle
-from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.fast.replayer import Replayer
+from fedloom.engine.fast.torch_library import pool, threads_obstacle, threads_ready
 
-__all__ = ["InferenceKernels", "OwnKernels", "Recorder", "kernels_obstacle"]
+__all__ = [
+    "InferenceKernels",
+    "OwnKernels",
+    "Replayer",
+    "kernels_obstacle",
+    "pool",
+    "threads_obstacle",
+    "threads_ready",
+]

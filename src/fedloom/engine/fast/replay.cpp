@@ -88,6 +88,7 @@ struct Program : torch::CustomClassHolder {
       Operand operand{kinds[i], std::move(operand_registers[i]), IValue()};
       if (operand.kind == INTEGERS) operand.value = integers(operand.registers, type), operand.kind = CONSTANT;
       else if (operand.kind == CONSTANT) operand.value = converted(constants.get(i), type);
+      else if (operand.kind == STEP_NUMBER) operand.value = type->kind() == c10::TypeKind::TensorType;
       added.operands.push_back(std::move(operand));
     }
     calls.push_back(std::move(added));
@@ -104,7 +105,11 @@ struct Program : torch::CustomClassHolder {
     switch (operand.kind) {
       case CONSTANT: stack.push_back(operand.value); return;
       case REGISTER: stack.push_back(values[operand.registers[0]]); return;
-      case STEP_NUMBER: stack.emplace_back(step_numbers[operand.registers[0]]); return;
+      case STEP_NUMBER: {
+        IValue number(step_numbers[operand.registers[0]]);
+        stack.push_back(operand.value.toBool() ? IValue(wrapped(number)) : number);
+        return;
+      }
       case GENERATOR: stack.push_back(generator); return;
       case TENSORS: {
         c10::List<Tensor> list;
@@ -201,7 +206,8 @@ struct Segment {
 // Consecutive steps of one client on its tensors, which they update in place.
 struct Replay : torch::CustomClassHolder {
   c10::intrusive_ptr<Samples> samples;
-  Tensors weights, fixed, state, values, taps;  // fixed: rates, then constants; values: float64 [scalars] of each step
+  Tensors weights, fixed, state, taps;  // fixed: rates, then constants
+  std::vector<double> values;           // the scalars of each recorded step
   int64_t rates, batch_size, slots;
   IValue generator;
   std::vector<Segment> segments;
@@ -240,7 +246,7 @@ struct Replay : torch::CustomClassHolder {
     } catch (...) {
       error = "an unknown C++ exception";
     }
-    if (error.empty() == false && error.find('\n') != std::string::npos) error.resize(error.find('\n'));
+    error = error.substr(0, error.find('\n'));
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   }
 
@@ -280,16 +286,20 @@ struct Replay : torch::CustomClassHolder {
     return index;
   }
 
+  Tensor value_tensor() const {
+    Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions(at::kDouble));
+    std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<double>());
+    return tensor;
+  }
+
   void keep_results(const Program& program, Registers& registers, bool recorded) {
     size_t count = program.results.size(), first_state = program.scalars + program.taps;
     if (recorded) {
-      Tensor numbers = at::empty({program.scalars}, at::TensorOptions(at::kDouble));
-      double* to = numbers.mutable_data_ptr<double>();
       for (int64_t i = 0; i < program.scalars; i++) {
         const Tensor& value = registers[program.results[i]].toTensor();
-        to[i] = value.scalar_type() == at::kFloat ? *value.const_data_ptr<float>() : value.item<double>();
+        bool single = value.scalar_type() == at::kFloat;
+        values.push_back(single ? *value.const_data_ptr<float>() : value.item<double>());
       }
-      values.push_back(std::move(numbers));
       for (size_t i = program.scalars; i < first_state; i++)  // a copy, because batches share a buffer
         taps.push_back(registers[program.results[i]].toTensor().clone());
     }
@@ -398,7 +408,7 @@ TORCH_LIBRARY(fedloom_replay, library) {
       .def("run", &Replay::run)
       .def("error", [](const c10::intrusive_ptr<Replay>& self) { return self->error; })
       .def("seconds", [](const c10::intrusive_ptr<Replay>& self) { return self->seconds; })
-      .def("values", [](const c10::intrusive_ptr<Replay>& self) { return self->values; })
+      .def("values", [](const c10::intrusive_ptr<Replay>& self) { return self->value_tensor(); })
       .def("taps", [](const c10::intrusive_ptr<Replay>& self) { return self->taps; })
       .def("state", [](const c10::intrusive_ptr<Replay>& self) { return self->state; });
   library.class_<Pool>("Pool")

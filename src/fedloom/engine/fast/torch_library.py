@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -79,3 +80,19 @@ class TorchLibrary:
 def replay_library() -> TorchLibrary:
     """Return the library that replays steps."""
     return TorchLibrary(Path(__file__).parent / "replay.cpp")
+
+
+def threads_obstacle() -> str | None:
+    """Begin to compile the library that replays steps; return why it cannot be used, or None if it can or will."""
+    replay_library().started()
+    return replay_library().obstacle
+
+
+def threads_ready() -> bool:
+    """Return whether steps can be replayed now."""
+    return replay_library().ready()
+
+
+def pool(threads: int) -> Any:
+    """Return a pool of `threads` threads that run replays, among them the one that waits for results."""
+    return torch.classes.fedloom_replay.Pool(threads - 1)

@@ -1,0 +1,343 @@
+"""Take the steps of clients by programs in C++, made from steps that occur often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.streams import generator_states
+from fedloom.data.dataset import Dataset
+from fedloom.engine.batch_sampler import EpochBatches
+from fedloom.engine.client_memory import ClientMemory
+from fedloom.engine.epoch_results import EpochResults
+from fedloom.engine.fast.recording import RecordedStep, Recording, UnrecordableError, program_of
+from fedloom.engine.fast.torch_library import replay_library
+from fedloom.engine.keys import phase_key
+from fedloom.engine.leaves import leaves_of, structure_of
+from fedloom.engine.optimizer import Optimizer
+from fedloom.engine.steps import Block, EpochSteps, StepResults, StepTable
+from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.methods.contract.phases import Objective
+
+SAVED_SECONDS = 0.00025  # per step, about; of a step that takes longer than `LONGEST_SECONDS`, next to nothing
+FIRST_SECONDS = 0.008  # expected time of a recording; the latest one corrects it
+MAX_PROGRAMS = 512
+MAX_COUNTED = 4096  # kinds of steps
+_AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Steps that do the same on tensors of the same layout. `alive` keeps the objects whose ids are in the key."""
+
+    alive: object
+    count: int = 0
+    program: _Program | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    step: RecordedStep
+    terms: list[str]
+    taps: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Facts that the steps of a client's phase share. key: of all that a step does, apart from sizes of batches."""
+
+    steps: EpochSteps
+    key: Hashable
+    consts: list[Tensor]
+
+    @staticmethod
+    def of(steps: EpochSteps) -> _Phase:
+        leaves = leaves_of(steps.consts)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        numbers = tuple([leaf for leaf in leaves if not isinstance(leaf, Tensor)])
+        first: dict[int, int] = {}  # one tensor in several places is one input
+        layout = tuple([(t.shape, t.stride(), first.setdefault(id(t), index)) for index, t in enumerate(tensors)])
+        consts = structure_of(steps.consts), numbers, layout
+        key = id(steps.loaded_net), phase_key(steps.phase), consts, tuple(steps.trainable)
+        return _Phase(steps, key, tensors)
+
+    def inputs(self, batch: Block) -> list[Tensor]:
+        """Return all tensors that a step reads or writes: net entries, rates and state, constants, samples."""
+        steps = self.steps
+        steps.loaded_net.restore_buffers()  # programs read and write the tensors of its tree
+        data = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
+        entries = steps.loaded_net.net.state_dict(keep_vars=True).values()  # the tensors that operators see
+        return [*entries, *steps.optimizer.rates, *steps.optimizer.state, *self.consts, *data]
+
+
+class ReplayedSteps:
+    """Consecutive steps of one client, to be taken by C++."""
+
+    def __init__(self, optimizer: Optimizer, job: Any) -> None:
+        self._optimizer, self.job, self.segments = optimizer, job, list[_Segment]()
+        self._makes_state = not optimizer.has_state
+
+    def add(self, program: _Program, epoch: EpochBatches, batches: int, numbers: list[float], *, wanted: bool) -> None:
+        """Add the next batches of an epoch, which have equal sizes."""
+        first, slot, (rows, _) = epoch.position, epoch.slot, epoch.next_rows()
+        self.segments.append(_Segment(program, epoch, first, batches, wanted))
+        if epoch.augmented:
+            batch = epoch.take()
+            views = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
+            self.job.feed(program.step.program, views, wanted, numbers)
+        else:
+            self.job.gather(program.step.program, epoch.take_order(batches), rows, slot, wanted, numbers)
+
+    def run(self) -> None:
+        """Take the steps in this thread."""
+        self.job.run()
+
+    def finish(self, results: EpochResults) -> None:
+        """Add the objectives to `results`. Raises `RuntimeError` if a call failed."""
+        if error := self.job.error():
+            raise RuntimeError(error)
+        new_state = self.job.state() if self._makes_state else []
+        self._optimizer.advance(sum(segment.batches for segment in self.segments), new_state)
+        numbers, taps, start = self.job.values(), iter(self.job.taps()), 0
+        for segment in self.segments:
+            table = None
+            if segment.wanted:
+                names, width = segment.program.terms, 1 + len(segment.program.terms)
+                rows = numbers[start : start + segment.batches * width].view(segment.batches, width)
+                start += rows.numel()
+                step_taps = [{name: next(taps) for name in segment.program.taps} for _ in range(segment.batches)]
+                table = StepTable(rows, names, step_taps)
+            results.add_replayed(segment.epoch, segment.first, segment.batches, table)
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Batches of an epoch that one program takes, from the batch `first` on."""
+
+    program: _Program
+    epoch: EpochBatches
+    first: int
+    batches: int
+    wanted: bool
+
+
+class Replayer:
+    """A stepper that replays steps, in C++ and without Python, once a step of their kind was recorded.
+
+    Args:
+        data: the training set, from which C++ gathers batches.
+        eager: whether each kind of step is recorded when it first occurs, even if that does not pay.
+    """
+
+    def __init__(self, data: Dataset, *, eager: bool = False) -> None:
+        self._data, self.eager = data, eager
+        self.programs, self.plain_steps, self.replayed_steps = 0, 0, 0
+        self._expected_seconds = FIRST_SECONDS
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._refused: set[Hashable] = set()  # phases
+        self._notes: list[Diagnostic] = []
+        self._samples: Any = None
+        self._counted = 0, 0
+        replay_library().started()
+
+    def notes(self) -> Sequence[Diagnostic]:
+        """Return the reasons why steps are not replayed, each once."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def replayed_share(self) -> float:
+        """Return the share of the steps since the last call that needed no Python."""
+        plain, replayed = self.plain_steps - self._counted[0], self.replayed_steps - self._counted[1]
+        self._counted = self.plain_steps, self.replayed_steps
+        return replayed / max(1, plain + replayed)
+
+    def __reduce__(self) -> tuple[type[Replayer], tuple[Dataset]]:
+        return Replayer, (self._data,)  # programs cannot be sent to other processes
+
+    def __call__(
+        self, steps: EpochSteps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
+    ) -> Iterator[ReplayedSteps]:
+        """Take a step for each batch that is left in the epochs. Yield work that others may run."""
+        phase = _Phase.of(steps)
+        usable = replay_library().wait() if self.eager else replay_library().ready()
+        while any(map(len, epochs)):
+            if usable and phase.key not in self._refused:
+                replay = self._replay(phase, memory, epochs, results)
+                if replay.segments:
+                    yield replay
+                    replay.finish(results)
+                    self.replayed_steps += sum(segment.batches for segment in replay.segments)
+                    continue
+            with memory.in_net():
+                steps.set_modes()
+                self._plain_steps(phase, epochs, results, usable)
+
+    def _replay(
+        self, phase: _Phase, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
+    ) -> ReplayedSteps:
+        """Take the batches up to the first one for which there is no program."""
+        optimizer = phase.steps.optimizer
+        replay = ReplayedSteps(optimizer, self._job_of(phase, memory, epochs[0]))
+        has_state, number = optimizer.has_state, optimizer.steps
+        for epoch in epochs:
+            while len(epoch):
+                if epoch.augmented and len(replay.segments) >= _AUGMENTED_AT_ONCE:
+                    return replay
+                rows, batches = epoch.next_rows()
+                kind = self._kinds.get(self._key(phase, epoch, has_state, rows))
+                if kind is None or kind.program is None:
+                    return replay
+                if not has_state or epoch.augmented:
+                    batches = 1
+                numbers = [n for step in range(batches) for n in optimizer.step_numbers(number + step + 1)]
+                replay.add(kind.program, epoch, batches, numbers, wanted=results.wants(epoch))
+                has_state, number = True, number + batches
+        return replay
+
+    def _job_of(self, phase: _Phase, memory: ClientMemory, epoch: EpochBatches) -> Any:
+        """A job in C++ without steps."""
+        optimizer = phase.steps.optimizer
+        tensors = [tensor.detach() for tensor in memory.tensors]
+        sizes = epoch.batch_size, epoch.batches_per_block
+        return torch.classes.fedloom_replay.Replay(
+            self._samples_in_cpp(),
+            tensors,
+            optimizer.rates,
+            optimizer.state,
+            phase.consts,
+            memory.generator,
+            *sizes,
+        )
+
+    def _samples_in_cpp(self) -> Any:
+        """The training set as an object in C++."""
+        if self._samples is None:
+            data = self._data
+            moments = ([], []) if data.mean is None or data.std is None else (data.mean.tolist(), data.std.tolist())
+            self._samples = torch.classes.fedloom_replay.Samples(data.x, data.y, *moments)
+        return self._samples
+
+    @staticmethod
+    def _key(phase: _Phase, epoch: EpochBatches, has_state: bool, rows: int) -> Hashable:
+        if not epoch.augmented:
+            return phase.key, phase.steps.optimizer.key, has_state, rows
+        batch = epoch.peek()
+        layouts = [view.stride() for view in (batch.x, batch.second_view) if view is not None]
+        return phase.key, phase.steps.optimizer.key, has_state, rows, tuple(layouts)
+
+    def _plain_steps(self, phase: _Phase, epochs: Sequence[EpochBatches], results: EpochResults, usable: bool) -> None:
+        """Take steps in Python up to the next one that can be replayed. Record the first if that pays off."""
+        steps = phase.steps
+        for epoch in epochs:
+            while len(epoch):
+                key = self._key(phase, epoch, steps.optimizer.has_state, epoch.next_rows()[0])
+                kind = self._kinds.get(key)
+                refused = phase.key in self._refused
+                if kind is not None and kind.program is not None and usable and not refused:
+                    return
+                if kind is None:
+                    if len(self._kinds) >= MAX_COUNTED:  # numbers that change every round make new kinds
+                        self._kinds = {k: old for k, old in self._kinds.items() if old.program is not None}
+                    kind = self._kinds[key] = _Kind(phase)
+                kind.count += 1
+                batch = epoch.take()
+                self.plain_steps += 1
+                if usable and not refused and self._pays_off(kind, steps.remaining_ratio):
+                    objectives = self._record(phase, kind, batch)
+                else:
+                    objectives = steps.run(batch).objectives
+                results.add(epoch, objectives, [batch])
+
+    def _pays_off(self, kind: _Kind, remaining_ratio: float) -> bool:
+        if self.programs >= MAX_PROGRAMS:
+            return False
+        return self.eager or kind.count * (1 + remaining_ratio) * SAVED_SECONDS >= self._expected_seconds
+
+    def _record(self, phase: _Phase, kind: _Kind, batch: Block) -> list[Objective]:
+        """Take a step, and keep it as a program if that gives the same bits."""
+        started, steps = time.perf_counter(), phase.steps
+        live = phase.inputs(batch)
+        trial = _Trial(
+            phase, live, [tensor.detach().clone() for tensor in live], generator_states(), len(steps.optimizer.state)
+        )
+        with Recording() as recording:
+            results = steps.run(batch)
+            steps.loaded_net.restore_buffers()  # the values of buffers that the net has replaced
+        try:
+            kind.program = trial.program(recording, results, self._samples_in_cpp())
+            self.programs += 1
+        except Exception as error:  # the plain steps still run
+            self._refused.add(phase.key)
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            if not isinstance(error, UnrecordableError):
+                reason = f"{type(error).__name__}: {reason}"
+            message = f"steps are taken one by one, slower and with the same numbers: {reason}"
+            self._notes.append(Diagnostic("engine.plain_steps", message, 1.0))
+        self._expected_seconds = time.perf_counter() - started
+        return results.objectives
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """The test of a recorded step against the step itself.
+
+    Attributes:
+        live: the inputs of the step, as it has left them.
+        copies: the inputs as they were before it.
+        generators: states of the global generators before it.
+        state_count: number of tensors of the optimiser's state before it.
+    """
+
+    phase: _Phase
+    live: Sequence[Tensor]
+    copies: Sequence[Tensor]
+    generators: tuple[bytes, int, tuple[int, bytes]]
+    state_count: int
+
+    def program(self, recording: Recording, results: StepResults, samples: Any) -> _Program:
+        """Return the recorded step as a program. Raises `UnrecordableError` if it gives other bits, played twice."""
+        torch_state, *other_states = self.generators
+        now, *other_now = generator_states()
+        if other_now != other_states:
+            raise UnrecordableError("the loss or the net draws random numbers of Python or NumPy")
+        optimizer, (objective,) = self.phase.steps.optimizer, results.objectives
+        numbers = optimizer.step_numbers(optimizer.steps)
+        scalars = [objective.total, *objective.terms.values()]
+        outputs = scalars, list(objective.taps.values()), results.new_state
+        step = program_of(recording.calls, self.live, outputs, numbers)
+        generator = torch.Generator()
+        for _ in range(2):
+            generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
+            job, inputs = self._replayed(step, samples, generator, numbers)
+            if job.error():
+                raise UnrecordableError(job.error())
+            expected = torch.stack([scalar.detach().double().reshape(()) for scalar in scalars])
+            pairs = [(expected, job.values()), *zip(outputs[1], job.taps(), strict=True)]
+            if results.new_state:
+                pairs += zip(results.new_state, job.state(), strict=True)
+            pairs += zip(self.live, inputs, strict=True)
+            same_draws = generator.get_state().numpy().tobytes() == now
+            if not same_draws or not all(torch.equal(a.detach(), b) for a, b in pairs):
+                raise UnrecordableError("what was recorded gives other bits")
+        return _Program(step, list(objective.terms), list(objective.taps))
+
+    def _replayed(
+        self, step: RecordedStep, samples: Any, generator: torch.Generator, numbers: Sequence[float]
+    ) -> tuple[Any, list[Tensor]]:
+        """Replay the step on copies of the inputs. Return the job in C++, and the copies."""
+        steps, inputs = self.phase.steps, [copy.clone() for copy in self.copies]
+        tensors = iter(inputs)
+        counts = len(steps.loaded_net.tree), len(steps.optimizer.rates), self.state_count, len(self.phase.consts)
+        weights, rates, state, consts = ([next(tensors) for _ in range(count)] for count in counts)
+        samples_per_batch = self.live[-1].shape[0]
+        job = torch.classes.fedloom_replay.Replay(
+            samples, weights, rates, state, consts, generator, samples_per_batch, 1
+        )
+        job.feed(step.program, list(tensors), True, numbers)
+        job.run()
+        return job, inputs

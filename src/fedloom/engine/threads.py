@@ -1,0 +1,134 @@
+"""Clients of a round on threads of this process: their steps are replayed without Python, side by side.
+
+Python begins and ends each client and takes the steps that cannot be replayed, one client at a time. All else runs in a
+pool of threads. The thread that waits for a result takes steps too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from fedloom.core.records import Record
+from fedloom.engine.client import ClientRound, Worker
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
+from fedloom.engine.serial import Engine, Jobs
+from fedloom.engine.slow_clients import SlowClientWatch
+from fedloom.engine.speedups import Replay, ReplayPool
+from fedloom.methods.contract.contexts import Diagnostic
+
+_QUEUED_PER_THREAD = 2  # clients that wait for a thread, so that none is idle
+
+
+@dataclass(slots=True)
+class _Running:
+    """A client whose steps are in the pool, or wait for it."""
+
+    job: Job
+    client_round: ClientRound
+    replay: Replay | None = None
+
+
+class Threads:
+    """Run clients on threads, with the bits of the serial engine. Results come in the order in which they finish.
+
+    Args:
+        threads: number of threads that take steps, with the one that calls `run`.
+        note: called from another thread with a text about a client that takes long; None watches no client.
+        testers: starts the engine that tests several personal models; None tests them in this thread.
+    """
+
+    name = "threads"
+    reason = None
+    may_drop_clients = False
+
+    def __init__(
+        self,
+        worker: Worker,
+        threads: int,
+        note: Callable[[str], None] | None = None,
+        testers: Callable[[], Engine] | None = None,
+    ) -> None:
+        self.worker, self.threads, self._testers = worker, threads, testers
+        self._test_engine: Engine | None = None
+        self._watch = None if note is None else SlowClientWatch(note)
+        self._pool: ReplayPool | None = None
+        self._running: dict[int, _Running] = {}
+
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Yield one result for each job. Raises `ClientError` at the first failure."""
+        if not self.worker.speedups.threads_ready():  # still being compiled: clients take turns in this thread
+            for job in jobs:
+                self._starts(job)
+                yield self.worker.run(job)
+            return
+        if self._pool is None:
+            self._pool = self.worker.speedups.pool(self.threads)
+        try:
+            yield from self._run_in_pool(self._pool, iter(jobs))
+        finally:
+            if self._running:  # an error, or the caller has stopped
+                self._pool.drain()
+                self._running.clear()
+            if self._watch is not None:
+                self._watch.round_ended()
+
+    def _run_in_pool(self, pool: ReplayPool, jobs: Iterator[Job]) -> Iterator[JobResult]:
+        number, waiting = 0, next(jobs, None)
+        while True:
+            while waiting is not None and pool.waiting() < _QUEUED_PER_THREAD * self.threads:
+                number += 1
+                self._starts(waiting)
+                running = _Running(waiting, self.worker.round_beside_others(waiting))
+                waiting = next(jobs, None)
+                result = self._continue(pool, number, running)
+                if result is not None:
+                    yield result
+            if not self._running:
+                return
+            done = pool.next()
+            result = self._continue(pool, done, self._running.pop(done))
+            if result is not None:
+                yield result
+
+    def _continue(self, pool: ReplayPool, number: int, running: _Running) -> JobResult | None:
+        """Let Python continue with a client up to its next steps for the pool; return the result if it has ended."""
+        try:
+            running.replay = next(running.client_round)
+        except StopIteration as stop:
+            result: JobResult = stop.value
+            return result
+        self._running[number] = running
+        pool.submit(number, running.replay.job)
+        return None
+
+    def _starts(self, job: Job) -> None:
+        if self._watch is not None:
+            self._watch.client_started(job)
+
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
+        """Yield one result for each test. Raises `ClientError` if adapting fails."""
+        waiting = iter(tests)
+        few = list(itertools.islice(waiting, 2))
+        if len(few) < 2 or self._testers is None:
+            return map(self.worker.test, itertools.chain(few, waiting))
+        if self._test_engine is None:
+            self._test_engine = self._testers()
+        return self._test_engine.test(itertools.chain(few, waiting))
+
+    def keep(self, record: Record) -> Record:
+        return record
+
+    def notes(self) -> list[Diagnostic]:
+        return []
+
+    def close(self) -> None:
+        """End the threads, and the engine that tests."""
+        if self._test_engine is not None:
+            self._test_engine.close()
+        if self._watch is not None:
+            self._watch.close()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
