@@ -6,10 +6,12 @@ No test reads or writes the cache of whoever runs it.
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 # One thread, as in a run, set before torch is imported: more change the order of sums, and wait for each other.
@@ -17,6 +19,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from toy_results import make_result, make_scenario, two_methods
 
+torch.set_num_threads(1)  # as in a run: more threads may sum in another order
 __all__ = ["make_result", "make_scenario", "two_methods"]
 
 
@@ -33,8 +36,11 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder for this test process and its children."""
+    """A cache folder for this test process and its children; compiled libraries are shared with other test runs."""
     folder = tmp_path_factory.mktemp("cache")
+    libraries = Path(tempfile.gettempdir()) / f"fedloom-test-libraries-{os.getuid()}"
+    libraries.mkdir(mode=0o700, exist_ok=True)
+    (folder / "kernels").symlink_to(libraries)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLOOM_CACHE", str(folder))
         patch.delenv("FEDLOOM_DATA", raising=False)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,12 +17,15 @@ from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
+from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.choose import EngineChoice, choose_engine
-from fedloom.engine.client import pass_function
-from fedloom.engine.fast import Recorder
+from fedloom.engine.client import pass_function, run_all
+from fedloom.engine.client_memory import NetMemory
+from fedloom.engine.fast import Replayer
+from fedloom.engine.jobs import Draws
 from fedloom.engine.memory import keep_freed_memory
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.steps import Block, EpochSteps, plain_steps, trainable_names
+from fedloom.engine.steps import Block, EpochSteps, trainable_names
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ClientContext, Start, Task
 from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Train
@@ -125,6 +129,18 @@ def statistics_of(net: Net, phase: Train, consts: Consts, data: Dataset, classes
     return results
 
 
+class _NoResults:
+    """Results of steps that nobody wants."""
+
+    def wants(self, epoch: EpochBatches) -> bool:
+        return False
+
+    def add(self, *results: Any) -> None:
+        pass
+
+    add_replayed = add
+
+
 def local_steps(
     net: Net,
     data: Dataset,
@@ -140,7 +156,7 @@ def local_steps(
     weights lie changes times by 10 %. recorded: as in a long run.
     """
     worker = Worker(Method(), [net], data, LocalTraining(batch, OptimizerSpec("sgd", 0.01, 0.9)))
-    take = Recorder(first_seconds=0.0, min_count=1) if recorded else plain_steps
+    stepper = Replayer(data, eager=True)
 
     def step_of(method: Method, payload: Record, ctx: ClientContext) -> Callable[[], None]:
         start = method.begin(payload, {}, ctx)
@@ -151,9 +167,15 @@ def local_steps(
         optimizer = Optimizer(worker.local_training.optimizer, list(trained.values()))
         steps = EpochSteps(live, phase, consts, trained, optimizer, remaining_ratio=1.0)
 
+        memory = NetMemory(live, dict(live.tree), ctx.task.streams.resumable("dropout"))
+
         def step() -> None:
             part = next(parts)
-            take(steps, Block(data.gather(part), data.y[part], batch))
+            if recorded:
+                epoch = EpochBatches(worker.sampler, Draws(np.random.default_rng(0), None), part, 0)
+                run_all(stepper(steps, memory, [epoch], _NoResults()))
+            else:
+                steps.run(Block(data.gather(part), data.y[part], batch))
 
         return step
 

@@ -9,6 +9,7 @@ from fedloom.engine import auto, jobs
 from fedloom.engine.auto import Auto, Candidate
 from fedloom.engine.choose import EngineChoice, choose_engine
 from fedloom.engine.jobs import JobResult
+from fedloom.engine.speedups import Speedups
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.fedavg import FedAvg
 from support import configured, same_bits, world
@@ -237,7 +238,12 @@ def test_rounds_without_clients_are_not_timed(clock):
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0, 3]]
 
 
-def test_a_run_that_changes_engines_has_the_bits_of_the_serial_one():
+@pytest.fixture
+def no_threads(monkeypatch):
+    monkeypatch.setattr(Speedups, "threads_obstacle", lambda self: "a test")
+
+
+def test_a_run_that_changes_engines_has_the_bits_of_the_serial_one(no_threads):
     toys = [world(configured("fedsc"), LABELS, rounds=12) for _ in range(2)]
     toys[1].federation.engine = choose_engine(toys[1].federation, toys[1].worker, EngineChoice(workers=2)).engine
     names = []
@@ -252,7 +258,7 @@ def test_a_run_that_changes_engines_has_the_bits_of_the_serial_one():
     assert same_bits(*(toy.federation.server for toy in toys))
 
 
-def test_a_run_that_goes_on_counts_the_rounds_that_are_left():
+def test_a_run_that_goes_on_counts_the_rounds_that_are_left(no_threads):
     toy = world(configured("fedavg"), LABELS, rounds=20)
     toy.federation.round = 16
     toy.federation.engine = choose_engine(toy.federation, toy.worker, EngineChoice(workers=2)).engine
@@ -285,3 +291,22 @@ def test_a_method_that_cannot_be_stacked_runs_on_and_the_reason_says_so():
     toys[1].federation.step()
     assert toys[1].federation.engine.name == "serial"
     assert same_bits(*(toy.federation.server for toy in toys))
+
+
+# -- an engine that needs no comparison --------------------------------------------------------------------------------
+def test_the_preferred_engine_takes_over_when_it_is_ready_and_leaves_when_it_does_not_serve():
+    clock, ready, serves = Clock(), [], [True]
+    fakes = [Fake("threads", 1.0, clock), Fake("processes", 1.0, clock)]
+    preferred = Candidate("on threads", lambda: fakes[0], ready=lambda: bool(ready), serves=lambda: serves[0])
+    engine = Auto([preferred, Candidate("in 2 processes", lambda: fakes[1])], 20)
+    names = []
+    for round_ in range(6):
+        if round_ == 2:
+            ready.append(True)
+        if round_ == 5:
+            serves[0] = False
+        list(engine.run(JOBS))
+        names.append(engine.name)
+    assert names == ["processes"] * 2 + ["threads"] * 3 + ["processes"]
+    engine.close()
+    assert [fake.closed for fake in fakes] == [1, 1]

@@ -13,10 +13,12 @@ from fedloom.engine.choose import EngineChoice, choose_engine, engine_name
 from fedloom.engine.client import Worker
 from fedloom.engine.fast import kernels
 from fedloom.engine.fast.kernels.compiling import compiler
-from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.processes import Processes
 from fedloom.engine.serial import Serial
+from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched
+from fedloom.engine.threads import Threads
 from fedloom.runs.run import run
 from support import ROW_METHODS, STEEP, configured, furthest, same_bits, world
 
@@ -60,11 +62,13 @@ def words(engine):
         ("processes", 1, Processes, "processes"),
         ("batched", 1, Batched, "batched"),
         ("batched", 2, Processes, "batched"),
+        ("threads", 2, Threads, "threads"),
         ("auto", 2, Auto, "processes"),
         ("auto", 1, Auto, "serial"),
     ],
 )
-def test_the_engine_is_the_one_asked_for(name, workers, kind, said):
+def test_the_engine_is_the_one_asked_for(name, workers, kind, said, monkeypatch):
+    monkeypatch.setattr(Speedups, "threads_ready", lambda self: False)
     toy = world(configured("fedavg"), LABELS)
     engine = chosen(toy, EngineChoice(name=name, workers=workers))
     try:
@@ -178,10 +182,10 @@ def test_recorded_steps_have_the_bits_of_steps(name):
     toy = images(name)
     engine = chosen(toy, OWN)
     assert isinstance(engine, Serial)
-    recorder = engine.worker.stepper = Recorder(0.0, 0, 1e9)
+    replayer = engine.worker.stepper = Replayer(engine.worker.data, eager=True)
     for _ in range(2):
         toy.federation.step()
-    assert recorder.programs > 0
+    assert replayer.programs > 0
     assert same_bits(toy.federation.server, trained(images(name), OWN).server)
 
 

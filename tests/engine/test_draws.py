@@ -9,7 +9,7 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.augment import Augmentation
 from fedloom.engine import LocalTraining, Worker
-from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.stacked import members
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
@@ -73,12 +73,11 @@ def test_they_differ_between_steps_clients_rounds_and_seeds():
     assert not any(torch.equal(first, other) for other in (drawn(client=3), drawn(round_=2), drawn(seed=4)))
 
 
-def test_they_are_not_recorded_and_stay_the_same_where_that_was_tried():
+def test_replayed_steps_draw_the_same_numbers():
     toys = [world(Noisy(), LABELS) for _ in range(2)]
-    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
-    assert toys[1].worker.stepper.programs == 0
-    assert toys[1].worker.stepper._refused
+    assert toys[1].worker.stepper.programs > 0
     assert all(report.diagnostics == [] for report in toys[1].reports)
 
 
@@ -196,7 +195,7 @@ def test_stacks_draw_what_each_client_would():
 
 def test_two_views_are_recorded():
     toys = [images(Twice()) for _ in range(2)]
-    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
     assert toys[1].worker.stepper.programs > 0
 

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from fedloom.core.records import wire_size
 from fedloom.core.streams import Streams
-from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.processes import workers
 from fedloom.engine.stacked import obstacle
 from fedloom.methods import METHODS
@@ -97,7 +97,7 @@ def test_bytes_are_those_of_what_travels(net, names):
 
 def test_steps_are_recorded():
     toys = [made("fedsc", lean) for _ in range(2)]
-    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
     assert toys[1].worker.stepper.programs > 0
 
@@ -133,7 +133,7 @@ class TinyTied(TinyAdapter):
 def test_a_weight_under_two_names_is_one_weight(recorded):
     toys = [world(FedAvg(), LABELS, net=TinyTied, epochs=2) for _ in range(2)]
     if recorded:
-        toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
+        toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
     assert alike(after(toys[0], 3), after(toys[1], 3, "serial" if recorded else "processes"), "processes")
     assert not recorded or toys[1].worker.stepper.programs > 0
     model = toys[0].federation.server["model"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedloom.core.streams import Streams
-from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
 from fedloom.methods.contract.contexts import Start
@@ -77,15 +77,17 @@ def test_rounds_of_one_client_are_those_of_torchs_optimiser_made_anew_at_a_lower
 def test_one_set_of_recordings_serves_all_rounds_with_the_bits_of_plain_steps(spec):
     spec = dataclasses.replace(spec, decay=0.9)
     toys = [world(configured("fedprox"), LABELS, optimizer=spec, net=TinyBN, rounds=11) for _ in range(2)]
-    for toy, stepping in zip(toys, (Speedups(steps=False).stepper(), Recorder(0.0, 0, 1e9)), strict=True):
+    for toy, stepping in zip(
+        toys, (Speedups(steps=False).stepper(toys[0].data), Replayer(toys[1].data, eager=True)), strict=True
+    ):
         toy.worker.stepper, toy.federation.round = stepping, 5  # past the rounds in which single steps are measured
         after(toy, 3)
-    recorder = toys[1].worker.stepper
-    made = recorder.programs
+    replayer = toys[1].worker.stepper
+    made = replayer.programs
     assert made > 0
     for toy in toys:
         after(toy, 3)
-    assert recorder.programs == made
+    assert replayer.programs == made
     assert same_bits(*(toy.federation.server for toy in toys))
 
 

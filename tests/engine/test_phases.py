@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.fast.replayer import Replayer
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, SampleMean, Train
@@ -64,7 +64,7 @@ def test_every_engine_does_the_same(fields, engine):
 @pytest.mark.parametrize("fields", SHAPES)
 def test_recorded_steps_do_the_same(fields):
     toys = [world(Shaped(**fields), LABELS, net=TinyBN, batch_size=3, epochs=2) for _ in range(2)]
-    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
     assert alike(after(toys[0], 2), after(toys[1], 2), "serial")
     assert (toys[1].worker.stepper.programs > 0) == (toys[0].reports[0].steps > 0)
 
@@ -278,7 +278,7 @@ def test_a_loss_may_close_over_a_set(engine):
 
 def test_losses_over_other_sets_have_recordings_of_their_own():
     toys = [world(OverASet(), LABELS) for _ in range(2)]
-    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
     assert toys[1].worker.stepper.programs > 1
 

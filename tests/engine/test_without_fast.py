@@ -1,6 +1,7 @@
 """Without `engine/fast/` everything runs, with the same bits."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import sys, pytest, fedloom
 assert fedloom.__file__.startswith(sys.argv[1]), fedloom.__file__
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
-# With the folder, the first that come twice are recorded: the demo is too short for it to pay.
+# With the folder, every step is recorded at once: the demo is too short for it to pay.
 RUN = """
 import importlib.util, json, sys
 from pathlib import Path
@@ -24,16 +25,14 @@ import fedloom
 from fedloom.config.run_config import load, parse
 from fedloom.runs.run import run
 assert fedloom.__file__.startswith(sys.argv[1]), fedloom.__file__
-recorders = []
+replayers = []
 if importlib.util.find_spec("fedloom.engine.fast"):
-    from fedloom.engine.fast import recorder
-    recorder.MOST_PROGRAMS, Recorder = 4, recorder.Recorder
-    Recorder.__init__.__defaults__ = (0.0, 0, 1e9)
-    plain = Recorder.__init__
-    Recorder.__init__ = lambda self: plain(self) or recorders.append(self)
+    from fedloom.engine.fast.replayer import Replayer
+    plain = Replayer.__init__
+    Replayer.__init__ = lambda self, data: plain(self, data, eager=True) or replayers.append(self)
 config = parse(load(Path(sys.argv[2]), ["rounds=3", "engine=serial"]))
 numbers = run(config, out=Path(sys.argv[3])).numbers
-print(json.dumps([numbers["checkpoint_sha256"], numbers["flops"], sum(one.programs for one in recorders)]))
+print(json.dumps([numbers["checkpoint_sha256"], numbers["flops"], sum(replayer.programs for replayer in replayers)]))
 """
 
 
@@ -51,7 +50,7 @@ def python(source, code, *words):
     """What a program says that has these sources."""
     done = subprocess.run(
         [sys.executable, "-c", code, str(source), *map(str, words)],
-        env={"PYTHONPATH": str(source), "PATH": ""},
+        env={"PYTHONPATH": str(source), **{name: os.environ.get(name, "") for name in ("PATH", "FEDLOOM_CACHE")}},
         cwd=ROOT,
         capture_output=True,
         text=True,

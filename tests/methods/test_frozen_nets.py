@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.fast.replayer import Replayer
 from fedloom.methods.contract.contexts import Start
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
@@ -113,6 +113,6 @@ def test_every_engine_teaches_alike(method, net, engine):
 @pytest.mark.parametrize("method", [Taught, TaughtInPairs])
 def test_steps_with_a_teacher_are_recorded(method):
     toys = [world(method(), LABELS, net=TinyBN) for _ in range(2)]
-    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
     assert toys[1].worker.stepper.programs > 0

@@ -5,7 +5,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.engine.fast.recorder import Recorder
+from fedloom.engine.fast.replayer import Replayer
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Objective, OptimizerSpec, Train
@@ -110,7 +110,7 @@ def test_every_engine_trains_them_alike(method, engine):
 
 def test_their_steps_are_recorded():
     toys = [made() for _ in range(2)]
-    toys[1].worker.stepper = Recorder(0.0, 0, 1e9)
+    toys[1].worker.stepper = Replayer(toys[1].data, eager=True)
     assert alike(after(toys[0], 3), after(toys[1], 3), "serial")
     assert toys[1].worker.stepper.programs > 0
 

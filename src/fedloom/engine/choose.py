@@ -238,7 +238,7 @@ def _candidates(
     """The engines that `auto` may choose: first those with the serial engine's bits, the most likely first."""
     in_processes = f"in {workers} processes"
     speedups = worker.speedups
-    if choice.client_seconds is None and worker.device.type == "cpu" and speedups.threads_obstacle() is None:
+    if workers > 1 and choice.same_bits and choice.client_seconds is None and speedups.threads_obstacle() is None:
         yield Candidate(
             f"on {workers} threads",
             lambda: start("threads", worker),

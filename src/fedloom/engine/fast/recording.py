@@ -174,18 +174,18 @@ class _Aliases:
         self._producers: dict[int, Call] = {}
         written = [tensor for call in calls for tensor in call.written() if isinstance(tensor, Tensor)]
         self._written = {_storage(tensor) for tensor in written}
-        produced = {id(result) for call in calls for result in call.results if result is not None}
-        inputs_and_produced = self._inputs | produced
         input_storages = {_storage(tensor) for tensor in inputs}
         self.constants: set[int] = set()
+        known = set(self._inputs)
         for call in calls:
             for tensor in call.tensors():
-                if id(tensor) not in inputs_and_produced:
+                if id(tensor) not in known:
                     if _storage(tensor) in input_storages:
                         raise UnrecordableError("the loss or the net reads a view that was made before the step")
                     if _storage(tensor) in self._written:
                         raise UnrecordableError("the loss or the net keeps a tensor outside its weights and changes it")
                     self.constants.add(id(tensor))
+            known |= {id(result) for result in call.results if result is not None}
         for call in calls:
             self._add(call)
 

@@ -32,7 +32,7 @@ _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 
 
 @dataclass(slots=True)
-class _Kind:
+class _StepKind:
     """Steps that do the same on tensors of the same layout. `alive` keeps the objects whose ids are in the key."""
 
     alive: object
@@ -138,7 +138,7 @@ class Replayer:
         self._data, self.eager = data, eager
         self.programs, self.plain_steps, self.replayed_steps = 0, 0, 0
         self._expected_seconds = FIRST_SECONDS
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._kinds: dict[Hashable, _StepKind] = {}
         self._refused: set[Hashable] = set()  # phases
         self._notes: list[Diagnostic] = []
         self._samples: Any = None
@@ -243,7 +243,7 @@ class Replayer:
                 if kind is None:
                     if len(self._kinds) >= MAX_COUNTED:  # numbers that change every round make new kinds
                         self._kinds = {k: old for k, old in self._kinds.items() if old.program is not None}
-                    kind = self._kinds[key] = _Kind(phase)
+                    kind = self._kinds[key] = _StepKind(phase)
                 kind.count += 1
                 batch = epoch.take()
                 self.plain_steps += 1
@@ -253,18 +253,16 @@ class Replayer:
                     objectives = steps.run(batch).objectives
                 results.add(epoch, objectives, [batch])
 
-    def _pays_off(self, kind: _Kind, remaining_ratio: float) -> bool:
+    def _pays_off(self, kind: _StepKind, remaining_ratio: float) -> bool:
         if self.programs >= MAX_PROGRAMS:
             return False
         return self.eager or kind.count * (1 + remaining_ratio) * SAVED_SECONDS >= self._expected_seconds
 
-    def _record(self, phase: _Phase, kind: _Kind, batch: Block) -> list[Objective]:
+    def _record(self, phase: _Phase, kind: _StepKind, batch: Block) -> list[Objective]:
         """Take a step, and keep it as a program if that gives the same bits."""
         started, steps = time.perf_counter(), phase.steps
         live = phase.inputs(batch)
-        trial = _Trial(
-            phase, live, [tensor.detach().clone() for tensor in live], generator_states(), len(steps.optimizer.state)
-        )
+        trial = _Trial(phase, live, _copies(live), generator_states(), len(steps.optimizer.state))
         with Recording() as recording:
             results = steps.run(batch)
             steps.loaded_net.restore_buffers()  # the values of buffers that the net has replaced
@@ -330,7 +328,7 @@ class _Trial:
         self, step: RecordedStep, samples: Any, generator: torch.Generator, numbers: Sequence[float]
     ) -> tuple[Any, list[Tensor]]:
         """Replay the step on copies of the inputs. Return the job in C++, and the copies."""
-        steps, inputs = self.phase.steps, [copy.clone() for copy in self.copies]
+        steps, inputs = self.phase.steps, _copies(self.copies)
         tensors = iter(inputs)
         counts = len(steps.loaded_net.tree), len(steps.optimizer.rates), self.state_count, len(self.phase.consts)
         weights, rates, state, consts = ([next(tensors) for _ in range(count)] for count in counts)
@@ -341,3 +339,9 @@ class _Trial:
         job.feed(step.program, list(tensors), True, numbers)
         job.run()
         return job, inputs
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return a copy of each tensor; one that occurs twice is copied once."""
+    copies = {id(tensor): tensor.detach().clone() for tensor in tensors}
+    return [copies[id(tensor)] for tensor in tensors]

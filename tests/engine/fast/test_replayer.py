@@ -1,0 +1,339 @@
+"""Replayed steps: the bits of the steps that were recorded, for every method; what cannot be replayed is said."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.engine.batch_sampler import EpochBatches
+from fedloom.engine.client import Worker, run_all
+from fedloom.engine.client_memory import NetMemory
+from fedloom.engine.fast import replayer as module
+from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.replayer import Replayer
+from fedloom.engine.fast.torch_library import TorchLibrary
+from fedloom.engine.jobs import Draws
+from fedloom.engine.optimizer import Optimizer
+from fedloom.engine.speedups import Speedups
+from fedloom.engine.stacked import Batched
+from fedloom.engine.steps import EpochSteps
+from fedloom.methods.contract.contexts import Start
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.phases import OptimizerSpec, Train
+from fedloom.methods.fedavg import FedAvg
+from support import PLAIN_SGD, ROW_METHODS, Tiny, TinyBN, TinyDropout, configured, handmade, same_bits, world
+
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+# For every method: a piece of two steps, a smaller batch, a batch of one; each comes twice.
+FEW = [[0, 1, 2, 0, 1, 1, 0, 2, 3, 1, 0], [1, 1, 2, 3, 3, 0, 1, 0, 2, 2, 1], [0]]
+NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw"]
+pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+
+
+def pair(method, *, labels=LABELS, rounds=2, **settings):
+    """A federation whose steps are recorded at once, after the same one that takes them one by one."""
+    toys = [world(method, labels, batch_size=4, rounds=rounds, **settings) for _ in range(2)]
+    stepping = Speedups(steps=False).stepper(toys[0].data), Replayer(toys[1].data, eager=True)
+    for toy, toy.worker.stepper in zip(toys, stepping, strict=True):
+        toy.reports = [toy.federation.step() for _ in range(rounds)]
+    return toys
+
+
+def same(toys):
+    """The number of recordings, once all else is the same."""
+    one, other = toys
+    assert same_bits(one.federation.server, other.federation.server)
+    assert one.federation.states.keys() == other.federation.states.keys()
+    assert all(same_bits(state, other.federation.states[k]) for k, state in one.federation.states.items())
+    for a, b in zip(one.reports, other.reports, strict=True):
+        assert (a.terms, a.diagnostics, a.steps, a.samples) == (b.terms, b.diagnostics, b.steps, b.samples)
+    return other.worker.stepper.programs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_has_the_same_bits_recorded(name):
+    assert same(pair(configured(name), labels=FEW, net=TinyBN)) > 0
+
+
+@pytest.mark.parametrize("name", ["feddw", "fedsc", "fedskc", "fedco2"])
+def test_what_authors_do_otherwise_has_the_same_bits_recorded(name):
+    """Their losses are written in other ways."""
+    assert same(pair(handmade(name, "authors"), net=Tiny)) > 0
+
+
+@pytest.mark.parametrize(("net", "shape"), [("lenet5-bn", (1, 28, 28)), ("resnet8", (3, 16, 16))])
+def test_convolutions(net, shape):
+    momentum = OptimizerSpec(lr=0.01, momentum=0.9, weight_decay=1e-4)
+    assert same(pair(configured("fedavg"), net=net, shape=shape, optimizer=momentum)) > 0
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        OptimizerSpec(lr=0.1, momentum=0.9),
+        OptimizerSpec(lr=0.1, weight_decay=0.01),
+        OptimizerSpec(name="adam", lr=0.01, weight_decay=0.01),
+    ],
+    ids=str,
+)
+def test_every_optimiser_goes_on_where_a_recording_left_it(spec):
+    """Two epochs: the second starts from the state that the first one's recording made."""
+    assert same(pair(configured("fedavg"), epochs=2, optimizer=spec)) > 1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddw"])
+def test_dropout_draws_the_numbers_of_plain_steps(name):
+    assert same(pair(configured(name), net=TinyDropout, epochs=2)) > 0
+
+
+class Noise(FedAvg):
+    """A loss that draws random numbers of torch."""
+
+    def loss(self, net, batch, consts):
+        noise = torch.randn(batch.x.shape) * 0.1 + torch.rand_like(batch.x) * 0.01
+        return batch.mean(cross_entropy(net(batch.x + noise), batch.y))
+
+
+def test_a_loss_that_draws_has_the_bits_of_plain_steps():
+    assert same(pair(Noise(), net=TinyDropout, rounds=4)) > 0
+
+
+class NoiseOfNumPy(Tiny):
+    """A recording would keep the number that it was made with."""
+
+    def features(self, x):
+        return super().features(x) * (1 + float(np.random.random()))  # noqa: NPY002
+
+
+class ReplacesABuffer(TinyBN):
+    """A new tensor in place of a buffer, in every pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+
+    def features(self, x):
+        z = super().features(x)
+        self.mean = 0.9 * self.mean + 0.1 * z.detach().mean(0)
+        return z - self.mean
+
+
+def test_numbers_of_numpy_are_not_recorded():
+    toys = pair(configured("fedavg"), net=NoiseOfNumPy, rounds=4)
+    assert "random numbers of Python or NumPy" in said(toys)
+    assert same(toys) == 0
+
+
+def said(toys):
+    """The only reason why steps were taken one by one, which is then forgotten."""
+    diagnostics = [diagnostic for report in toys[1].reports for diagnostic in report.diagnostics]
+    (plain,) = [diagnostic for diagnostic in diagnostics if diagnostic.code == "engine.plain_steps"]
+    for report in toys[1].reports:
+        report.diagnostics[:] = [diagnostic for diagnostic in report.diagnostics if diagnostic is not plain]
+    assert plain.message.startswith("steps are taken one by one, slower and with the same numbers: ")
+    assert "\n" not in plain.message
+    return plain.message
+
+
+def test_buffers_that_a_net_replaces_are_recorded():
+    assert same(pair(configured("fedavg"), net=ReplacesABuffer, rounds=4)) > 0
+
+
+class Decides(FedAvg):
+    """A loss that looks at a value: a recording would keep the first decision."""
+
+    def loss(self, net, batch, consts):
+        loss = super().loss(net, batch, consts)
+        return loss if float(loss.detach()) > 1.3 else 2 * loss
+
+
+class Masks(FedAvg):
+    """A loss whose shapes depend on labels."""
+
+    def loss(self, net, batch, consts):
+        return cross_entropy(net(batch.x), batch.y)[batch.y > 0].sum()
+
+
+class Counts(FedAvg):
+    """A loss that keeps a tensor of its own and changes it."""
+
+    calls = torch.zeros(())
+
+    def loss(self, net, batch, consts):
+        self.calls += 1
+        return super().loss(net, batch, consts) * (1 + self.calls / 1000)
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"), [(Decides, "depends on values"), (Masks, "depends on values"), (Counts, "keeps a tensor")]
+)
+def test_a_loss_that_cannot_be_replayed_is_said_once(method, reason):
+    Counts.calls.zero_()
+    toys = pair(method(), rounds=3)
+    assert reason in said(toys)
+    assert toys[1].worker.stepper.programs == 0
+    if method is not Counts:
+        assert same(toys) == 0
+
+
+def test_one_tensor_in_two_places_is_not_taken_for_two_tensors():
+    """In round 1 all clients of copa get the same heads, later each its own."""
+    assert same(pair(configured("copa"), labels=FEW, net=TinyBN, rounds=3)) > 0
+
+
+def test_a_constant_that_changes_is_seen():
+    """FedSC's prototypes differ in every round, and so does the weight of a term that grows."""
+    toys = pair(configured("fedsc", "paper", rpcl_ramp=3), rounds=4)
+    assert same(toys) > 0
+
+
+@pytest.mark.parametrize(("name", "ramp"), [("fedsc", "rpcl_ramp"), ("fedskc", "lcl_ramp")])
+def test_a_weight_that_grows_needs_no_recording_of_its_own_in_every_round(name, ramp):
+    made = []
+    for length in (0, 100):
+        toy = world(configured(name, **{ramp: length}), LABELS, batch_size=4, rounds=9)
+        toy.worker.stepper = Replayer(toy.data, eager=True)
+        toy.federation.round = 5  # past the rounds in which single steps are measured
+        for _ in range(4):
+            toy.federation.step()
+        made.append(toy.worker.stepper.programs)
+    assert made[0] == made[1] > 0
+
+
+class Swaps(FedAvg):
+    """Two constants of the same shape: in odd rounds the first is the client's own, in even rounds the second."""
+
+    def begin(self, payload, state, ctx):
+        start = super().begin(payload, state, ctx)
+        own, common = torch.full((4,), 1.0 + ctx.client), torch.full((4,), 0.5)
+        odd = ctx.round % 2 == 1
+        return Start(start.tree, {"a": own if odd else common, "b": common if odd else own})
+
+    def loss(self, net, batch, consts):
+        return batch.mean(cross_entropy(net(batch.x) * consts["a"] - consts["b"], batch.y))
+
+
+def test_constants_of_one_shape_are_not_taken_for_each_other():
+    assert same(pair(Swaps(), rounds=4)) > 0
+
+
+class Pulls(FedAvg):
+    """A number of each client's own among the constants."""
+
+    def begin(self, payload, state, ctx):
+        return Start(super().begin(payload, state, ctx).tree, {"pull": 0.1 * (1 + ctx.client % 2)})
+
+    def loss(self, net, batch, consts):
+        return super().loss(net, batch, consts) + consts["pull"] * net.head.weight.square().sum()
+
+
+def test_numbers_are_part_of_what_is_recorded():
+    assert same(pair(Pulls(), rounds=3)) > 1
+
+
+# -- which steps are recorded ------------------------------------------------------------------------------------------
+def test_a_worker_that_must_not_replay_does_not():
+    toy = world(configured("fedavg"), LABELS, batch_size=4)
+    plain = Speedups(steps=False)
+    worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local_training, speedups=plain)
+    for slow in (worker, worker.copy(), Batched(worker, 2).stacks.worker):
+        assert not isinstance(slow.stepper, Replayer)
+        assert slow.stepper.notes() == ()
+    for fast in (toy.worker, toy.worker.copy(), worker.copy(Speedups())):
+        assert isinstance(fast.stepper, Replayer)
+    assert same_bits(worker.run(toy.job(0)).payload, toy.worker.run(toy.job(0)).payload)
+
+
+class Collected:
+    """Results that keep the objectives of steps in Python, and tables of the others."""
+
+    def __init__(self):
+        self.objectives, self.tables = [], []
+
+    def wants(self, epoch):
+        return True
+
+    def add(self, epoch, objectives, blocks):
+        self.objectives += objectives
+
+    def add_replayed(self, epoch, first, batches, table):
+        self.tables.append(table)
+
+
+def taken(toy, stepper, rows, *, phase=None, remaining_ratio=1.0):
+    """The results of one epoch over the first samples, in batches of four."""
+    client, live = toy.worker.begin(toy.job(0)), toy.worker.loaded_nets[0]
+    parameters, results = dict(live.parameters), Collected()
+    memory = NetMemory(live, client.start.tree, toy.task.streams.resumable("dropout"))
+    optimizer = Optimizer(PLAIN_SGD, list(parameters.values()))
+    steps = EpochSteps(live, phase or client.phases[0], client.consts, parameters, optimizer, remaining_ratio)
+    epoch = EpochBatches(toy.worker.sampler, Draws(np.random.default_rng(0), None), torch.arange(rows), 0)
+    run_all(stepper(steps, memory, [epoch], results))
+    return results
+
+
+@pytest.fixture
+def toy():
+    return world(configured("fedprox"), [[0, 1, 2, 3] * 20])
+
+
+def test_the_first_step_of_a_size_is_recorded_and_the_others_replayed(toy):
+    replayer = Replayer(toy.data, eager=True)
+    for rows, plain, replayed in [(16, 1, 3), (16, 0, 4), (18, 1, 4), (18, 0, 5), (2, 0, 1)]:
+        before = replayer.plain_steps, replayer.replayed_steps
+        taken(toy, replayer, rows)
+        assert (replayer.plain_steps - before[0], replayer.replayed_steps - before[1]) == (plain, replayed)
+    assert replayer.programs == 2
+
+
+def test_a_table_has_the_objectives_of_the_steps(toy):
+    replayer = Replayer(toy.data, eager=True)
+    taken(toy, replayer, 16)
+    (table,) = taken(toy, replayer, 16).tables
+    plain = taken(toy, Speedups(steps=False).stepper(toy.data), 16).objectives
+    assert table.terms == list(plain[0].terms)
+    rows = [[float(value) for value in (step.total, *step.terms.values())] for step in plain]
+    assert table.rows.tolist() == rows
+
+
+def test_steps_are_recorded_where_the_rest_of_the_run_pays_for_it(toy):
+    """A step saves about 0.25 ms, and recording one takes 8 ms: 32 steps in this and in later rounds."""
+    replayer = Replayer(toy.data)
+    assert module.replay_library().wait()
+    taken(toy, replayer, 16, remaining_ratio=1.0)
+    assert replayer.programs == 0
+    taken(toy, replayer, 16, remaining_ratio=100.0)
+    assert replayer.programs == 1
+
+
+def test_no_more_are_recorded_than_may_be(toy, monkeypatch):
+    monkeypatch.setattr(module, "MAX_PROGRAMS", 1)
+    replayer = Replayer(toy.data, eager=True)
+    for rows in (16, 18, 19):
+        taken(toy, replayer, rows)
+    assert replayer.programs == 1
+
+
+def test_kinds_of_steps_that_are_no_longer_met_are_forgotten(toy, monkeypatch):
+    monkeypatch.setattr(module, "MAX_COUNTED", 3)
+    replayer = Replayer(toy.data)
+    for rows in (1, 2, 3, 4, 5):
+        taken(toy, replayer, rows, phase=Train(FedAvg().loss), remaining_ratio=0.0)
+    assert 0 < len(replayer._kinds) <= 3
+
+
+def test_steps_are_plain_until_the_library_is_there(toy, monkeypatch, tmp_path):
+    library = TorchLibrary(tmp_path / "never.cpp")
+    monkeypatch.setattr(library, "started", lambda: True)
+    monkeypatch.setattr(module, "replay_library", lambda: library)
+    replayer = Replayer(toy.data)
+    assert len(taken(toy, replayer, 16, remaining_ratio=100.0).objectives) == 4
+    assert replayer.programs == 0
+
+
+def test_an_error_in_cpp_is_an_error_of_the_client(toy, monkeypatch):
+    """Indices outside the data would be read from elsewhere; torch checks what it is called with."""
+    replayer = Replayer(toy.data, eager=True)
+    taken(toy, replayer, 16)
+    monkeypatch.setattr(NetMemory, "tensors", property(lambda self: [torch.zeros(1)] * 4))
+    with pytest.raises(RuntimeError, match="must be a matrix"):
+        taken(toy, replayer, 16)

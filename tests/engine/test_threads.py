@@ -1,0 +1,126 @@
+"""Clients on threads: the bits of the serial engine for every method, errors by name, and threads that end."""
+
+import pytest
+import torch
+
+from fedloom.core.errors import ClientError, ConfigError
+from fedloom.engine.choose import EngineChoice, choose_engine
+from fedloom.engine.fast.kernels import compiling
+from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.replayer import Replayer
+from fedloom.engine.fast.torch_library import TorchLibrary, replay_library
+from fedloom.engine.speedups import Speedups
+from fedloom.engine.threads import Threads
+from fedloom.methods.contract.phases import OptimizerSpec
+from fedloom.methods.fedavg import FedAvg
+from support import PLAIN_SGD, ROW_METHODS, TinyBN, TinyDropout, configured, same_bits, world
+
+FEW = [[0, 1, 2, 0, 1, 1, 0, 2, 3, 1, 0], [1, 1, 2, 3, 3, 0, 1, 0, 2, 2, 1], [0], [3, 2, 1, 0, 3]]
+NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw"]
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+
+
+def after(method, threads, *, rounds=3, **settings):
+    """A federation after some rounds: on threads, or on the serial engine with plain steps if `threads` is 0."""
+    toy = world(method, FEW, batch_size=4, rounds=rounds, **settings)
+    toy.worker.stepper = Speedups(steps=False).stepper(toy.data)
+    if threads:
+        toy.worker.stepper = Replayer(toy.data, eager=True)
+        assert replay_library().wait()
+        toy.federation.engine = Threads(toy.worker, threads)
+    try:
+        toy.reports = [toy.federation.step() for _ in range(rounds)]
+    finally:
+        toy.federation.engine.close()
+    return toy
+
+
+def assert_alike(serial, threaded):
+    assert same_bits(serial.federation.server, threaded.federation.server)
+    assert serial.federation.states.keys() == threaded.federation.states.keys()
+    assert all(same_bits(s, threaded.federation.states[k]) for k, s in serial.federation.states.items())
+    for a, b in zip(serial.reports, threaded.reports, strict=True):
+        assert (a.terms, a.diagnostics, a.steps, a.samples) == (b.terms, b.diagnostics, b.steps, b.samples)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_has_the_bits_of_the_serial_engine(name):
+    toys = [after(configured(name), threads, net=TinyBN) for threads in (0, 1 + len(name) % 3)]
+    assert_alike(*toys)
+    assert toys[1].worker.stepper.replayed_steps > toys[1].worker.stepper.plain_steps
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    "spec", [PLAIN_SGD, OptimizerSpec(name="adam", lr=0.01, decay=0.9), OptimizerSpec(momentum=0.9)], ids=str
+)
+def test_optimisers_and_dropout(spec, threads):
+    toys = [after(configured("ditto"), count, net=TinyDropout, epochs=2, optimizer=spec) for count in (0, threads)]
+    assert_alike(*toys)
+
+
+class Fails(FedAvg):
+    """A loss that fails in Python for one client."""
+
+    def begin(self, payload, state, ctx):
+        if ctx.client == 2:
+            raise ValueError("no weights here")
+        return super().begin(payload, state, ctx)
+
+
+@needs_compiler
+def test_an_error_names_its_client_and_the_next_round_runs():
+    toy = world(Fails(), FEW, batch_size=4)
+    assert replay_library().wait()
+    toy.worker.stepper = Replayer(toy.data, eager=True)
+    engine = toy.federation.engine = Threads(toy.worker, 2)
+    for _ in range(2):
+        with pytest.raises(ClientError, match=r"client 2.*no weights here"):
+            toy.federation.step()
+    assert len(list(engine.run([toy.job(0), toy.job(1)]))) == 2
+    engine.close()
+
+
+@needs_compiler
+def test_results_that_are_not_awaited_do_not_block_the_next_round():
+    toy = world(configured("fedavg"), FEW, batch_size=4)
+    assert replay_library().wait()
+    toy.worker.stepper = Replayer(toy.data, eager=True)
+    engine = Threads(toy.worker, 3)
+    for _ in range(5):
+        next(iter(engine.run([toy.job(k) for k in range(4)])))
+    results = {result.client: result for result in engine.run([toy.job(k) for k in range(4)])}
+    assert sorted(results) == [0, 1, 2, 3]
+    engine.close()
+
+
+@needs_compiler
+def test_pools_start_and_end():
+    for _ in range(50):
+        pool = torch.classes.fedloom_replay.Pool(3)
+        pool.close()
+        pool.close()
+        del pool
+
+
+def test_without_a_compiler_clients_run_in_processes_and_a_line_says_so(monkeypatch, tmp_path):
+    library = TorchLibrary(tmp_path / "none.cpp")
+    library.obstacle = "there is no C++ compiler"
+    monkeypatch.setattr("fedloom.engine.fast.torch_library.replay_library", lambda: library)
+    toy = world(configured("fedavg"), FEW, batch_size=4)
+    found = choose_engine(toy.federation, toy.worker, EngineChoice(name="threads", workers=2))
+    found.engine.close()
+    assert found.engine.name == "processes"
+    assert found.warning == "engine: threads cannot be used here (there is no C++ compiler); clients run in processes"
+
+
+def test_a_variable_says_that_there_is_no_compiler(monkeypatch):
+    monkeypatch.setenv("FEDLOOM_NO_COMPILER", "1")
+    assert compiling.compiler.__wrapped__() is None
+
+
+def test_a_thread_has_no_time_limit():
+    with pytest.raises(ConfigError, match=r"client_seconds = 5: a thread cannot be ended"):
+        EngineChoice(name="threads", client_seconds=5)
