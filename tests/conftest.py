@@ -4,6 +4,7 @@ No test reads or writes the cache of whoever runs it.
 """
 
 import gc
+import importlib.util
 import os
 import sys
 import tempfile
@@ -44,4 +45,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLOOM_CACHE", str(folder))
         patch.delenv("FEDLOOM_DATA", raising=False)
+        if importlib.util.find_spec("fedloom.engine.fast"):  # before a test changes the compiler
+            importlib.import_module("fedloom.engine.fast").threads_obstacle()
         yield folder

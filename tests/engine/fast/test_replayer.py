@@ -323,7 +323,7 @@ def test_kinds_of_steps_that_are_no_longer_met_are_forgotten(toy, monkeypatch):
 
 def test_steps_are_plain_until_the_library_is_there(toy, monkeypatch, tmp_path):
     library = TorchLibrary(tmp_path / "never.cpp")
-    monkeypatch.setattr(library, "started", lambda: True)
+    monkeypatch.setattr(library, "start", lambda: None)
     monkeypatch.setattr(module, "replay_library", lambda: library)
     replayer = Replayer(toy.data)
     assert len(taken(toy, replayer, 16, remaining_ratio=100.0).objectives) == 4

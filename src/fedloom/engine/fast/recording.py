@@ -61,13 +61,18 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call an operator, and note the call."""
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
         if func not in (ATEN.detach.default, ATEN.lift_fresh.default) or results is not args[0]:
             listed = list(results) if isinstance(results, list | tuple) else [results]
             self.calls.append(Call(func, _operands(func, args, kwargs), listed))
         return results
+
+
+# Set here, because torch wraps what a class defines, and the wrapper imports torch.compile in more than a second.
+Recording.__torch_dispatch__ = Recording.note  # type: ignore[method-assign, assignment]
 
 
 def _operands(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:

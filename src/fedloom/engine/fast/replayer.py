@@ -137,13 +137,13 @@ class Replayer:
     def __init__(self, data: Dataset, *, eager: bool = False) -> None:
         self._data, self.eager = data, eager
         self.programs, self.plain_steps, self.replayed_steps = 0, 0, 0
-        self._expected_seconds = FIRST_SECONDS
+        self._expected_seconds, self._recorded_before = FIRST_SECONDS, False
         self._kinds: dict[Hashable, _StepKind] = {}
         self._refused: set[Hashable] = set()  # phases
         self._notes: list[Diagnostic] = []
         self._samples: Any = None
         self._counted = 0, 0
-        replay_library().started()
+        replay_library().start()
 
     def notes(self) -> Sequence[Diagnostic]:
         """Return the reasons why steps are not replayed, each once."""
@@ -260,7 +260,7 @@ class Replayer:
 
     def _record(self, phase: _Phase, kind: _StepKind, batch: Block) -> list[Objective]:
         """Take a step, and keep it as a program if that gives the same bits."""
-        started, steps = time.perf_counter(), phase.steps
+        started, steps = time.thread_time(), phase.steps  # other work on the machine does not count
         live = phase.inputs(batch)
         trial = _Trial(phase, live, _copies(live), generator_states(), len(steps.optimizer.state))
         with Recording() as recording:
@@ -276,7 +276,9 @@ class Replayer:
                 reason = f"{type(error).__name__}: {reason}"
             message = f"steps are taken one by one, slower and with the same numbers: {reason}"
             self._notes.append(Diagnostic("engine.plain_steps", message, 1.0))
-        self._expected_seconds = time.perf_counter() - started
+        if self._recorded_before:  # the first one imports what all need
+            self._expected_seconds = time.thread_time() - started
+        self._recorded_before = True
         return results.objectives
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedloom.engine.fast.kernels.compiling import KernelError, compiled, compiler
+from fedloom.engine.fast.kernels.compiling import BackgroundCompilation, KernelError, compiler
 
 _TORCH = Path(torch.__file__).parent
 
@@ -41,39 +40,35 @@ class TorchLibrary:
 
     def __init__(self, source: Path) -> None:
         self.source, self.obstacle = source, None if compiler() else "there is no C++ compiler"
-        self._path: Path | None = None
+        self._compilation: BackgroundCompilation | None = None
         self._loaded = False
-        self._thread: threading.Thread | None = None
 
     def wait(self) -> bool:
         """Compile and load it, if that has not been done; return whether it can be used."""
-        if self.started():
-            assert self._thread is not None
-            self._thread.join()
-        return self.ready()
+        self.start()
+        return self.ready(wait=True)
 
-    def started(self) -> bool:
-        """Begin to compile it in the background, if need be. Return whether it is now being compiled or was."""
-        if self._thread is None and self.obstacle is None:
-            self._thread = threading.Thread(target=self._compile, name="fedloom-compiler")
-            self._thread.start()
-        return self._thread is not None
-
-    def ready(self) -> bool:
-        """Load it if it has been compiled; return whether it can be used now."""
-        if not self._loaded and self._path is not None and self.obstacle is None:
+    def start(self) -> None:
+        """Begin to compile it in the background, unless it is there or was begun."""
+        if self._compilation is None and self.obstacle is None:
             try:
-                torch.ops.load_library(str(self._path))  # type: ignore[no-untyped-call]
-                self._loaded = True
-            except OSError as error:
-                self.obstacle = f"{self._path} cannot be loaded ({error}); delete it"
-        return self._loaded
+                self._compilation = BackgroundCompilation(self.source, torch_flags())
+            except KernelError as error:
+                self.obstacle = str(error)
 
-    def _compile(self) -> None:
+    def ready(self, *, wait: bool = False) -> bool:
+        """Load it if it has been compiled; return whether it can be used now. wait: until it has been compiled."""
+        if self._loaded or self._compilation is None or self.obstacle is not None:
+            return self._loaded
         try:
-            self._path = compiled(self.source, torch_flags())
+            if self._compilation.finished(wait=wait):
+                torch.ops.load_library(str(self._compilation.path))  # type: ignore[no-untyped-call]
+                self._loaded = True
         except KernelError as error:
             self.obstacle = str(error)
+        except OSError as error:
+            self.obstacle = f"{self._compilation.path} cannot be loaded ({error}); delete it"
+        return self._loaded
 
 
 @cache
@@ -84,7 +79,7 @@ def replay_library() -> TorchLibrary:
 
 def threads_obstacle() -> str | None:
     """Begin to compile the library that replays steps; return why it cannot be used, or None if it can or will."""
-    replay_library().started()
+    replay_library().start()
     return replay_library().obstacle
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -9,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,24 +69,91 @@ def compiled(source: Path, flags: tuple[str, ...] | None = None, **macros: int) 
     Args:
         flags: options of the compiler in place of `FLAGS`; see `fast/torch_library.py` for the headers of torch.
     """
+    build, built = _planned(source, flags or FLAGS, macros)
+    if not built.exists():
+        with (
+            _readable_errors(built.parent),
+            tempfile.TemporaryDirectory(dir=built.parent, prefix="compiling-") as folder,
+        ):
+            command, output = _command(build, Path(folder))
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode or not output.exists():
+                raise _failure(build, process.stderr, process.returncode)
+            output.replace(built)  # atomic, because another process may compile the same library
+    return built
+
+
+class BackgroundCompilation:
+    """A library that a process of its own compiles; that process continues if this one ends.
+
+    No pipe connects the two, because workers that are forked meanwhile would keep it open.
+
+    Raises `KernelError` as `library` does, for what is known before the compiler runs.
+
+    Attributes:
+        path: the library, which is there once `finished` has returned True.
+    """
+
+    def __init__(self, source: Path, flags: tuple[str, ...]) -> None:
+        self._build, self.path = _planned(source, flags, {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        if self.path.exists():
+            return
+        with _readable_errors(self.path.parent):
+            folder = Path(tempfile.mkdtemp(dir=self.path.parent, prefix="compiling-"))
+            command, output = _command(self._build, folder)
+            self._messages = tempfile.TemporaryFile()  # noqa: SIM115
+            script = '"$@" && mv -f "$OUTPUT" "$TARGET"; code=$?; rm -rf "$FOLDER"; exit $code'
+            names = {"OUTPUT": str(output), "TARGET": str(self.path), "FOLDER": str(folder)}
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", script, "sh", *command],
+                env=os.environ | names,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._messages,
+                start_new_session=True,  # Ctrl-C is not for it
+            )
+
+    def finished(self, *, wait: bool = False) -> bool:
+        """Return whether the library is there. wait: until it is. Raises `KernelError` if it cannot be compiled."""
+        process = self._process
+        if process is not None and os.getpid() == self._owner:
+            code = process.wait() if wait else process.poll()
+            if code is not None:
+                self._process = None
+                with self._messages as file:
+                    file.seek(0)
+                    messages = file.read().decode(errors="replace")
+                if code:
+                    raise _failure(self._build, messages, code)
+        return self.path.exists()
+
+
+def _planned(source: Path, flags: tuple[str, ...], macros: dict[str, int]) -> tuple[_Build, Path]:
+    """Return how a file is compiled, and the path of its library in a folder that only the user may write into."""
     text = source.read_text(encoding="utf-8")
-    build = _Build(source.stem, text, source.parent, tuple(sorted(macros.items())), flags or FLAGS)
+    build = _Build(source.stem, text, source.parent, tuple(sorted(macros.items())), flags)
     folder = cache_dir() / "kernels"
     built = folder / f"{build.name}-{_digest(build)}.so"
-    try:
+    with _readable_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _others_may_write(folder):
             raise KernelError(
                 f"cache folder {folder}: others may write there, and what lies in it is run; set FEDLOOM_CACHE to a "
                 "folder of your own"
             )
-        if not built.exists():
-            _compile(build, built)
+    return build, built
+
+
+@contextlib.contextmanager
+def _readable_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise KernelError(
             f"cache folder {folder}: cannot be written ({error.strerror}); set FEDLOOM_CACHE to one that can"
         ) from None
-    return built
 
 
 def _others_may_write(folder: Path) -> bool:
@@ -92,30 +161,26 @@ def _others_may_write(folder: Path) -> bool:
     return os.name == "posix" and (status.st_uid != os.getuid() or bool(status.st_mode & 0o022))
 
 
-def _compile(build: _Build, target: Path) -> None:
+def _command(build: _Build, folder: Path) -> tuple[list[str], Path]:
+    """Return the compiler's command for the source, which is written into `folder`, and the path of its output."""
     if (path := compiler()) is None:
         raise KernelError(
             f"{build.name}.cpp needs a C++ compiler, and there is none; install g++ or clang++, name one in $CXX, or "
             "take engine.kernels: torch"
         )
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
-        source, output = Path(folder) / f"{build.name}.cpp", Path(folder) / target.name
-        source.write_text(build.text, encoding="utf-8")
-        definitions = [f"-D{macro}={value}" for macro, value in build.macros]
-        folders = [f"-I{build.folder_of_source}", f"-I{KERNELS_FOLDER}"]
-        command = [path, *definitions, *folders, "-o", str(output), str(source), *build.flags]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-        if process.returncode or not output.exists():
-            geometry = f" with {dict(build.macros)}" if build.macros else ""
-            raise KernelError(f"{path} could not compile {build.name}.cpp{geometry}: {_first_error(process)}")
-        output.replace(target)  # atomic, because another process may compile the same library
+    source, output = folder / f"{build.name}.cpp", folder / f"{build.name}.so"
+    source.write_text(build.text, encoding="utf-8")
+    definitions = [f"-D{macro}={value}" for macro, value in build.macros]
+    folders = [f"-I{build.folder_of_source}", f"-I{KERNELS_FOLDER}"]
+    return [path, *definitions, *folders, "-o", str(output), str(source), *build.flags], output
 
 
-def _first_error(process: subprocess.CompletedProcess[str]) -> str:
-    """Return a compiler's first error message in one line."""
-    lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+def _failure(build: _Build, messages: str, code: int) -> KernelError:
+    """An error with a compiler's first message in one line."""
+    lines = [line.strip() for line in messages.splitlines() if line.strip()]
     message = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
-    return f"{message} (exit code {process.returncode})"
+    geometry = f" with {dict(build.macros)}" if build.macros else ""
+    return KernelError(f"{compiler()} could not compile {build.name}.cpp{geometry}: {message} (exit code {code})")
 
 
 @cache
