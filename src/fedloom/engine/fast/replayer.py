@@ -28,6 +28,7 @@ SAVED_SECONDS = 0.00025  # per step, about; of a step that takes longer than `LO
 FIRST_SECONDS = 0.008  # expected time of a recording; the latest one corrects it
 MAX_PROGRAMS = 512
 MAX_COUNTED = 4096  # kinds of steps
+_ALIGNMENT = 64  # bytes, of new tensors
 _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 
 
@@ -345,5 +346,14 @@ class _Trial:
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return a copy of each tensor; one that occurs twice is copied once."""
-    copies = {id(tensor): tensor.detach().clone() for tensor in tensors}
+    copies = {id(tensor): _copy(tensor.detach()) for tensor in tensors}
     return [copies[id(tensor)] for tensor in tensors]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a copy as far from a multiple of 64 bytes as the tensor is, because sums may depend on that."""
+    offset = tensor.data_ptr() % _ALIGNMENT // tensor.element_size()
+    if not offset:
+        return tensor.clone()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.new_empty(offset + span).as_strided(tensor.shape, tensor.stride(), offset).copy_(tensor)
