@@ -112,11 +112,10 @@ def percent(values: Sequence[float]) -> str:
 
 
 def against(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Mean difference of two methods over the same seeds, in points, and on how many of them the first is ahead."""
+    """Mean difference of two methods over the same seeds, in points, and on how many of them the first is higher."""
     differences = [100 * (our - their) for our, their in zip(ours, theirs, strict=True)]
-    return (
-        f"{fmean(differences):+.1f}, ahead on {sum(difference > 0 for difference in differences)} of {len(differences)}"
-    )
+    higher = sum(difference > 0 for difference in differences)
+    return f"{fmean(differences):+.1f}, higher on {higher} of {len(differences)}"
 
 
 def option_text(value: Any) -> str:

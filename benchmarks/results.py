@@ -17,6 +17,7 @@ import hundred_rounds
 from cells import FOLDER, display_name, keep, percent
 from departures import departure_tables
 from fedloom.core.files import write_atomic
+from fedloom.results.difference import compare_family, paired_differences
 from fedloom.results.statistics import mean_std
 from marked_tables import with_tables
 from results_picture import PICTURE, draw
@@ -45,33 +46,63 @@ def setting_table(cells: Cells, setting: str) -> str:
     prefix = f"{setting}/"
     rows = [(name.removeprefix(prefix), cell) for name, cell in cells.items() if name.startswith(prefix)]
     lines = [
-        "| method | protocol | accuracy % | worst 10 % | learning rate | MB up | MB down | TFLOPs |",
-        "|---|---|---|---|---|---|---|---|",
+        "| method | protocol | accuracy % | against the plain method | worst 10 % | learning rate | MB up | MB down "
+        "| TFLOPs |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
+    words = differences(cells, setting)
     for label, cell in sorted(rows, key=lambda row: (row[1]["protocol"], -_mean(row[1]))):
         rate = cell["tuned"].get("optimizer.lr", "–")
         lines.append(
-            f"| {display_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} | {_worst(cell)} | {rate} |"
+            f"| {display_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
+            f" {words.get(prefix + label, '–')} | {_worst(cell)} | {rate} |"
             f" {cell['bytes_up'] / 1e6:,.1f} | {cell['bytes_down'] / 1e6:,.1f} | {cell['flops'] / 1e12:.2f} |"
         )
     return "\n".join(lines) + "\n"
 
 
+def differences(cells: Cells, setting: str) -> dict[str, str]:
+    """By cell, the mean difference from the plain method of its protocol in points, and the word of the one rule.
+
+    All methods of a setting and protocol that are compared with the plain one are a family.
+    """
+    words: dict[str, str] = {}
+    in_setting = {name: cell for name, cell in cells.items() if name.partition("/")[0] == setting}
+    for protocol in dict.fromkeys(cell["protocol"] for cell in in_setting.values()):
+        family = {name: cell for name, cell in in_setting.items() if cell["protocol"] == protocol}
+        plain = "local" if protocol.startswith("personal") else "fedavg"
+        baseline = next((name for name in family if name == f"{setting}/{plain}"), None)
+        if baseline is None:
+            continue
+        others = [name for name in family if name != baseline]
+        rows = [(family[name]["seeds"], family[name]["accuracies"]) for name in (*others, baseline)]
+        paired = [paired_differences(*row, *rows[-1]) for row in rows[:-1]]
+        for name, outcome in zip(others, compare_family([list(by_seed.values()) for by_seed in paired]), strict=True):
+            mark = " *" if outcome.addition else ""
+            words[name] = f"{100 * outcome.mean:+.1f}, {outcome.word}{mark}"
+    return words
+
+
 def leaderboard(studies: Mapping[str, Cells]) -> str:
     """All methods in all settings without attacks, one row each."""
     lines = [
-        "| scenario | method | protocol | accuracy % | worst 10 % | MB | TFLOPs | seconds | n |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| scenario | method | protocol | accuracy % | against the plain method | worst 10 % | MB | TFLOPs | seconds "
+        "| n |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for study, cells in studies.items():
-        for name, cell in cells.items() if study not in PAGES else ():
+        compared = {} if study in PAGES else cells
+        words: dict[str, str] = {}
+        for setting in dict.fromkeys(name.partition("/")[0] for name in compared):
+            words |= differences(cells, setting)
+        for name, cell in compared.items():
             setting, _, label = name.partition("/")
             scenario = SCENARIOS[f"{study}/{setting}" if setting else study]
             traffic = f"{(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f}"
             lines.append(
                 f"| {scenario} | {display_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
-                f" {_worst(cell)} | {traffic} | {cell['flops'] / 1e12:.2f} | {cell['train_seconds']:.0f} |"
-                f" {len(cell['seeds'])} |"
+                f" {words.get(name, '–')} | {_worst(cell)} | {traffic} | {cell['flops'] / 1e12:.2f} |"
+                f" {cell['train_seconds']:.0f} | {len(cell['seeds'])} |"
             )
     return "\n".join(lines) + "\n"
 

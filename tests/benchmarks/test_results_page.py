@@ -58,7 +58,7 @@ def test_what_was_chosen_is_shown_beside_the_plain_method():
         "| FedSSA | nothing | 60.0 | 60.0 | Local, own models: 60.0 | in 4 of 8 runs |"
     ]
     assert tables["sound-unseen"].splitlines()[2:] == [
-        "| FedSSA | Local, own models | – | – | – | +2.5, ahead on 1 of 2 |"
+        "| FedSSA | Local, own models | – | – | – | +2.5, higher on 1 of 2 |"
     ]
 
 
@@ -103,4 +103,24 @@ def test_a_departure_is_compared_with_the_paper_seed_by_seed():
     cells = {"/feddw-paper": {"accuracies": [0.5, 0.6]}, "/feddw-sl-ema": {"accuracies": [0.51, 0.57]}}
     assert "| FedAvg | – |" in departures.departure_tables(cells)["departures-others"]
     row = next(line for line in departures.departure_tables(cells)["departures-feddw"].splitlines() if "sl_ema" in line)
-    assert row.endswith("| 54.0 ± 4.2 | -1.0, ahead on 1 of 2 |")
+    assert row.endswith("| 54.0 ± 4.2 | -1.0, higher on 1 of 2 |")
+
+
+def test_methods_are_compared_with_the_plain_one_of_their_protocol():
+    def cell(protocol, *accuracies):
+        return {"protocol": protocol, "seeds": [0, 1, 2], "accuracies": list(accuracies)}
+
+    cells = {
+        "mild/fedavg": cell("global/global", 0.5, 0.5, 0.5),
+        "mild/fedsc": cell("global/global", 0.6, 0.601, 0.602),
+        "mild/moon": cell("global/global", 0.52, 0.517, 0.526),
+        "mild/feddw": cell("global/global", 0.52, 0.517, 0.526),
+        "mild/fednh": cell("global/global", 0.52, 0.517, 0.526),
+        "mild/fedlc": cell("global/global", 0.52, 0.517, 0.526),
+        "mild/ditto": cell("personal/local", 0.9, 0.9, 0.9),  # local training was not run
+        "strong/fedavg": cell("global/global", 0.1, 0.1, 0.1),
+    }
+    words = results.differences(cells, "mild")
+    assert words["mild/fedsc"] == "+10.1, ahead"
+    assert words["mild/moon"] == "+2.1, no difference seen *"
+    assert set(words) == {f"mild/{name}" for name in ("fedsc", "moon", "feddw", "fednh", "fedlc")}

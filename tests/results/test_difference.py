@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_one_seed_has_no_interval_and_equal_seeds_a_narrow_one() -> None:
     assert (judged.word, judged.low, judged.interval_text(), judged.checks_text()) == ("too few seeds", None, "–", "")
     assert t_interval([0.5]) is None
     assert t_interval([0.5, 0.5, 0.5], step=0.0) == (0.5, 0.5)
+
+
+def test_no_other_words_are_used_in_code_and_docs() -> None:
+    root = Path(__file__).parents[2]
+    others = re.compile(r"significan(?!t digit)|\bon par\b|\bbeats\b|within the (seeds' )?spread")
+    paths = [root / "README.md"]
+    paths += [path for folder in ("src", "docs", "benchmarks", "examples") for path in (root / folder).rglob("*.py")]
+    paths += [path for path in (root / "docs").rglob("*.md") if path.parent.name != "decisions"]
+    used = {str(path.relative_to(root)): found[0] for path in paths if (found := others.search(path.read_text()))}
+    assert used == {}
 
 
 _SEEDS = st.lists(st.integers(-500, 500).map(lambda steps: steps / 100), min_size=1, max_size=9)
