@@ -47,7 +47,7 @@ from contestants import with_fedloom, with_torch
 from contestants.workloads import SMOKE, WORKLOADS, Workload, with_clients
 from fedloom.core.files import write_atomic
 from fedloom.storage.environment import describe_environment
-from turns import Figures, Taken, command, in_turns, obstacle, rates, ratios, summary, timed_rounds
+from turns import Figures, TurnCost, command, in_turns, obstacle, rates, ratios, summary, timed_rounds
 
 RESULTS = Path(__file__).parent / "results" / "engines.json"
 TURNS = 1 if SMOKE else 4
@@ -78,7 +78,7 @@ COMPARED = ("serial", "2 processes", "threads", "auto", "2 processes, own kernel
 def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[str, Any]]) -> Figures:
     """fedloom's engines, the plain loop and the peers on one workload."""
     workload, rounds = WORKLOADS[name], 1 if SMOKE else ROUNDS.get(name, SHORT_ROUNDS)
-    contestants: dict[str, Callable[[], Taken]] = {}
+    contestants: dict[str, Callable[[], TurnCost]] = {}
     left_out: dict[str, str] = {}
     starts: dict[str, list[float]] = {}
     cores: dict[str, list[float]] = {}
@@ -136,7 +136,9 @@ def measured(name: str, pythons: Mapping[str, str], engines: Mapping[str, dict[s
     }
 
 
-def peer_turn(python: str, script: str, workload: str, rounds: int, starts: list[float], cores: list[float]) -> Taken:
+def peer_turn(
+    python: str, script: str, workload: str, rounds: int, starts: list[float], cores: list[float]
+) -> TurnCost:
     """Some rounds of a peer after its first one. `cores`: CPU time over wall time of its rounds, if it says so."""
     answer = command(python, script, workload, str(rounds + 1))
     starts.append(round(answer["to_first_round"], 2))
@@ -165,7 +167,7 @@ def methods() -> Figures:
         finally:
             for federation in federations.values():
                 with_fedloom.closed(federation)
-        speed = {name: rates(taken) for name, taken in turns.items()}
+        speed = {name: rates(method_turns) for name, method_turns in turns.items()}
         judged = ratios({f"{method}: {FORMER}": (speed["default"], speed["former default"])})
         figures["figures"] |= judged["figures"]
         figures["ranges"] |= judged["ranges"]

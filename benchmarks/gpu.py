@@ -176,8 +176,8 @@ def one_round(device: torch.device) -> Figures:
         for engine, half in itertools.product(("serial", "batched"), (False, True)):
             name = f"{engine}, {'bfloat16' if half else 'float32'}"
             try:
-                made = warm_rounds(work, dealt, device, name=engine, bfloat16=half)
-                contestants[name] = engines.enter_context(made)
+                warm = warm_rounds(work, dealt, device, name=engine, bfloat16=half)
+                contestants[name] = engines.enter_context(warm)
             except with_fedloom.NOT_THERE as error:
                 figures["left out"][name] = with_fedloom.reason_of(error)
         for contestant in contestants.values():

@@ -47,8 +47,8 @@ def needs(*, smoke: bool) -> Iterator[Need]:
     yield Need(f"{DISK_GB} GB of disk", f"{free_gb:.0f} GB are free" if free_gb < DISK_GB else None, required=not smoke)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Need(f"{CORES} cores", f"{cores} may be used: two processes gain nothing" if cores < CORES else None, False)
-    found = shutil.which(os.environ.get("BLAZEFL_PYTHON", BLAZEFL_PYTHON))
-    yield Need("Python 3.14 for BlazeFL", None if found else "not there: BlazeFL is left out", required=False)
+    blazefl_python = shutil.which(os.environ.get("BLAZEFL_PYTHON", BLAZEFL_PYTHON))
+    yield Need("Python 3.14 for BlazeFL", None if blazefl_python else "not there: BlazeFL is left out", required=False)
 
 
 def main() -> int:

@@ -21,12 +21,12 @@ from contestants.workloads import SMOKE
 
 CONTESTANTS = Path(__file__).parent / "contestants"
 Figures = dict[str, Any]
-Taken = tuple[float, int]  # seconds, samples
+TurnCost = tuple[float, int]  # seconds, samples
 
 
-def in_turns(contestants: Mapping[str, Callable[[], Taken]], turns: int) -> dict[str, list[Taken]]:
+def in_turns(contestants: Mapping[str, Callable[[], TurnCost]], turns: int) -> dict[str, list[TurnCost]]:
     """What every contestant takes in every turn; who begins differs from turn to turn."""
-    names, turns_by_name = list(contestants), {name: list[Taken]() for name in contestants}
+    names, turns_by_name = list(contestants), {name: list[TurnCost]() for name in contestants}
     for turn in range(turns):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
@@ -34,7 +34,7 @@ def in_turns(contestants: Mapping[str, Callable[[], Taken]], turns: int) -> dict
     return turns_by_name
 
 
-def rates(turns: list[Taken]) -> list[float]:
+def rates(turns: list[TurnCost]) -> list[float]:
     return [samples / seconds for seconds, samples in turns]
 
 
@@ -53,10 +53,10 @@ def ratios(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figu
     }
 
 
-def timed_rounds(work: Callable[[], int], rounds: int) -> Callable[[], Taken]:
+def timed_rounds(work: Callable[[], int], rounds: int) -> Callable[[], TurnCost]:
     """Some rounds of work in this process."""
 
-    def turn() -> Taken:
+    def turn() -> TurnCost:
         began = time.perf_counter()
         samples = sum(work() for _ in range(rounds))
         return time.perf_counter() - began, samples

@@ -29,7 +29,7 @@ AUTO: dict[str, dict[str, Any]] = {"serial": {"name": "serial"}, "2 processes": 
 AUTO |= {"auto": {}}
 
 
-def taken_in_turns(contestants: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
+def seconds_in_turns(contestants: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
     """Seconds of each contestant in each turn; who begins differs from turn to turn."""
     names, seconds = list(contestants), {name: list[float]() for name in contestants}
     for turn in range(turns):
@@ -60,7 +60,7 @@ def short_runs() -> Figures:
             engines[contestant].add(ran["engine"])
             return float(ran["seconds"])
 
-        seconds = taken_in_turns({name: lambda name=name: seconds_of(name) for name in DEFAULTS}, TURNS)
+        seconds = seconds_in_turns({name: lambda name=name: seconds_of(name) for name in DEFAULTS}, TURNS)
         title = f"{rounds} rounds: {FORMER}"
         judged = ratios({title: (seconds["former default"], seconds["default"])})  # of their speeds
         figures["figures"] |= judged["figures"]
@@ -90,7 +90,7 @@ def every_round() -> Figures:
             return seconds
 
         contestants = {name: lambda name=name: seconds_of(name) for name in choices}
-        seconds = taken_in_turns(contestants, TURNS)
+        seconds = seconds_in_turns(contestants, TURNS)
     pairs = {
         FORMER: (seconds["former default"], seconds["default"]),
         f"{FORMER}, own kernels": (seconds["former default, own kernels"], seconds["default, own kernels"]),
@@ -110,7 +110,7 @@ def from_command(python: str) -> Figures:
             "fedloom": lambda: fedloom_run(path, Path(folder) / str(len(list(Path(folder).iterdir())))),
             "flower": lambda: float(command(python, "with_flower.py", "fashion", str(COMMAND_ROUNDS))["command_s"]),
         }
-        seconds = taken_in_turns(contestants, TURNS)
+        seconds = seconds_in_turns(contestants, TURNS)
     return {contestant: summary(values) for contestant, values in seconds.items()} | ratios(
         {"fedloom / flower": (seconds["flower"], seconds["fedloom"])}
     )
@@ -163,7 +163,7 @@ def auto() -> Figures:
                         engines.append(ran["engine"])
                     return float(ran["seconds"] - ran["evaluate"])
 
-                seconds = taken_in_turns({who: lambda who=who: seconds_of(who) for who in AUTO}, TURNS)
+                seconds = seconds_in_turns({who: lambda who=who: seconds_of(who) for who in AUTO}, TURNS)
                 best = min(median(seconds[contestant]) for contestant in AUTO if contestant != "auto")
                 figures["figures"][f"{name}, {load}"] = round(median(seconds["auto"]) / best, 3)
                 summaries = {contestant: summary(values, 3) for contestant, values in seconds.items()}
@@ -181,7 +181,7 @@ def evaluation() -> Figures:
         return float(tested["evaluate"])
 
     contestants = {name: lambda name=name: seconds_of(name) for name in ("serial", "2 processes")}
-    seconds = taken_in_turns(contestants, TURNS)
+    seconds = seconds_in_turns(contestants, TURNS)
     return {
         "seconds": {contestant: summary(values, 3) for contestant, values in seconds.items()},
         "same accuracy": len(accuracies) == 1,
