@@ -6,12 +6,15 @@ import csv
 import html
 import json
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fedloom as fl
 from command_line import call
+from fedloom.cli import main
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.papers import cost
 from fedloom.runs.run import run
@@ -19,13 +22,38 @@ from fedloom.studies import runner
 from pages import cells_of
 
 CHANGED = ("scenario.source=digits", "model={name: mlp, hidden: [8]}", "rounds=1", "local_epochs=1", "engine=serial")
+TABLE = "fedco2/table3"  # one of few cells: each call makes all of them
+FEDAVG = (TABLE, *CHANGED, "--only", "cifar10-pathological/FedAvg", "--quiet")
 
 
 @pytest.fixture(autouse=True)
 def _without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(cost, "run_cost", lambda config, by_method: cost.Cost(1.0, 1.0, 3600.0))
+    enter_empty_folder(tmp_path, monkeypatch)
+
+
+def enter_empty_folder(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Work in a folder without data, where every run is estimated at an hour."""
+    patch.chdir(folder)
+    patch.setenv("FEDLOOM_DATA", str(folder / "data"))
+    patch.setattr(cost, "run_cost", lambda config, by_method: cost.Cost(1.0, 1.0, 3600.0))
+
+
+@pytest.fixture(scope="module")
+def finished_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of which FedAvg's first seed is finished."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        enter_empty_folder(folder, patch)
+        with pytest.raises(SystemExit) as ended:
+            main(["reproduce", *FEDAVG, "--seeds", "1", "--out", "t"])
+    assert not ended.value.code
+    return folder / "t"
+
+
+@pytest.fixture
+def copied_table(finished_table: Path) -> Path:
+    """A copy of the finished study, as the folder t."""
+    return shutil.copytree(finished_table, Path("t"))
 
 
 def test_the_list_names_every_table_with_cells_data_and_hours(capsys: Any) -> None:
@@ -90,9 +118,9 @@ def test_all_missing_domains_are_named_in_one_answer(capsys: Any, words: tuple[s
 
 
 def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) -> None:
-    words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t")
+    words = ("reproduce", TABLE, *CHANGED, "--seeds", "1", "--out", "t")
     code, _, err = call(
-        capsys, *words, "--only", "mnist-practical/FedAvg", "--only", "mnist-practical/FedProx", "--quiet"
+        capsys, *words, "--only", "cifar10-pathological/FedAvg", "--only", "cifar10-pathological/FedProx", "--quiet"
     )
     assert code == 0
     assert "ours beside theirs: t/reproduced.md, t/reproduced.csv" in err
@@ -106,7 +134,7 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
     assert "torch" in rows[0]["machine"]
     page = Path("t/reproduced.md").read_text()
     assert "Setting: with scenario.source=digits" in page
-    assert "| stand-in for mnist-practical | FedAvg" in page
+    assert "| stand-in for cifar10-pathological | FedAvg" in page
     assert "nothing printed stands beside them" in page
     assert "99.31" not in page
     assert "rank correlation" not in page
@@ -115,8 +143,8 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
 
 @pytest.mark.parametrize(("engine", "taken"), [("auto", True), ("{name: processes, workers: 2}", False)])
 def test_a_cell_takes_one_core_unless_another_engine_is_named(capsys: Any, engine: str, taken: bool) -> None:
-    words = ("reproduce", "feddw/table1", *CHANGED[:-1], f"engine={engine}", "--seeds", "1", "--out", "t", "--quiet")
-    assert call(capsys, *words, "--only", "mnist-practical/FedAvg")[0] == 0
+    words = ("reproduce", TABLE, *CHANGED[:-1], f"engine={engine}", "--seeds", "1", "--out", "t", "--quiet")
+    assert call(capsys, *words, "--only", "cifar10-pathological/FedAvg")[0] == 0
     (summary,) = Path("t").glob("*/summary.json")
     assert json.loads(summary.read_text())["engine"] == ("serial" if taken else "processes")
     (row,) = csv.DictReader(Path("t/reproduced.csv").read_text().splitlines())
@@ -133,19 +161,18 @@ def test_the_page_has_the_papers_values_what_failed_and_what_was_left_open(
         return run(config, **how)
 
     monkeypatch.setattr(runner, "run", refuse)
-    words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t", "--only", "mnist-practical/FedAvg")
-    assert call(capsys, *words, "--only", "mnist-practical/FedProx", "--quiet")[0] == 1
+    words = ("reproduce", TABLE, *CHANGED, "--seeds", "1", "--out", "t", "--only", "cifar10-pathological/FedAvg")
+    assert call(capsys, *words, "--only", "cifar10-pathological/FedProx", "--quiet")[0] == 1
     told = Path("t/reproduced.md").read_text()
-    assert "- stand-in for mnist-practical: failed: FedProx (seed 0): DataError: none.npz: no such file" in told
-    assert "not run yet: MOON" in told
-    assert "FedProx" not in told.partition("not run yet: ")[2]
+    assert "- stand-in for cifar10-pathological: failed: FedProx (seed 0): DataError: none.npz: no such file" in told
+    assert "not run yet: SingleSet, FedPer, MOON, FedRoD, FedBN, Fed-CO2 and Fed-CO2 [authors].\n" in told
     page = Path("t/report.html").read_text()
     text = html.unescape(page)
-    title = "FedDW, Table I: accuracy on four data sets, practical and pathological"
+    title = "Fed-CO2, Table 3: label skew on CIFAR"
     (row,) = cells_of(page, title)
-    assert (row[:4], row[5:]) == (["stand-in for mnist-practical", "FedAvg", "acc_pct", "1"], ["–"])
+    assert (row[:4], row[5:]) == (["stand-in for cifar10-pathological", "FedAvg", "test_accuracy_pct", "1"], ["–"])
     assert "No value is comparable (other data than the paper's, so nothing printed stands beside them)." in text
-    assert "1 of 112 cells done, 1 failed, 110 not run yet" in text
+    assert "1 of 36 cells done, 1 failed, 34 not run yet" in text
     for line in told.splitlines():
         if line.startswith("- "):  # limits, and what the paper leaves open
             assert f"<li>{line.removeprefix('- ')}</li>" in text
@@ -158,19 +185,18 @@ def test_the_page_has_the_papers_values_what_failed_and_what_was_left_open(
     assert "t/reproduced.json: damaged" in err
 
 
+@pytest.mark.usefixtures("copied_table")
 def test_more_seeds_join_those_that_are_done(capsys: Any) -> None:
-    words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--out", "t", "--quiet")
-    assert call(capsys, *words, "--seeds", "1")[0] == 0
+    words = ("reproduce", *FEDAVG, "--out", "t")
     assert call(capsys, *words, "--seeds", "2")[0] == 0
     assert call(capsys, *words, "--seeds", "1")[0] == 0  # a part of it again hides nothing
     rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
     assert [row["seed"] for row in rows] == ["0", "1"]
 
 
-def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any) -> None:
-    words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--out", "t", "--quiet")
-    assert call(capsys, *words, "--seeds", "2")[0] == 0
-    one = next(Path("t").glob("fedavg-*-seed1-*"))
+def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, copied_table: Path) -> None:
+    words = ("reproduce", *FEDAVG, "--out", "t")
+    (one,) = copied_table.glob("fedavg-*")
     told = json.loads((one / "env.json").read_text())
     del told["checksums"]  # as in folders of earlier versions
     told["versions"]["fedloom"] = "0.0.1"
@@ -184,32 +210,35 @@ def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any) -> No
     assert sorted(Path("t").rglob("*")) == before  # nothing was foreseen, run or joined
     assert call(capsys, *words, "--seeds", "2", "--allow-mixed")[0] == 0
     rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
-    assert [row["machine"].rpartition(" ")[2] for row in rows][1:] == ["0.0.1"]
+    assert [row["machine"].rpartition(" ")[2] for row in rows] == ["0.0.1", fl.__version__]
 
 
 def test_what_another_process_foresaw_meanwhile_stays(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def cost_while_another_writes(config: Any, by_method: bool) -> cost.Cost:
-        Path("t/foreseen.json").write_text('{"mnist-practical/FedProx": 5.0, "mnist-practical/FedAvg": 6.0}')
+        Path("t/foreseen.json").write_text('{"cifar10-pathological/FedProx": 5.0, "cifar10-pathological/FedAvg": 6.0}')
         return cost.Cost(1.0, 1.0, 3600.0)
 
     monkeypatch.setattr(cost, "run_cost", cost_while_another_writes)
-    words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
-    assert call(capsys, *words, "--only", "mnist-practical/FedAvg", "--only", "mnist-practical/Local")[0] == 0
+    words = ("reproduce", TABLE, *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
+    assert (
+        call(capsys, *words, "--only", "cifar10-pathological/FedAvg", "--only", "cifar10-pathological/SingleSet")[0]
+        == 0
+    )
     told = json.loads(Path("t/foreseen.json").read_text())
     assert told == {
-        "mnist-practical/FedProx": 5.0,
-        "mnist-practical/FedAvg": 6.0,  # who was first is right
-        "mnist-practical/Local": 3600.0,
+        "cifar10-pathological/FedProx": 5.0,
+        "cifar10-pathological/FedAvg": 6.0,  # who was first is right
+        "cifar10-pathological/SingleSet": 3600.0,
     }
 
 
-@pytest.mark.parametrize("text", ["{", "3", '{"mnist-practical/FedAvg": "long"}'])
+@pytest.mark.parametrize("text", ["{", "3", '{"cifar10-pathological/FedAvg": "long"}'])
 def test_what_was_foreseen_is_refused_where_it_is_damaged_and_nothing_runs(capsys: Any, text: str) -> None:
-    words = ("reproduce", "feddw/table1", *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
+    words = ("reproduce", TABLE, *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
     Path("t").mkdir()
     Path("t/foreseen.json").write_text(text)
     Path("t/.fedloom").write_text('{"folder": "study"}')
-    code, out, err = call(capsys, *words, "--only", "mnist-practical/FedAvg")
+    code, out, err = call(capsys, *words, "--only", "cifar10-pathological/FedAvg")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "t/foreseen.json: damaged (" in err
     assert "delete this file" in err
@@ -247,7 +276,7 @@ def test_cells_that_are_finished_here_or_elsewhere_need_no_data(capsys: Any) -> 
     x, y = np.random.default_rng(0).random((400, 8, 8), np.float32), np.arange(400) % 10
     np.savez("x.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     own = ("scenario.source=npz", "scenario.path=x.npz", *CHANGED[1:])
-    words = ("reproduce", "feddw/table1", *own, "--only", "mnist-practical/FedAvg", "--quiet")
+    words = ("reproduce", TABLE, *own, "--only", "cifar10-pathological/FedAvg", "--quiet")
     assert call(capsys, *words, "--seeds", "1", "--out", "t")[0] == 0
     Path("x.npz").unlink()
     assert call(capsys, *words, "--seeds", "1", "--out", "t")[0] == 0
@@ -257,13 +286,13 @@ def test_cells_that_are_finished_here_or_elsewhere_need_no_data(capsys: Any) -> 
     assert "x.npz: no such file" in err
 
 
-def test_a_refused_call_leaves_no_folder_and_no_study_behind(capsys: Any) -> None:
-    words = ("reproduce", "feddw/table1", *CHANGED, "--only", "mnist-practical/FedAvg", "--quiet")
+def test_a_refused_call_leaves_no_folder_and_no_study_behind(capsys: Any, finished_table: Path) -> None:
+    words = ("reproduce", *FEDAVG)
     code, _, err = call(capsys, *words, "--out", "t", "--reuse", "nowhere")
     assert code == 2
     assert "nowhere: no study in this folder" in err
     assert not Path("t").exists()
-    assert call(capsys, *words, "--out", "t", "--seeds", "1")[0] == 0
+    shutil.copytree(finished_table, "t")
     (one,) = Path("t").glob("fedavg-*")
     told = json.loads((one / "env.json").read_text())
     del told["checksums"]  # as in folders of earlier versions

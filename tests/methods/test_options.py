@@ -41,6 +41,7 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("fedavg+trimmed", "trimmed_share"): [0.4],
     ("fedclassavg", "base_tau"): [0.5],
     ("feddf", "server_batch_size"): [2],
+    ("feddf", "steps"): [2],  # `handmade` takes 3
     ("feddw", "mu_decay"): [(1, 10.0)],
     ("feddyn", "clip"): [0.01],
     ("fedkd", "mentee"): ["logistic"],
