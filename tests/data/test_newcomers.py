@@ -86,6 +86,9 @@ def test_the_digest_knows_who_is_held_out():
         ({"share": float("nan")}, "finite"),
         ({"share": 0.2, "clients": [1]}, "need either share, e.g. 0.2, or clients"),
         ({}, "need either share"),
+        (0.3, r"scenario.held_out = 0.3: need a share of the clients, as {share: 0.3}, or a list of their ids"),
+        ("all", r"scenario.held_out = 'all': need a share of the clients, as {share: 0.2}, or a list"),
+        (3, r"scenario.held_out = 3: need a share"),
         ({"shares": 0.2}, "unknown key 'scenario.held_out.shares': did you mean 'share'"),
     ],
 )

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedloom.config.explain import build_named, explain_validation_error
 from fedloom.config.public_data import PublicConfig, share_or_source
-from fedloom.core.errors import ConfigError, UnknownKeyError
+from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.streams import Streams
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
 from fedloom.data.attacks import Attack
@@ -101,7 +101,15 @@ class ScenarioConfig(BaseModel):
     @field_validator("held_out", mode="before")
     @classmethod
     def _held_out_by_id(cls, value: Any) -> Any:
-        return {"clients": value} if isinstance(value, list | tuple) else value
+        if value is None or isinstance(value, Mapping | HeldOut):
+            return value
+        if isinstance(value, list | tuple):
+            return {"clients": value}
+        share = value if type(value) is float and 0 < value < 1 else 0.2
+        raise ConfigError(
+            f"scenario.held_out = {short_repr(value)}: need a share of the clients, as {{share: {share:g}}}, or a list "
+            "of their ids, as [3, 7]"
+        )
 
     @field_validator("public", mode="before")
     @classmethod

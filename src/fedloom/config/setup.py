@@ -14,6 +14,7 @@ from fedloom.engine.speedups import Speedups
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.methods import Method
 from fedloom.methods.contract.contexts import Diagnostic, Task
+from fedloom.methods.wrappers.finetuning import WORDS as TUNING_WORDS
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.net import Net
 from fedloom.nets.probe import check_classifies
@@ -58,14 +59,22 @@ class Setup:
         return Setup(method, streams, blueprints, nets, tasks)
 
     def diagnostics(self, config: RunConfig, data: Dataset) -> list[Diagnostic]:
-        """Find settings of the nets that are seldom intended. Raises `ConfigError` for a net that cannot train."""
+        """Find settings that are seldom intended. Raises `ConfigError` for a net that cannot train."""
         x = data.gather(torch.arange(min(2, len(data))))
-        diagnostics = {
+        by_code = {
             diagnostic.code: diagnostic
             for blueprint, net in zip(self.blueprints, self.nets, strict=True)
             for diagnostic in check_trains(net, x, data.num_classes, config.batch_size, blueprint.model)
         }
-        return [Diagnostic(code, text, 1.0) for code, text in diagnostics.values()]
+        diagnostics = [Diagnostic(code, text, 1.0) for code, text in by_code.values()]
+        protocol = config.evaluation.protocol
+        if protocol.startswith("global") and set(self.method.wrappers) & set(TUNING_WORDS):
+            text = (
+                f"evaluation.protocol = '{protocol}' tests the global model, which {self.method.name()} does not tune; "
+                "take personal/local"
+            )
+            diagnostics.append(Diagnostic("untested_tuning", text, 1.0))
+        return diagnostics
 
     def worker(self, config: RunConfig, data: Dataset) -> Worker:
         """Build the worker of the clients. Raises `ConfigError` for a net that does not classify `data`."""

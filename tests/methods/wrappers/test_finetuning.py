@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.methods.contract.method import METHODS
 from fedloom.methods.contract.phases import Train
+from fedloom.runs.run import run
 from golden_world import golden_run, matches, probe
 from support import Tiny, TinyBN, configured, same_bits, same_tree, world
 
@@ -118,3 +120,15 @@ def test_a_probe_needs_a_head_that_trains():
     headless = replace(toy.task, roles=dict.fromkeys(toy.task.roles, toy.task.roles["fc.weight"]))
     with pytest.raises(ConfigError, match="treats the head apart"):
         configured("fedavg+lpft").examine([headless], 3)
+
+
+@pytest.mark.parametrize("method", ["fedavg+finetune", "fedavg+lpft+topk", "fedavg"])
+@pytest.mark.parametrize("protocol", ["global/global", "global/local", "personal/local"])
+def test_a_test_of_the_global_model_says_that_nothing_is_tuned(method, protocol):
+    if (method, protocol) == ("fedavg", "personal/local"):
+        return  # it has no personal model
+    keys = {"method": method, "rounds": 1, "model": "mlp", "evaluation": {"protocol": protocol}}
+    scenario = {"source": "digits", "partition": "iid", "clients": 2}
+    notes = run(parse({**keys, "scenario": scenario})).numbers["degenerate"]
+    expected = f"evaluation.protocol = '{protocol}' tests the global model, which {method} does not tune"
+    assert any(note.startswith(expected) for note in notes) == ("+" in method and protocol != "personal/local")
