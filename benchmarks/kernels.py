@@ -1,7 +1,8 @@
 """Where the project's kernels are faster than torch's: `python benchmarks/kernels.py [convolutions|poolings]`.
 
 One convolution or pooling, forward and backward, one thread, torch in both memory orders and the project's kernels in
-turns; medians in microseconds. `taken`: whether a net with own kernels takes them (`engine/fast/kernels/native.py`).
+turns; medians in microseconds of processor time, which other work on the machine changes little. GFLOP/s: of the
+project's convolution. `taken`: whether a net with own kernels takes them (`engine/fast/kernels/native.py`).
 """
 
 from __future__ import annotations
@@ -45,18 +46,19 @@ def in_turns(works: dict[str, Work]) -> dict[str, float]:
     turn, until = 0, time.perf_counter() + SECONDS
     while time.perf_counter() < until or turn < 5:
         for name, work in works.items():
-            began = time.perf_counter()
+            began = time.thread_time()
             work()
             if turn > 1:
-                times[name].append((time.perf_counter() - began) * 1e6)
+                times[name].append((time.thread_time() - began) * 1e6)
         turn += 1
     return {name: median(values) for name, values in times.items()}
 
 
-def print_row(title: str, times: dict[str, float], chosen: bool) -> None:
+def print_row(title: str, times: dict[str, float], chosen: bool, flops: float = 0.0) -> None:
     best = min(times[name] for name in ORDERS)
     figures = "".join(f"{microseconds:12.0f}" for microseconds in times.values())
-    print(f"{title:34s}{figures}  {best / times['own']:5.2f} x  {'taken' if chosen else ''}", flush=True)
+    speed = f"{flops / times['own'] / 1e3:5.1f} GFLOP/s  " if flops else ""
+    print(f"{title:34s}{figures}  {best / times['own']:5.2f} x  {speed}{'taken' if chosen else ''}", flush=True)
 
 
 def convolutions() -> None:
@@ -70,7 +72,10 @@ def convolutions() -> None:
                 function: Callable[..., Tensor] = convolution if name == "own" else conv2d
                 works[name] = trained(partial(function, padding=(padding, padding)), leaves, trainable)
             title = f"{c_in} -> {c_out}, {side}x{side}, {kernel}x{kernel}, padding {padding}"
-            print_row(title, in_turns(works), is_faster(c_in, c_out))
+            rows = side + 2 * padding - kernel + 1
+            passes = 2 if c_in <= 3 else 3  # forward, gradient of the weights, and that of the input
+            flops = passes * 2.0 * BATCH * c_in * c_out * kernel**2 * rows**2
+            print_row(title, in_turns(works), is_faster(c_in, c_out), flops)
 
 
 def poolings() -> None:

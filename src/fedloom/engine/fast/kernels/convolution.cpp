@@ -81,6 +81,40 @@ using Forward = Correlation<C_IN, IN, 0, C_OUT, (ROWS - 1) * PITCH + COLUMNS>;
 constexpr int MARGIN = K_HEIGHT - 1, OUT = (ROWS + 2 * MARGIN) * PITCH + K_WIDTH - 1;
 using Backward = Correlation<C_OUT, OUT, MARGIN, C_IN, IN>;
 
+// The forward pass with output channels in vectors, where they fill them: no number between two rows is computed.
+struct ByChannels {
+  static constexpr int WIDE = COLUMNS < SUMS ? COLUMNS : SUMS, HIGH = most(1, least(ROWS, SUMS / COLUMNS));
+  static constexpr bool USED = C_OUT % LANES == 0 && COLUMNS % WIDE == 0 && ROWS % HIGH == 0;
+
+  // HIGH x WIDE outputs of LANES channels. w [C_IN, TAPS, CHANNELS], y [C_OUT, ROWS, COLUMNS]
+  static void tile(const float *from, const float *w, const float *bias, float *y) {
+    Vector sums[HIGH][WIDE];
+    const Vector first = loaded(bias);
+    UNROLLED(int r = 0; r < HIGH; r++) UNROLLED(int p = 0; p < WIDE; p++) sums[r][p] = first;
+    for (int i = 0; i < C_IN; i++)
+      for (int ky = 0; ky < K_HEIGHT; ky++) {
+        const float *x = from + i * IN + ky * PITCH, *taps = w + (i * TAPS + ky * K_WIDTH) * Forward::CHANNELS;
+        for (int kx = 0; kx < K_WIDTH; kx++) {
+          const Vector tap = loaded(taps + kx * Forward::CHANNELS);
+          UNROLLED(int r = 0; r < HIGH; r++)
+            UNROLLED(int p = 0; p < WIDE; p++) sums[r][p] += spread(x[r * PITCH + p + kx]) * tap;
+        }
+      }
+    float numbers[HIGH * WIDE][LANES];
+    UNROLLED(int r = 0; r < HIGH; r++) UNROLLED(int p = 0; p < WIDE; p++) store(numbers[r * WIDE + p], sums[r][p]);
+    for (int c = 0; c < LANES; c++)
+      for (int r = 0; r < HIGH; r++)
+        for (int p = 0; p < WIDE; p++) y[(c * ROWS + r) * COLUMNS + p] = numbers[r * WIDE + p][c];
+  }
+
+  static void run(const float *from, const float *w, const float *bias, float *y) {
+    for (int c = 0; c < C_OUT; c += LANES)
+      for (int row = 0; row < ROWS; row += HIGH)
+        for (int column = 0; column < COLUMNS; column += WIDE)
+          tile(from + row * PITCH + column, w + c, bias + c, y + (c * ROWS + row) * COLUMNS + column);
+  }
+};
+
 void put(const float *x, float *planes) {
   for (int i = 0; i < C_IN; i++)
     rows_copied(planes + i * IN + PAD_Y * PITCH + PAD_X, PITCH, x + i * HEIGHT * WIDTH, WIDTH, HEIGHT, WIDTH);
@@ -139,8 +173,12 @@ void forward(const float *x, const float *weight, const float *bias, float *y, i
   if (PAD_Y || PAD_X) std::memset(planes, 0, sizeof planes);
   for (int s = 0; s < n; s++) {
     put(x + std::size_t(s) * C_IN * HEIGHT * WIDTH, planes);
-    Forward::run(planes, weights, biases, results);
     float *to = y + std::size_t(s) * C_OUT * ROWS * COLUMNS;
+    if constexpr (ByChannels::USED) {
+      ByChannels::run(planes, weights, biases, to);
+      continue;
+    }
+    Forward::run(planes, weights, biases, results);
     for (int c = 0; c < C_OUT; c++)
       rows_copied(to + c * ROWS * COLUMNS, COLUMNS, results + c * Forward::TO, PITCH, ROWS, COLUMNS);
   }
