@@ -124,7 +124,7 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
     assert [line for line in console if "PROBE" not in line] == []
     seen = json.loads(re.search(r"PROBE(.*)END", console[0])[1])
 
-    assert len(seen["charts"]) == 8  # of the twins for wide and narrow screens, one each
+    assert len(seen["charts"]) == 9  # of the twins for wide and narrow screens, one each
     assert all(w > 200 and h > 40 for w, h in seen["charts"])
     assert all(count > 0 for count in seen["drawn"])
     assert seen["text"] >= 10  # CSS pixels
@@ -177,12 +177,12 @@ def saved_by_clicks(page: Path, folder: Path, names: set[str]) -> str:
 def test_links_save_the_tables_that_are_shown(report, tmp_path):
     frame, folder = tmp_path / "frame.html", tmp_path / "saved"
     frame.write_text(SAVE)
-    tables = [f"{name}.{kind}" for name in ("results", "cells-rows") for kind in ("csv", "md", "tex")]
+    tables = [f"{name}.{kind}" for name in ("results", "fairness", "cells-rows") for kind in ("csv", "md", "tex")]
     said = saved_by_clicks(frame, folder, {*tables, "runs.csv"})
     assert {path.name for path in folder.iterdir()} == {*tables, "runs.csv"}
     console = [line for line in said.splitlines() if "CONSOLE" in line]
     assert len(console) == 1  # the probe's: no error
-    results, _, runs = ([dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0]))
+    results, *_, runs = ([dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0]))
     text = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
     people = ("method", "preset", "protocol", "select", "n", "accuracy %", "best val %", "up", "down", "time")
