@@ -89,11 +89,18 @@ def test_results_that_are_not_awaited_do_not_block_the_next_round():
     assert replay_library().wait()
     toy.worker.stepper = Replayer(toy.data, eager=True)
     engine = Threads(toy.worker, 3)
-    for _ in range(5):
-        next(iter(engine.run([toy.job(k) for k in range(4)])))
-    results = {result.client: result for result in engine.run([toy.job(k) for k in range(4)])}
-    assert sorted(results) == [0, 1, 2, 3]
+    abandoned = [engine.run([toy.job(k) for k in range(4)]) for _ in range(5)]
+    for results in abandoned:
+        next(results)
+    awaited = engine.run([toy.job(k) for k in range(4)])
+    first = next(awaited)
+    for results in abandoned:  # the garbage collector may do so at any time
+        results.close()
+    assert sorted([first.client, *(result.client for result in awaited)]) == [0, 1, 2, 3]
+    unfinished = engine.run([toy.job(k) for k in range(4)])
+    next(unfinished)
     engine.close()
+    unfinished.close()
 
 
 @needs_compiler

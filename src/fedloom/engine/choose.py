@@ -36,6 +36,10 @@ _CPU_ONLY = {
     "ray": "workers of Ray train on the CPU",
     "threads": "threads replay steps on the CPU",
 }
+_COMPILING = (
+    "the C++ part of engine: threads is compiled in the background, once for this machine; until it is there, clients "
+    "train without it"
+)
 _NO_TIME_LIMIT = {
     "ray": "on Ray a client may wait for a free core, so its seconds are not known; leave it out",
     "threads": "a thread cannot be ended; take engine: processes, or leave it out",
@@ -171,6 +175,9 @@ def choose_engine(
         thread_warning = f"engine: threads cannot be used here ({thread_obstacle}); clients run in processes"
         choice = choice.model_copy(update={"name": "processes" if workers > 1 else "serial"})
         start = functools.partial(start, choice=choice)
+    elif choice.name in ("threads", "auto") and worker.speedups.threads_obstacle() is None:
+        if not worker.speedups.threads_ready():
+            note(_COMPILING)
     uses_processes = choice.name not in ("serial", "ray", "threads")
     process_warning = None
     if uses_processes and workers > 1 and not may_start_processes():

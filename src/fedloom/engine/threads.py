@@ -65,14 +65,20 @@ class Threads:
             return
         if self._pool is None:
             self._pool = self.worker.speedups.pool(self.threads)
+        self._forget_clients()  # of a round that was not awaited
+        running = self._running
         try:
             yield from self._run_in_pool(self._pool, iter(jobs))
         finally:
-            if self._running:  # an error, or the caller has stopped
-                self._pool.drain()
-                self._running.clear()
+            if self._running is running:  # else another round has begun since
+                self._forget_clients()
             if self._watch is not None:
                 self._watch.round_ended()
+
+    def _forget_clients(self) -> None:
+        if self._running and self._pool is not None:
+            self._pool.drain()
+        self._running = {}
 
     def _run_in_pool(self, pool: ReplayPool, jobs: Iterator[Job]) -> Iterator[JobResult]:
         number, waiting = 0, next(jobs, None)
@@ -131,4 +137,4 @@ class Threads:
             self._watch.close()
         if self._pool is not None:
             self._pool.close()
-            self._pool = None
+            self._pool, self._running = None, {}
