@@ -175,9 +175,8 @@ def choose_engine(
         thread_warning = f"engine: threads cannot be used here ({thread_obstacle}); clients run in processes"
         choice = choice.model_copy(update={"name": "processes" if workers > 1 else "serial"})
         start = functools.partial(start, choice=choice)
-    elif choice.name in ("threads", "auto") and worker.speedups.threads_obstacle() is None:
-        if not worker.speedups.threads_ready():
-            note(_COMPILING)
+    elif choice.name in ("threads", "auto") and workers > 1 and worker.speedups.threads_compiling():
+        note(_COMPILING)
     uses_processes = choice.name not in ("serial", "ray", "threads")
     process_warning = None
     if uses_processes and workers > 1 and not may_start_processes():

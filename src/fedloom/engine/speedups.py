@@ -129,6 +129,10 @@ class Speedups:
         obstacle: str | None = fast.threads_obstacle() if fast else "this installation has no engine/fast"
         return obstacle
 
+    def threads_compiling(self) -> bool:
+        """Return whether threads that replay steps can be used later."""
+        return self.threads_obstacle() is None and not self.threads_ready()
+
     def threads_ready(self) -> bool:
         """Return whether threads that replay steps can be used now."""
         fast = _fast_folder() if self.steps else None
