@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from fedloom.config.bounds import refuse_many
+from fedloom.config.kinds import KIND_KEYS, fitted_to_kinds, has_key
 from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError
 
@@ -41,7 +42,8 @@ def grid_points(
     is a list; else fedavg, and the one that `method` names, or fedsc. seeds: the seeds, or how many from the config's
     on; None takes those of the key `seed`, if it is a list, else three.
 
-    A run that would come twice, because its method does not know an option that is compared, comes once. Raises
+    Where kinds are compared (`scenario.partition=[iid, dirichlet]`), each gets the keys that it knows. A run that would
+    come twice, because its method does not know an option that is compared, comes once. Raises
     `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list.
     """
     plain = _copied(values)
@@ -60,9 +62,14 @@ def grid_points(
     for chosen in product(*(axes[key] for key in order)):
         for key, value in zip(order, chosen, strict=True):
             _set_value(plain, key, value)
-        config = parse(plain)
-        chosen_values = {key: value for key, value in zip(order, chosen, strict=True) if key not in ("method", "seed")}
-        points_by_fingerprint.setdefault(config.fingerprint(), GridPoint(chosen_values, _copied(plain), config))
+        fitted = fitted_to_kinds(plain, axes)
+        config = parse(fitted)
+        chosen_values = {
+            key: value
+            for key, value in zip(order, chosen, strict=True)
+            if key not in ("method", "seed") and has_key(fitted, key)
+        }
+        points_by_fingerprint.setdefault(config.fingerprint(), GridPoint(chosen_values, fitted, config))
     return list(points_by_fingerprint.values())
 
 
@@ -83,7 +90,11 @@ def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
         _add_axis(values, axes, key, lists.pop(key))
     while True:
         try:
-            parse(values)
+            kind_keys = [key for key in KIND_KEYS if key in axes]
+            for names in product(*(axes[key] for key in kind_keys)):
+                for key, name in zip(kind_keys, names, strict=True):
+                    _set_value(values, key, name)
+                parse(fitted_to_kinds(values, axes))
             return axes
         except ConfigError as error:
             refused = next((key for key in lists if _refuses(str(error), key)), None)

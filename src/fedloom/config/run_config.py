@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +17,7 @@ from fedloom.config.bounds import refuse_absurd
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.explain import explain_validation_error, with_hint_across_sections
 from fedloom.config.keys import sections_by_key
+from fedloom.config.kinds import drop_keys_of_former_kinds, is_dropped_by_null
 from fedloom.config.model_key import ModelConfig, model_configs
 from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.config.sections import (
@@ -32,6 +35,7 @@ from fedloom.engine.choose import EngineChoice
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
 
+_log = logging.getLogger(__name__)  # without configured handlers, a warning is one line on stderr
 # Sections that may be given as a word, their `name`.
 _NAMED_SECTIONS = ("engine", "model", "optimizer", "attack")
 _LIMIT = 2**31  # rounds are stored as 32-bit integers; more passes or larger batches are slips of the pen
@@ -285,10 +289,15 @@ def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read a YAML file, and change it by words `key=value`: dots lead into sections, or to an index of a list; values
-    are YAML. Raises `ConfigError` for a file or a word that cannot be read."""
+    are YAML, and null drops a key that takes no null.
+
+    Another kind (partition, source, model, attack, method) drops the keys of the file that only the former kind knows,
+    and one warning says which. Raises `ConfigError` for a file or a word that cannot be read.
+    """
     values = {} if path is None else read_yaml(path) or {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")
+    former, typed = copy.deepcopy(values), set[str]()
     for assignment in overrides:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
@@ -299,8 +308,24 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
             value = parse_yaml(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"{short_repr(assignment)}: the value is not YAML: {one_line(error)}") from None
-        _set_value(values, key.split("."), value, assignment)
+        typed.add(key)
+        if value is None and is_dropped_by_null(values, key.split(".")):
+            _drop_value(values, key.split("."))
+        else:
+            _set_value(values, key.split("."), value, assignment)
+    phrases = drop_keys_of_former_kinds(former, values, typed)
+    if phrases:
+        _log.warning("note: %s", "; ".join(phrases))
     return values
+
+
+def _drop_value(values: dict[str, Any], path: Sequence[str]) -> None:
+    """Delete the value at `path`, if there is one."""
+    container: Any = values
+    for section in path[:-1]:
+        container = container.get(section) if isinstance(container, dict) else None
+    if isinstance(container, dict):
+        container.pop(path[-1], None)
 
 
 def _set_value(values: dict[str, Any], path: Sequence[str], value: Any, assignment: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from fedloom.config.bounds import refuse_many
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.explain import explain_validation_error
 from fedloom.config.grid import GridPoint, grid_points
+from fedloom.config.kinds import put_over
 from fedloom.config.ready_configs import find_config
 from fedloom.config.run_config import RunConfig, load
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
@@ -23,6 +25,8 @@ from fedloom.core.safe_yaml import read_yaml
 from fedloom.storage.run_folder import folder_name
 from fedloom.studies.search_space import plain_space, tried_in
 from fedloom.studies.study_keys import OF_STUDIES, StudyKeys
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +182,19 @@ def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any
     setting_keys = {key: value for key, value in block.items() if key != "config"}
     named = block.get("config", keys.config)
     if named is None:
-        return overlaid(shared, setting_keys)
+        return _over(shared, setting_keys)
     if not isinstance(named, str):
         raise ConfigError(f"config = {short_repr(named)}: need a YAML file, or the name of a ready config")
     path = beside / named
-    return overlaid(overlaid(load(path if path.is_file() else find_config(Path(named))), shared), setting_keys)
+    return _over(_over(load(path if path.is_file() else find_config(Path(named))), shared), setting_keys)
+
+
+def _over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Put keys over a config as `put_over` does; one warning says which keys of the config are dropped."""
+    joined, phrases = put_over(values, over)
+    if phrases:
+        _log.warning("note: %s", "; ".join(phrases))
+    return joined
 
 
 def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
@@ -198,7 +210,7 @@ def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
         if label and isinstance(method_keys.get("method"), list):
             listed = short_repr(method_keys["method"])
             raise ConfigError(f"methods.{label}.method = {listed}: a label is of one; give each a label of its own")
-        values = overlaid(plain, method_keys)
+        values = _over(plain, method_keys)
         method = method_keys.get("method", label) if label else values.get("method", "fedavg")
         methods = None if isinstance(method, list) else [method]
         for point in grid_points({**values, "method": method}, methods, seeds):
