@@ -174,7 +174,8 @@ class RemoteEngine:
         reported = self._registry.sizes()
         current = np.array([reported.get(client, sizes[client]) for client in range(len(sizes))])
         if scenario.remote and (current != sizes).any():
-            self._federation.scenario = dataclasses.replace(scenario, train=stand_in_views(current))
+            views = stand_in_views(current)
+            self._federation.scenario, self._federation.train = dataclasses.replace(scenario, train=views), views
 
     # -- refusals --------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
