@@ -17,6 +17,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	for list in methods datasets models; do $(BIN)/fedloom $$list > /dev/null; done  # later calls read the cache
 	touch $@
 
 demo: $(READY)

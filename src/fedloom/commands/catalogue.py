@@ -3,35 +3,61 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedloom.commands.cached_lists import cached_list
 from fedloom.commands.shared import AsJson, console_of, print_json
 from fedloom.core.registry import Registry
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+_Facts = Callable[[str, Any], dict[str, Any]]  # of an entry by name
+
 
 def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
     """The networks, or one of them with its shape and its options."""
-    from fedloom.nets import MODELS
-    from fedloom.nets.options import model_options
+    if name is None:
+        _show_list("model", cached_list("models", _listed_models), as_json)
+    else:
+        from fedloom.nets import MODELS
 
-    options = {factory: model_options(model) for model, factory in MODELS}
-    _catalogue("model", MODELS, name, as_json, lambda factory: _keys_and_meanings(options[factory]))
+        _show_entry(MODELS, name, as_json, _facts_of_model)
 
 
 def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
     """The data sources, or one of them with its config keys."""
+    if name is None:
+        _show_list("dataset", cached_list("datasets", _listed_datasets), as_json)
+    else:
+        from fedloom.data import SOURCES
+
+        _show_entry(SOURCES, name, as_json, _facts_of_source)
+
+
+def _listed_models() -> tuple[Any, bool]:
+    from fedloom.nets import MODELS
+
+    return _entries(MODELS, _facts_of_model), MODELS.is_complete()
+
+
+def _listed_datasets() -> tuple[Any, bool]:
     from fedloom.data import SOURCES
 
-    def facts(source: Any) -> dict[str, Any]:
-        return {**_keys_and_meanings(source.model_fields), "model": source.model}
+    return _entries(SOURCES, _facts_of_source), SOURCES.is_complete()
 
-    _catalogue("dataset", SOURCES, name, as_json, facts)
+
+def _facts_of_model(name: str, factory: Any) -> dict[str, Any]:
+    from fedloom.nets.options import model_options
+
+    return _keys_and_meanings(model_options(name))
+
+
+def _facts_of_source(name: str, source: Any) -> dict[str, Any]:
+    return {**_keys_and_meanings(source.model_fields), "model": source.model}
 
 
 def scenarios(
@@ -64,27 +90,32 @@ def _keys_and_meanings(fields: Mapping[str, FieldInfo]) -> dict[str, dict[str, A
     return {"keys": keys, "meanings": {name: field.description for name, field in fields.items()}}
 
 
-def _catalogue(noun: str, registry: Registry[Any], name: str | None, as_json: bool, facts: Any) -> None:
-    """List all items, or show one."""
+def _entries(registry: Registry[Any], facts: _Facts) -> dict[str, dict[str, Any]]:
+    """The first line of each entry's docstring, and its facts, by name."""
+    return {
+        name: {"summary": (entry.__doc__ or "").strip().split("\n")[0], **facts(name, entry)}
+        for name, entry in registry
+    }
+
+
+def _show_list(noun: str, entries: Mapping[str, Mapping[str, Any]], as_json: bool) -> None:
     from fedloom.terminal import print_listing
 
-    def first_line(entry: Any) -> str:
-        return (entry.__doc__ or "").strip().split("\n")[0]
+    if as_json:
+        print_json(entries)
+    else:
+        print_listing(console_of(as_json), noun, [(name, entry["summary"]) for name, entry in entries.items()])
 
-    console = console_of(as_json)
-    if name is None:
-        if as_json:
-            print_json({entry_name: {"summary": first_line(entry), **facts(entry)} for entry_name, entry in registry})
-        else:
-            print_listing(console, noun, [(entry_name, first_line(entry)) for entry_name, entry in registry])
-        return
+
+def _show_entry(registry: Registry[Any], name: str, as_json: bool, facts: _Facts) -> None:
     entry = registry.get(name)
     text = inspect.cleandoc(entry.__doc__ or "")
     if as_json:
-        print_json({"name": name, "text": text, **facts(entry)})
+        print_json({"name": name, "text": text, **facts(name, entry)})
         return
+    console = console_of(as_json)
     console.print(text, markup=False, soft_wrap=True)
-    for title, values in facts(entry).items():
+    for title, values in facts(name, entry).items():
         if not values:
             continue
         console.print(f"\n[bold]{title}[/]")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedloom.commands.cached_lists import cached_list
 from fedloom.commands.shared import AsJson, console_of, print_json
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 
 if TYPE_CHECKING:
     from fedloom.methods.catalogue.descriptions import Entry
 
-_Filter = Callable[["Entry"], bool]
+_Filter = Callable[[dict[str, Any]], bool]  # of one method in `_listed_methods`
 
 
 def methods(
@@ -31,17 +32,14 @@ def methods(
 ) -> None:
     """The federated methods, or one of them with its equations, options, presets and sources."""
     possible_filters: list[tuple[bool, _Filter]] = [
-        (global_, lambda entry: "global" in entry.abilities.predicts),
-        (personal, lambda entry: "personal" in entry.abilities.predicts),
-        (any_architecture, lambda entry: entry.abilities.any_architecture),
-        (stateless, lambda entry: entry.citation is not None and not entry.citation.state),
-        (secure_sum, lambda entry: entry.abilities.secure_sum),
-        (stacks, lambda entry: entry.abilities.unstackable is None),
-        (takes is not None, lambda entry: entry.wrappers[str(takes)] is None),
-        (
-            compared_in is not None,
-            lambda entry: entry.citation is not None and compared_in in entry.citation.compared_in,
-        ),
+        (global_, lambda method: "global" in method["predicts"]),
+        (personal, lambda method: "personal" in method["predicts"]),
+        (any_architecture, lambda method: method["any_architecture"]),
+        (stateless, lambda method: method["stateless"]),
+        (secure_sum, lambda method: method["secure_sum"]),
+        (stacks, lambda method: method["stacks"]),
+        (takes is not None, lambda method: takes in method["takes"]),
+        (compared_in is not None, lambda method: compared_in in method["compared_in"]),
     ]
     filters = [flag for is_set, flag in possible_filters if is_set]
     if name is not None:
@@ -53,28 +51,55 @@ def methods(
 
 
 def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: str | None, as_json: bool) -> None:
-    from fedloom.methods import METHODS, WRAPPERS
-    from fedloom.methods.catalogue.descriptions import entries
-    from fedloom.methods.contract.paper_settings import PAPERS
     from fedloom.terminal import print_catalogue
 
-    if takes is not None:
-        WRAPPERS.get(takes)
-    if compared_in is not None and compared_in not in PAPERS:
+    listed = cached_list("methods", _listed_methods)
+    if takes is not None and takes not in listed["wrappers"]:
+        from fedloom.methods import WRAPPERS
+
+        WRAPPERS.get(takes)  # says why there is none
+    papers = listed["papers"]
+    if compared_in is not None and compared_in not in papers:
         raise ConfigError(
-            f"--compared-in {short_repr(compared_in)}: no such paper: {suggest_name(compared_in, PAPERS)}"
+            f"--compared-in {short_repr(compared_in)}: no such paper: {suggest_name(compared_in, papers)}"
         )
-    matching = [entry for entry in entries() if all(accepts(entry) for accepts in filters)]
+    matching = {
+        name: method for name, method in listed["methods"].items() if all(accepts(method) for accepts in filters)
+    }
     if as_json:
-        print_json({method.name: _summary(method) | _options(METHODS.get(method.name)) for method in matching})
+        print_json({name: method["json"] for name, method in matching.items()})
         return
     console = console_of(as_json)
     if not matching:
         console.print("no method is all that")
         return
-    print_catalogue(console, "method", [(method.name, method.facts()) for method in matching])
-    wrapper_names = ", ".join(WRAPPERS.names())
+    print_catalogue(console, "method", [(name, method["facts"]) for name, method in matching.items()])
+    wrapper_names = ", ".join(listed["wrappers"])
     console.print(f"  down, up, client keeps: `fedloom methods NAME` explains the formulas; wrappers: {wrapper_names}")
+
+
+def _listed_methods() -> tuple[dict[str, Any], bool]:
+    """All methods with their facts and what filters ask, the wrappers and the papers; and whether all were loaded."""
+    from fedloom.methods import METHODS, WRAPPERS
+    from fedloom.methods.catalogue.descriptions import entries
+    from fedloom.methods.contract.paper_settings import PAPERS
+
+    methods = {
+        entry.name: {
+            "facts": entry.facts(),
+            "json": _summary(entry) | _options(METHODS.get(entry.name)),
+            "predicts": sorted(entry.abilities.predicts),
+            "any_architecture": entry.abilities.any_architecture,
+            "stateless": entry.citation is not None and not entry.citation.state,
+            "secure_sum": entry.abilities.secure_sum,
+            "stacks": entry.abilities.unstackable is None,
+            "takes": [wrapper for wrapper, why in entry.wrappers.items() if why is None],
+            "compared_in": list(entry.citation.compared_in) if entry.citation else [],
+        }
+        for entry in entries()
+    }
+    complete = METHODS.is_complete() and WRAPPERS.is_complete()
+    return {"methods": methods, "wrappers": WRAPPERS.names(), "papers": list(PAPERS)}, complete
 
 
 def _show_method(name: str, as_json: bool) -> None:

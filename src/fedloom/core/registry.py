@@ -65,6 +65,11 @@ class Registry(Generic[T]):
         self._load()
         return sorted(self._entries)
 
+    def is_complete(self) -> bool:
+        """Return whether every plug-in could be loaded."""
+        self._load()
+        return not self._broken
+
     def __contains__(self, name: object) -> bool:
         self._load()
         return name in self._entries

@@ -1,0 +1,97 @@
+"""Lists that are derived from code, kept in the cache folder, so that showing them needs no import of torch.
+
+A kept list holds for one state of the code: the source files of fedloom and those of every plug-in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from fedloom._version import __version__
+from fedloom.core.errors import ConfigError
+from fedloom.core.files import cache_dir, json_text, parse_json, read_file, write_atomic
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_GROUPS = ("fedloom.methods", "fedloom.models", "fedloom.sources", "fedloom.wrappers")
+
+
+def cached_list(noun: str, build: Callable[[], tuple[Any, bool]]) -> Any:
+    """Return a list of the entries of a registry as JSON values, kept from an earlier process or made by `build`.
+
+    build: returns the list, and whether it is complete; one that lacks a broken plug-in is not kept, so that every call
+    warns. A kept list is used if no file of fedloom or of a plug-in has changed and its checksum is right. In a process
+    that has imported torch, `build` is called: it is quick there, and others may have registered entries.
+    A cache folder that cannot be written costs time alone.
+    """
+    if "torch" in sys.modules:
+        return _plain(build()[0])
+    try:
+        path, code = _path(noun), _code_digest()
+    except ConfigError:  # no folder for the cache
+        return _plain(build()[0])
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # one that cannot be read is made again
+        kept = parse_json(read_file(path))
+        if kept["code"] == code and kept["checksum"] == _checksum(kept["list"]):
+            return kept["list"]
+    entries, is_complete = build()
+    plain = _plain(entries)
+    if is_complete:
+        with contextlib.suppress(OSError):
+            kept = {"code": code, "checksum": _checksum(plain), "list": plain}
+            write_atomic(path, json_text(kept), private=True)
+    return plain
+
+
+def _plain(entries: Any) -> Any:
+    return parse_json(json_text(entries, default=str))
+
+
+def _checksum(plain: Any) -> str:
+    return hashlib.sha256(json_text(plain).encode()).hexdigest()
+
+
+def _path(noun: str) -> Path:
+    """One file for each installation, so that several do not replace each other's."""
+    installation = hashlib.sha256(f"{_PACKAGE}\0{sys.prefix}".encode(errors="surrogateescape")).hexdigest()[:8]
+    return cache_dir() / "lists" / f"{noun}-{installation}.json"
+
+
+def _code_digest() -> str:
+    """A hash of all code that a list is derived from, with the versions of fedloom and Python."""
+    digest = hashlib.sha256(repr((__version__, sys.version, sys.flags.optimize)).encode())
+    for file in _python_files(_PACKAGE):
+        digest.update(os.fsencode(file) + b"\0" + hashlib.sha256(Path(file).read_bytes()).digest())
+    for group in _GROUPS:
+        for plugin in entry_points(group=group):
+            distribution = (plugin.dist.name, plugin.dist.version) if plugin.dist else ()
+            digest.update(repr((group, plugin.name, plugin.value, distribution)).encode())
+            for file in _files_of(plugin):
+                status = Path(file).stat()
+                digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _files_of(plugin: EntryPoint) -> list[str]:
+    """The source files of the package of a plug-in, found without importing it."""
+    try:
+        spec = importlib.util.find_spec(plugin.module.partition(".")[0])
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    folders = spec.submodule_search_locations
+    if folders is not None:
+        return [file for folder in folders for file in _python_files(Path(folder))]
+    return [spec.origin] if spec.origin and Path(spec.origin).is_file() else []
+
+
+def _python_files(folder: Path) -> list[str]:
+    return sorted(str(file) for file in folder.rglob("*.py"))
