@@ -34,7 +34,11 @@ _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 
 @dataclass(slots=True)
 class _StepKind:
-    """Steps that do the same on tensors of the same layout. `alive` keeps the objects whose ids are in the key."""
+    """Steps that do the same on tensors of the same layout.
+
+    alive: the objects whose ids are in the key. No more of the steps is kept: they refer to the worker, and that to this
+    stepper, so the nets of a run would stay until the garbage collector comes by.
+    """
 
     alive: object
     count: int = 0
@@ -244,7 +248,7 @@ class Replayer:
                 if kind is None:
                     if len(self._kinds) >= MAX_COUNTED:  # numbers that change every round make new kinds
                         self._kinds = {k: old for k, old in self._kinds.items() if old.program is not None}
-                    kind = self._kinds[key] = _StepKind(phase)
+                    kind = self._kinds[key] = _StepKind((steps.loaded_net, steps.phase, steps.consts))
                 kind.count += 1
                 batch = epoch.take()
                 self.plain_steps += 1
