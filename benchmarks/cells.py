@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedloom.core.criterion import ACCURACY
 from fedloom.core.files import write_atomic
 from fedloom.methods.catalogue.descriptions import entries
 from fedloom.results.clients import worst_of_group
@@ -18,7 +19,7 @@ from fedloom.storage.environment import describe_environment
 from fedloom.studies.outcome import done_of, outcome
 from fedloom.studies.plan import Study
 from fedloom.studies.study_folder import StudyFolder, read
-from fedloom.studies.tuning import validation_accuracy
+from fedloom.studies.tuning import validation_value
 
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}
@@ -83,7 +84,7 @@ def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
 
 
 def _validation(result: Result) -> float | None:
-    return validation_accuracy(result) if result.curve("accuracy", "val")[1] else None
+    return validation_value(result, ACCURACY) if result.curve("accuracy", "val")[1] else None
 
 
 def _at(config: Any, key: str) -> Any:

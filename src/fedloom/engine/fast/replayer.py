@@ -36,8 +36,8 @@ _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 class _StepKind:
     """Steps that do the same on tensors of the same layout.
 
-    alive: the objects whose ids are in the key. No more of the steps is kept: they refer to the worker, and that to this
-    stepper, so the nets of a run would stay until the garbage collector comes by.
+    alive: the objects whose ids are in the key. No more of the steps is kept: they refer to the worker, and that to
+    this stepper, so the nets of a run would stay until the garbage collector comes by.
     """
 
     alive: object
