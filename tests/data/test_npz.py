@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import DataError
-from fedloom.data.sources.npz import Npz
+from fedloom.data.sources.npz import Npz, read_npz
 
 
 def arrays(shape=(4, 6, 5), dtype=np.uint8):
@@ -167,6 +167,11 @@ def test_other_files_in_the_archive_are_left_alone(save):
 def test_a_missing_file_says_what_was_expected(tmp_path):
     with pytest.raises(DataError, match=r"absent\.npz: no such file; expected an \.npz with x_train"):
         Npz(path=tmp_path / "absent.npz").load()
+
+
+def test_a_missing_file_of_any_arrays_has_a_whole_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"absent\.npz: no such file; expected an \.npz$"):
+        read_npz(tmp_path / "absent.npz", ())
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.99])

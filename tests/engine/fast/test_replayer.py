@@ -1,5 +1,7 @@
 """Replayed steps: the bits of the steps that were recorded, for every method; what cannot be replayed is said."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,21 @@ def same(toys):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_has_the_same_bits_recorded(name):
     assert same(pair(configured(name), labels=FEW, net=TinyBN)) > 0
+
+
+@pytest.mark.parametrize("layout", ["strided samples", "strided labels", "float64"])
+def test_samples_are_read_in_every_memory_layout(layout):
+    toys = [world(configured("fedavg"), FEW, batch_size=4, rounds=2) for _ in range(2)]
+    data = toys[1].data
+    odd = {
+        "strided samples": {"x": data.x.movedim(0, -1).contiguous().movedim(-1, 0)},
+        "strided labels": {"y": torch.stack([data.y, data.y + 1], 1)[:, 0]},
+        "float64": {"x": data.x.double()},
+    }[layout]
+    stepping = Speedups(steps=False).stepper(toys[0].data), Replayer(replace(data, **odd), eager=True)
+    for toy, toy.worker.stepper in zip(toys, stepping, strict=True):
+        toy.reports = [toy.federation.step() for _ in range(2)]
+    assert same(toys) > 0
 
 
 @pytest.mark.parametrize("name", ["feddw", "fedsc", "fedskc", "fedco2"])

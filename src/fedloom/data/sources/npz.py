@@ -46,7 +46,8 @@ def read_npz(path: Path, keys: Sequence[str] = _KEYS) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in members}
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; expected an .npz with {', '.join(keys)}") from None
+        content = f" with {', '.join(keys)}" if keys else ""
+        raise DataError(f"{path}: no such file; expected an .npz{content}") from None
     except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         why = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataError(f"{path}: cannot be read as .npz ({why}); damaged or truncated") from None

@@ -29,6 +29,7 @@ FIRST_SECONDS = 0.008  # expected time of a recording; the latest one corrects i
 MAX_PROGRAMS = 512
 MAX_COUNTED = 4096  # kinds of steps
 _ALIGNMENT = 64  # bytes, of new tensors
+_GATHERED = (torch.uint8, torch.float32, torch.int64)  # dtypes of samples that C++ reads
 _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 
 
@@ -224,7 +225,9 @@ class Replayer:
         if self._samples is None:
             data = self._data
             moments = ([], []) if data.mean is None or data.std is None else (data.mean.tolist(), data.std.tolist())
-            self._samples = torch.classes.fedloom_replay.Samples(data.x, data.y, *moments)
+            x = data.x if data.x.dtype in _GATHERED else data.x.float()
+            # C++ reads samples one after another, whatever their strides are
+            self._samples = torch.classes.fedloom_replay.Samples(x.contiguous(), data.y.long().contiguous(), *moments)
         return self._samples
 
     @staticmethod
