@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +39,7 @@ STEEP = {"feddf", "fedadagrad", "fednh", "fedrcl", "fedtgp", "pfedme"}
 # Rows of numbers cannot be augmented: methods of two views have tests of their own.
 ROW_METHODS = [name for name, kind in METHODS if kind.spec.views == 1]
 FEDERATED = [name for name, kind in METHODS if not kind.spec.pooled]  # those whose clients keep their data
+SAMPLE = ("fedavg", "fedco2", "feddw", "fedsc", "fedskc", "fedssa")  # methods that each sample has
 PLAIN_SGD = OptimizerSpec(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
 
 
@@ -156,6 +158,15 @@ DOUBLE, SINGLE = Precision(torch.float64, 2e-6), Precision(torch.float32, 1e-4)
 def configured(name: str, preset: str = "sound", **options: Any) -> Method:
     """A registered method."""
     return METHODS.get(name).configured(preset, options)
+
+
+def sampled(names: Iterable[str], *special: str) -> list[Any]:
+    """Parameters of a test that runs each method: `make test` runs `SAMPLE`, the methods with a wrapper and `special`,
+    the marker `matrix` the others."""
+    names = list(names)
+    assert {*special} <= {*names}
+    in_sample = {*SAMPLE, *special}
+    return [pytest.param(n, marks=() if n in in_sample or "+" in n else pytest.mark.matrix) for n in names]
 
 
 def each_preset(names: Sequence[str], presets: Sequence[str] = PRESETS) -> list[tuple[str, str]]:

@@ -15,7 +15,19 @@ from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
 from fedloom.nets.frozen_parameters import freeze_as_buffers, frozen_parameters
 from fedloom.nets.net import Net, tree_of
-from support import ENGINES, ROW_METHODS, STEEP, TinyAdapter, after, alike, configured, furthest, same_tree, world
+from support import (
+    ENGINES,
+    ROW_METHODS,
+    STEEP,
+    TinyAdapter,
+    after,
+    alike,
+    configured,
+    furthest,
+    same_tree,
+    sampled,
+    world,
+)
 
 LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1, 2], [2, 3, 2, 1, 0, 2, 2, 2, 1]]  # no batch of 3: perfedavg halves it
 FROZEN = {"fc.weight", "fc.bias"}
@@ -49,7 +61,12 @@ STACKABLE = [name for name in NAMES if METHODS.get(name).spec.unstackable is Non
 
 
 @pytest.mark.parametrize(
-    ("engine", "name"), [("processes", name) for name in NAMES] + [("stacked", name) for name in STACKABLE]
+    ("engine", "name"),
+    [
+        pytest.param(engine, *case.values, marks=case.marks)
+        for engine, names in (("processes", NAMES), ("stacked", STACKABLE))
+        for case in sampled(names, "fedbn", "fedper", "scaffold")
+    ],
 )
 def test_every_engine_trains_a_lean_net_alike(engine, name):
     toys = [made(name, lean, participation=0.7) for _ in range(2)]
@@ -57,7 +74,9 @@ def test_every_engine_trains_a_lean_net_alike(engine, name):
     assert not any(is_frozen(entry) for tree in final(toys[1]) for entry in tree)
 
 
-@pytest.mark.parametrize("name", ROW_METHODS)
+@pytest.mark.parametrize(
+    "name", sampled(ROW_METHODS, "fedbn", "feddyn", "fedgen", "fedkd", "fedper", "fml", "scaffold")
+)
 def test_what_trains_has_the_same_bits_whether_the_rest_travels_or_not(name):
     full, thin = after(made(name), 2), after(made(name, lean), 2)
     assert len(final(full)) == len(final(thin)) > 0

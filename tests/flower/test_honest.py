@@ -12,16 +12,10 @@ from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.runs.run import run
 from flower_world import Notes, config_of, settings_of
-from support import FEDERATED, same_bits
+from support import FEDERATED, same_bits, sampled
 
 SKEWED = {"source": "digits", "partition": "dirichlet", "alpha": 0.1, "clients": 8, "val": 0.0}
-SAMPLE = {
-    *("fedavg", "fedco2", "feddw", "fedsc", "fedskc", "fedssa"),
-    *("copa", "fd", "feddf", "fedgen", "fedkd", "fednova", "fedproto", "scaffold"),
-}
-CASES = [
-    pytest.param(name, marks=() if name in SAMPLE else pytest.mark.matrix) for name in sorted({*FEDERATED} | SAMPLE)
-]
+CASES = sampled(FEDERATED, "copa", "fd", "feddf", "fedgen", "fedkd", "fednova", "fedproto", "scaffold")
 
 
 @pytest.mark.parametrize("method", CASES)

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from command_line import call
 from fedloom.config.run_config import parse
 from fedloom.runs.run import run
+from forked import start_command
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 WORDS = ["rounds=8", "local_epochs=1", "checkpoint.seconds=0"]
@@ -44,18 +44,19 @@ def alive(pid: int) -> bool:
 
 
 def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "fedloom", "run", str(DEMO), *WORDS, "--out", str(out), *more]
+    return ["run", str(DEMO), *WORDS, "--out", str(out), *more]
 
 
 def finished(capsys: pytest.CaptureFixture[str], out: Path, *more: str) -> dict[str, Any]:
     """The numbers of the same command, called in this process."""
-    code, said, errors = call(capsys, *command(out, "--json", *more)[3:])
+    code, said, errors = call(capsys, *command(out, "--json", *more))
     assert code == 0, errors
     numbers: dict[str, Any] = json.loads(said)
     return numbers
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_killed_at_three_random_moments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = finished(capsys, tmp_path / "whole")
     seed = random.SystemRandom().randrange(10**6)
@@ -64,19 +65,17 @@ def test_killed_at_three_random_moments(tmp_path: Path, capsys: pytest.CaptureFi
     log = cut / "metrics.jsonl"
     target = 0
     for moment in range(3):
-        process = subprocess.Popen(
-            command(cut, *(["--resume"] if moment else [])), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        process = start_command(command(cut, *(["--resume"] if moment else [])), tmp_path / "errors")
         target += rng.randint(1, 2)  # rounds seen so far before the kill; 6 of 8 at most
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             if log.exists() and f'"round": {target},' in log.read_text():
                 break
-            assert process.poll() is None, f"ended early (seed {seed}): {process.stderr and process.stderr.read()!r}"
+            assert process.is_alive(), f"ended early (seed {seed}): {(tmp_path / 'errors').read_text()!r}"
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
         process.kill()
-        process.communicate()
+        process.join()
         assert not (cut / "summary.json").exists(), f"finished before the kill (seed {seed})"
     resumed = finished(capsys, cut, "--resume")
     assert resumed["checkpoint_sha256"] == whole["checkpoint_sha256"], f"seed {seed}"
@@ -91,16 +90,16 @@ def test_workers_end_with_a_killed_parent_and_leave_nothing(tmp_path: Path, caps
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     expected = finished(capsys, whole, "engine=serial", "rounds=15")["checkpoint_sha256"]
     memory = set(Path("/dev/shm").iterdir())
-    process = subprocess.Popen(command(cut, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start_command(command(cut, *words), tmp_path / "errors")
     log, deadline = cut / "metrics.jsonl", time.monotonic() + 90
     while not (log.exists() and '"round": 2,' in log.read_text()):
-        assert process.poll() is None
+        assert process.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    workers = children_of(process.pid)
+    workers = children_of(process.pid or 0)
     assert len(workers) >= 2
     process.kill()
-    process.wait()
+    process.join()
     deadline = time.monotonic() + 20
     while any(alive(worker) for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -27,6 +27,7 @@ from fedloom.runs.newcomers import NewcomerTests
 from fedloom.runs.run import run
 from fedloom.trackers.tracker import measures
 from golden_world import golden_run, golden_scenario, probe
+from support import sampled
 
 GOLD = json.loads((Path(__file__).parents[1] / "golden" / "newcomers.json").read_text())["held_out_clients"]
 KEYS = {"partition": "dirichlet", "alpha": 0.3, "clients": 7, "held_out": [1, 5]}
@@ -169,11 +170,7 @@ def trained(result):
 SERVER_DATA = {"feddf": {"public": 0.05}, "fedgen": {"public": 0.05}}
 
 
-SAMPLE = ("fedavg", "fedco2", "feddw", "fedper", "fedsc", "fedskc", "fedssa", "scaffold")
-REST = [pytest.param(name, marks=pytest.mark.matrix) for name in METHODS.names() if name not in SAMPLE]
-
-
-@pytest.mark.parametrize("method", [*SAMPLE, *REST])
+@pytest.mark.parametrize("method", sampled(METHODS.names(), "fedper", "scaffold"))
 def test_changing_their_data_changes_no_weight(method, monkeypatch):
     keys = {"augment": {"crop": 1}} if method == "fedclassavg" else {}
     personal = "global" not in offered(method)

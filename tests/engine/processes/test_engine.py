@@ -13,7 +13,7 @@ from fedloom.core.errors import ClientError
 from fedloom.engine.processes import Processes, shared_memory, workers
 from fedloom.engine.processes import engine as module
 from fedloom.methods.fedavg import FedAvg
-from support import ROW_METHODS, TinyBN, configured, furthest, same_bits, world
+from support import ROW_METHODS, TinyBN, configured, furthest, same_bits, sampled, world
 
 WRAPPED = ["fedprox+dw", "fedsc+dw", "fedavg+geomedian", "fedssa+median", "fedavg+normbound"]
 # Unequal clients, one of a single sample; with a part of them drawn, some are new in a late round.
@@ -54,7 +54,9 @@ class TinyDropoutBN(TinyBN):
         return self.drop(super().features(x))
 
 
-@pytest.mark.parametrize("name", [*ROW_METHODS, *WRAPPED])
+@pytest.mark.parametrize(
+    "name", sampled([*ROW_METHODS, *WRAPPED], "ditto", "fd", "feddf", "fedgen", "fedkd", "scaffold")
+)
 def test_every_method_has_the_bits_of_the_serial_engine(name):
     settings = {"net": TinyDropoutBN, "participation": 0.6, "epochs": 2, "batch_size": 3}
     toys = [world(configured(name), LABELS, **settings) for _ in range(2)]
