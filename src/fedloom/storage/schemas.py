@@ -19,7 +19,7 @@ _KEYS_OF_LATER_SUMMARIES = (
     "checkpoint_sha256",
     "run_dir",
 )  # not in summaries of the first versions
-_KEYS_OF_LATER_SCENARIOS = ("notes",)  # not in scenario.json of earlier versions
+_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median")  # earlier versions lack them
 
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
