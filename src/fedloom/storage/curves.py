@@ -38,15 +38,16 @@ def value_at_selected_round(
     rounds, values = curve(rows, name, "test")
     if not values:
         return None
+    by_round, tested = dict(zip(rounds, values, strict=True)), curve(rows, "accuracy", "test")[0] or rounds
     if select == "mean_last_k":
-        return fmean(values[-last_k:])
-    tested, compared = curve(rows, criterion.name, "test")
+        last_values = [by_round[round_] for round_ in tested[-last_k:] if round_ in by_round]
+        return fmean(last_values) if last_values else None
     if select == "best_test":
-        round_ = criterion.best(tested, compared)
+        round_ = criterion.best(*curve(rows, criterion.name, "test"))
     else:
         best = best_val(rows, criterion) if select == "best_val" else None
         round_ = best[0] if best else None
-    return dict(zip(rounds, values, strict=True)).get(rounds[-1] if round_ is None else round_)
+    return by_round.get(tested[-1] if round_ is None else round_)
 
 
 def best_val(rows: Sequence[Row], criterion: Criterion = ACCURACY) -> tuple[int, float] | None:
