@@ -117,7 +117,7 @@ def test_run_for_people(capsys: Any) -> None:
 
 def test_compare_writes_table_and_report(capsys: Any) -> None:
     words = ("compare", str(DEMO), *QUICK, "--methods", "fedavg,fedprox", "--seeds", "2", "--out", "both")
-    code, out, _ = call(capsys, *words, "--json", "--jobs", "2")
+    code, out, _ = call(capsys, *words, "--json", "--jobs", "1")
     result = json.loads(out)
     assert code == 0
     assert [(row["method"], row["n"]) for row in result["table"]] == [("fedavg", 2), ("fedprox", 2)]

@@ -30,7 +30,7 @@ if importlib.util.find_spec("fedloom.engine.fast"):
     from fedloom.engine.fast.replayer import Replayer
     plain = Replayer.__init__
     Replayer.__init__ = lambda self, data: plain(self, data, eager=True) or replayers.append(self)
-config = parse(load(Path(sys.argv[2]), ["rounds=3", "engine=serial"]))
+config = parse(load(Path(sys.argv[2]), ["rounds=2", "local_epochs=1", "engine=serial"]))
 numbers = run(config, out=Path(sys.argv[3])).numbers
 print(json.dumps([numbers["checkpoint_sha256"], numbers["flops"], sum(replayer.programs for replayer in replayers)]))
 """
