@@ -57,7 +57,12 @@ CASES = {
     "no owner column": ("csv", TABLE.encode(), (*CSV, "owner=id"), "owner = 'id' is no column"),
     "one row per owner": ("csv", OWN_ROW.encode(), (*CSV, "owner=id"), "no owner has samples enough"),
     "owner is the label": ("csv", TABLE.encode(), (*CSV, "owner=ill"), "label and owner are both 'ill'"),
-    "other number of owners": ("csv", TABLE.encode(), (*CSV, "owner=ward", "partition=natural"), "need clients=4"),
+    "other number of owners": (
+        "csv",
+        TABLE.encode(),
+        (*CSV, "owner=ward", "partition=natural", "clients=2"),
+        "need clients=4",
+    ),
     "no table": ("parquet", TABLE.encode(), CSV, "cannot be read as parquet"),
     "wide separator": ("csv", TABLE.encode(), (*CSV, "separator=;;"), "scenario.separator = ';;'"),
 }

@@ -26,6 +26,18 @@ def test_what_is_made_passes_and_private_keys_are_their_owner_s_alone(folder):
     assert (folder / "node-000000.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
 
 
+def test_a_certificate_is_for_the_loopback_too_and_one_that_is_not_is_refused(tmp_path, monkeypatch):
+    for number, hosts in enumerate((["server.example.org"], ["10.0.0.7", "127.0.0.1"])):
+        certificates.create(tmp_path / str(number), hosts, 0)
+        for host in (*hosts, "127.0.0.1"):
+            certificates.check(tmp_path / str(number), host, pytest.fail)
+    monkeypatch.setattr(certificates, "_LOOPBACK", "superlink")  # one that an earlier version made
+    certificates.create(tmp_path / "old", ["superlink"], 0)
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"server\.crt is for superlink, not for 127\.0\.0\.1; delete the folder's"):
+        certificates.check(tmp_path / "old", "superlink", pytest.fail)
+
+
 def test_keys_that_others_could_read_are_closed_and_links_stay(folder, tmp_path_factory):
     victim = tmp_path_factory.mktemp("outside") / "tool"
     victim.write_text("mine")

@@ -38,7 +38,7 @@ class ScenarioConfig(BaseModel):
     clients: int = Field(
         10,
         ge=1,
-        description="Number of clients.",
+        description="Number of clients; partition natural counts the owners unless it is given.",
     )
     val: float = Field(
         0.1,
@@ -124,7 +124,9 @@ class ScenarioConfig(BaseModel):
 
     @model_validator(mode="after")
     def _route(self) -> ScenarioConfig:
-        self.parts()
+        source, partition = self.parts()
+        if "clients" not in self.model_fields_set and source.kind not in (Nodes.kind, "given"):
+            self._take_count(partition.count_clients(lambda: source.load().train))
         self._leave_nodes_data_alone()
         self.build_skews()
         self.build_attack()
@@ -133,6 +135,12 @@ class ScenarioConfig(BaseModel):
         if self.split is not None and self.tests == "matched":
             raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
         return self
+
+    def _take_count(self, clients: int | None) -> None:
+        """Set the number of clients that the data decide; without one it stays."""
+        if clients is not None:
+            object.__setattr__(self, "clients", clients)
+            self.model_fields_set.add("clients")
 
     def _leave_nodes_data_alone(self) -> None:
         if self.source == Nodes.kind and self.clients > _MAX_NODES:

@@ -17,12 +17,15 @@ from fedloom.core.files import private_folder, write_atomic
 
 _DAYS = 365
 _WARNING_PERIOD = timedelta(days=30)
+_LOOPBACK = "127.0.0.1"  # where the SuperLink's own processes on the server connect to
 _CERTIFICATES = ("ca.crt", "server.crt")
 _RENEWAL_ADVICE = "delete the folder's .crt files, and `fedloom flower keys` makes new ones"
 
 
 def create(folder: Path, hosts: list[str], nodes: int) -> None:
     """Write the missing files: an authority, a certificate for `hosts` (names or addresses), keys of `nodes` nodes.
+
+    The certificate is for 127.0.0.1 too, because the SuperLink's own processes connect there.
 
     Only their owner can read private keys, also those that were there before.
     """
@@ -31,7 +34,7 @@ def create(folder: Path, hosts: list[str], nodes: int) -> None:
         if key.is_file() and not key.is_symlink():
             key.chmod(0o600)
     if not (folder / "server.crt").exists():
-        _make_certificates(folder, hosts)
+        _make_certificates(folder, list(dict.fromkeys([*hosts, _LOOPBACK])))
     for node in range(nodes):
         if not (folder / f"node-{node:06d}").exists():
             _make_node_key(folder / f"node-{node:06d}")
@@ -40,7 +43,7 @@ def create(folder: Path, hosts: list[str], nodes: int) -> None:
 def check(folder: Path, host: str, note: Callable[[str], None], now: datetime | None = None) -> None:
     """Check the certificates of a folder, and note those that expire soon.
 
-    Raises `ConfigError` if one is missing, damaged, expired, or for another host.
+    Raises `ConfigError` if one is missing, damaged, expired, or not for `host` and 127.0.0.1.
     """
     from cryptography import x509
     from cryptography.x509.oid import ExtensionOID
@@ -61,9 +64,10 @@ def check(folder: Path, host: str, note: Callable[[str], None], now: datetime | 
     except x509.ExtensionNotFound:
         names = ()
     certified_hosts = [str(name.value) for name in names]
-    if host not in certified_hosts:
-        hosts = ", ".join(certified_hosts) or "no host"
-        raise ConfigError(f"{folder / 'server.crt'} is for {hosts}, not for {host}; {_RENEWAL_ADVICE}")
+    for needed in (host, _LOOPBACK):
+        if needed not in certified_hosts:
+            hosts = ", ".join(certified_hosts) or "no host"
+            raise ConfigError(f"{folder / 'server.crt'} is for {hosts}, not for {needed}; {_RENEWAL_ADVICE}")
 
 
 def expiring(folder: Path, now: datetime | None = None) -> list[str]:

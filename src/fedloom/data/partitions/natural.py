@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ class Natural(Partition):
     """One client per id: per writer, hospital, device. Ids are the source's domains, or come from a file.
 
     Without ids of the test samples, these are dealt in each client's share of each class. Clients follow the sorted ids
-    (the source's order for domains). The number of clients is the number of ids.
+    (the source's order for domains). The number of clients is the number of ids, and a config may leave it out.
 
     Example:
         >>> data = labels_only([0, 1, 1], domain=[1, 0, 1], domains=["north", "south"])
@@ -44,6 +45,13 @@ class Natural(Partition):
         description="Whether `clients` may be smaller than the number of ids; ids are then chosen at random, and "
         "the samples of the others are left out.",
     )
+
+    def count_clients(self, load: Callable[[], Dataset]) -> int | None:
+        if self.sample_ids:
+            return None
+        if self.owners is None:
+            return len(np.unique(domains_of("natural", load())))
+        return len(np.unique(_read(self.owners, None, "training")))
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         if self.test_owners is not None and self.owners is None:
@@ -78,15 +86,15 @@ def _positions(names: np.ndarray, ids: np.ndarray) -> Indices:
     return np.where(names[positions] == ids, positions, -1).astype(np.int64)
 
 
-def _read(path: Path, samples: int, split: str) -> np.ndarray:
+def _read(path: Path, samples: int | None, split: str) -> np.ndarray:
     try:
         ids: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)  # checks the size it states
     except Exception as error:  # numpy has no one kind of error for damaged headers
         raise DataError(f"partition natural: {path}: not readable as .npy: {' '.join(str(error).split())}") from None
-    if not isinstance(ids, np.ndarray) or ids.shape != (samples,):
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or samples not in (None, len(ids)):
         raise DataError(
             f"partition natural: {path} holds ids of shape {getattr(ids, 'shape', '?')}; need one for each of "
-            f"{samples} {split} samples"
+            f"{'the' if samples is None else samples} {split} samples"
         )
     if ids.dtype.kind not in "iuU":
         raise DataError(f"partition natural: {path} holds {ids.dtype}; need whole numbers or words")

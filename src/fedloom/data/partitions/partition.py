@@ -48,6 +48,10 @@ class Partition(BaseModel):
 
     _home = field_validator("*")(expand_if_path)
 
+    def count_clients(self, load: Callable[[], Dataset]) -> int | None:
+        """Return the number of clients that the data decide; None if the config does. load: reads the training set."""
+        return None
+
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         """Deal the samples of `train` and `test` to `clients`.
 
