@@ -47,3 +47,12 @@ def test_golden(scenario):
     # class 2 has 5 of 10, 0 of 6 and 3 of 8 test samples; the last client has none
     assert by_client.everywhere == pytest.approx((5 / 10 + 0 + 3 / 8) / 3)
     assert (by_client.to_beat("personal"), by_client.to_beat("global")) == (by_client.own, by_client.everywhere)
+
+
+def test_a_client_without_training_data_has_no_class_of_its_own():
+    labels = torch.tensor([1, 1, 1, 0])
+    data = Dataset(torch.zeros(4, 1), labels, ("a", "b"))
+    nobody = Views.from_lists([np.arange(0)] * 2)
+    train, tests = Views.from_lists([np.arange(3), np.arange(0)]), Views.from_lists([np.arange(2), np.array([2, 3])])
+    baseline = majority(Scenario("toy", data, data, train=train, val=nobody, test=tests), "local")
+    assert (baseline.own, baseline.everywhere) == (1.0, 0.75)

@@ -15,8 +15,8 @@ class Majority:
     """Accuracies in [0, 1] of predictions without a model, on the data that a protocol tests.
 
     label: the most frequent class of all training data, the lowest of equal ones. everywhere: its share of the tested
-    data. own: the share of each client's own most frequent class in its own test data, as a mean over clients; NaN
-    where the global test set is tested.
+    data. own: the share of each client's own most frequent class in its own test data, as a mean over clients with
+    training data; NaN where the global test set is tested.
     """
 
     label: int
@@ -44,5 +44,6 @@ def majority(scenario: Scenario, where: str) -> Majority | None:
     tested = tests.sum(1) > 0
     if not tested.any():
         return Majority(label, math.nan, math.nan)
-    shares, own = tests[tested] / tests[tested].sum(1, keepdims=True), train[tested].argmax(1)
-    return Majority(label, float(shares[:, label].mean()), float(shares[np.arange(len(own)), own].mean()))
+    shares, counts = tests[tested] / tests[tested].sum(1, keepdims=True), train[tested]
+    own = shares[np.arange(len(counts)), counts.argmax(1)][counts.sum(1) > 0]
+    return Majority(label, float(shares[:, label].mean()), float(own.mean()) if len(own) else math.nan)
