@@ -103,9 +103,15 @@ def up(
         result = run_in_process(parsed, out=out, states=out.with_name(out.name + ".flower") / "states", data=data)
         write_report([result], out / "report.html")
     else:
+        from fedloom.flower.log_sentences import as_json_line, log_sentence
         from fedloom.flower.up import up as run
 
-        tell = (lambda text: None) if quiet else say
+        in_words = as_json_line if as_json else log_sentence
+
+        def tell(line: str) -> None:
+            if not quiet:
+                say(in_words(line))
+
         result = run(parsed, out, insecure=insecure, port=port, data=data, say=tell)
     if as_json:
         print_json(result.numbers)
