@@ -107,3 +107,13 @@ def test_ascii_columns_stay_in_line() -> None:
     assert "..." not in text
     picture = printed(100, print_holdings, PICTURE, encoding="ascii")
     assert "###" in picture
+
+
+SHAPES = PICTURE | {"classes": ["circle", "cross", "square"], "class_counts": [[3, 0, 9], [5, 5, 5]], "domains": []}
+
+
+@pytest.mark.parametrize(("width", "names"), [(120, "circle cross square"), (42, "circ cros squa")])
+def test_class_names_are_whole_where_there_is_room(width, names):
+    shapes = SHAPES | {"clients": 2}
+    header = next(line for line in printed(width, print_holdings, shapes).splitlines() if "samples" in line)
+    assert header.split()[1:-1] == names.split()

@@ -23,6 +23,7 @@ from fedloom.storage.run_data import SECONDS
 
 _SHADES = " ·░▒▓█"
 _SEPARATE_CLASSES, _MAX_CELLS = 12, 50  # classes with a column each; cells for more of them
+_SHORTEST_NAME = 3  # characters of a class name, as many as its shades
 _OTHER_COLUMNS = 24  # columns of the terminal for what stands beside the cells
 _UNBOUNDED = 10_000
 # Metrics of every run, printed below the table of a comparison, which a terminal would cut otherwise.
@@ -91,7 +92,11 @@ def _print_table(console: Console, table: Table, wraps: bool = False) -> None:
 
 def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
     """Clients x classes as shades, with the skew figures. `picture` is what scenario.json holds."""
-    table = _holdings_table(picture, shown_clients, _SEPARATE_CLASSES)
+    longest = max((len(str(label)) for label in picture["classes"]), default=0)
+    for name_length in range(max(longest, _SHORTEST_NAME), _SHORTEST_NAME - 1, -1):
+        table = _holdings_table(picture, shown_clients, _SEPARATE_CLASSES, name_length=name_length)
+        if _fits(console, table, wraps=False):
+            break
     if not _fits(console, table, wraps=False):
         table = _holdings_table(picture, shown_clients, 0, console.width - _OTHER_COLUMNS)
     _print_table(console, table, wraps=True)
@@ -124,9 +129,15 @@ def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: 
         console.print(f"  [yellow]note:[/] {escape(note)}", soft_wrap=True)
 
 
-def _holdings_table(picture: Mapping[str, Any], shown_clients: int, apart_up_to: int, cells: int = _MAX_CELLS) -> Table:
+def _holdings_table(
+    picture: Mapping[str, Any],
+    shown_clients: int,
+    apart_up_to: int,
+    cells: int = _MAX_CELLS,
+    name_length: int = _SHORTEST_NAME,
+) -> Table:
     """A row for each of the first clients. Up to `apart_up_to` classes have a column each; more of them share one, with
-    at most `cells` cells."""
+    at most `cells` cells. Names of classes are cut after `name_length` characters."""
     counts: list[list[int]] = picture["class_counts"]
     largest = max((n for row in counts for n in row), default=0) or 1
     table = Table(
@@ -137,7 +148,7 @@ def _holdings_table(picture: Mapping[str, Any], shown_clients: int, apart_up_to:
     apart = len(classes) <= apart_up_to
     if apart:
         for label in classes:
-            table.add_column(escape(label[:3]), justify="center", no_wrap=True)
+            table.add_column(escape(label[:name_length]), justify="center", no_wrap=True)
     else:
         merged = -(-len(classes) // max(1, min(cells, _MAX_CELLS)))
         counts = [[max(row[c : c + merged]) for c in range(0, len(row), merged)] for row in counts]
