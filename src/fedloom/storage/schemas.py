@@ -80,6 +80,7 @@ class _Numbers(_Plain):
     samples_per_second: Amount = 0.0
     peak_memory_mb: Amount = 0.0
     figures: dict[Word, float | None] = {}
+    metrics: dict[Word, float | None] = {}
     attack: _Attack | None = None
     engine: Word = ""
     engine_reason: Word | None = None
