@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from fedloom.core.errors import ConfigError
 from fedloom.engine.fast import torch_library
+from fedloom.engine.fast.kernels import compiling
 from fedloom.engine.fast.kernels.compiling import compiler
 from fedloom.engine.fast.torch_library import TorchLibrary
 
@@ -42,3 +44,14 @@ def test_without_a_compiler_it_is_never_started(source, monkeypatch):
     library = TorchLibrary(source)
     assert not library.wait()
     assert library.obstacle == "there is no C++ compiler"
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_a_cache_folder_that_nobody_knows_is_an_obstacle_of_one_line(source, monkeypatch):
+    def unknown():
+        raise ConfigError("no folder for the cache; set FEDLOOM_CACHE")
+
+    monkeypatch.setattr(compiling, "cache_dir", unknown)
+    library = TorchLibrary(source)
+    assert not library.wait()
+    assert library.obstacle == "no folder for the cache; set FEDLOOM_CACHE"

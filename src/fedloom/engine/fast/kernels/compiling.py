@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fedloom.core.errors import FedloomError
+from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import cache_dir
 
 KERNELS_FOLDER = Path(__file__).parent
@@ -134,7 +134,10 @@ def _planned(source: Path, flags: tuple[str, ...], macros: dict[str, int]) -> tu
     """Return how a file is compiled, and the path of its library in a folder that only the user may write into."""
     text = source.read_text(encoding="utf-8")
     build = _Build(source.stem, text, source.parent, tuple(sorted(macros.items())), flags)
-    folder = cache_dir() / "kernels"
+    try:
+        folder = cache_dir() / "kernels"
+    except ConfigError as error:  # no home directory
+        raise KernelError(str(error)) from None
     built = folder / f"{build.name}-{_digest(build)}.so"
     with _readable_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
