@@ -53,6 +53,18 @@ def test_a_plan_runs_nothing_then_a_part_then_the_rest(capsys: Any) -> None:
     assert "seeds there" in call(capsys, "table", "s", "--target", "0.01")[1]
 
 
+def test_a_plan_names_the_trials_of_tuning_and_foresees_the_time(capsys: Any) -> None:
+    Path("tuned.yaml").write_text(STUDY + "tune: {fedprox.mu: [0.1, 1.0]}\n")
+    code, out, _ = call(capsys, "study", "tuned.yaml", "--plan", "--out", "s")
+    assert code == 0
+    assert "     left  mild/fedprox/trial/fedprox.mu=0.1" in out.splitlines()
+    assert "4 cells and 6 trials of tuning in 10 runs: 4 left" in out
+    assert "on one core of this machine" in out
+    plan = json.loads(call(capsys, "study", "tuned.yaml", "--plan", "--out", "s", "--json")[1])
+    assert plan["seconds_left"] > 0
+    assert set(plan["trials"].values()) == {"left"}
+
+
 def test_a_plan_leaves_an_empty_folder_empty(capsys: Any) -> None:
     Path("s").mkdir()
     assert call(capsys, "study", "mine.yaml", "--out", "s", "--plan")[0] == 0

@@ -12,13 +12,16 @@ import typer
 from fedloom.commands.comparisons import show_comparison
 from fedloom.commands.shared import AsJson, Quiet, console_of, output_folder, print_json, say
 from fedloom.commands.study_sections import sections_of_studies
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, FedloomError
 
 if TYPE_CHECKING:
     from fedloom.studies.plan import Cell, Study
     from fedloom.studies.study_folder import StudyFolder
+    from fedloom.studies.tuning import Job
 
-Plan = Annotated[bool, typer.Option("--plan", help="Show the cells, done and left, and run nothing.")]
+Plan = Annotated[
+    bool, typer.Option("--plan", help="Show trials and cells, done and left, and the time ahead; run nothing.")
+]
 Only = Annotated[
     list[str] | None,
     typer.Option(help="Cells whose names fit, e.g. 'hard/*', fedavg or 'fedavg/seed0'; may be given several times."),
@@ -90,7 +93,7 @@ def run_and_report(
     study_folder.check(study)
     jobs = jobs_of(study, cells)
     if plan:
-        show_plan(study, study_folder, cells, len(jobs), as_json)
+        show_plan(study, study_folder, cells, jobs, as_json)
         return
     try:
         with output_folder(out), ProgressDisplay([job.config for job in jobs], quiet=quiet or as_json) as live:
@@ -133,9 +136,12 @@ def run_and_report(
         raise typer.Exit(1)
 
 
-def show_plan(study: Study, study_folder: StudyFolder, cells: Sequence[Cell], runs: int, as_json: bool) -> None:
-    """The cells with how far they are; nothing is written."""
-    from fedloom.studies.tuning import Choices
+def show_plan(
+    study: Study, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job], as_json: bool
+) -> None:
+    """The trials of tuning and the cells with how far they are, and the time of those left; nothing is written."""
+    from fedloom.results.text import counted, seconds_text
+    from fedloom.studies.tuning import Choices, Trial
 
     choices = Choices(study, study_folder)
     states = {}
@@ -143,11 +149,31 @@ def show_plan(study: Study, study_folder: StudyFolder, cells: Sequence[Cell], ru
         tuned, why = choices.of(cell)
         states[cell.name] = study_folder.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
     counts = Counter(states.values())
+    trials = {job.name: study_folder.state(job.folder, job.config) for job in jobs if isinstance(job, Trial)}
+    seconds = _seconds_left([job for job in jobs if (trials if isinstance(job, Trial) else states)[job.name] != "done"])
     if as_json:
-        print_json({"study": study.hash, "cells": states, "runs": runs, "counts": counts})
+        plan = {"study": study.hash, "cells": states, "trials": trials, "runs": len(jobs), "counts": counts}
+        print_json(plan | {"seconds_left": seconds})
         return
     console = console_of(as_json)
-    for name, state in states.items():
+    for name, state in (trials | states).items():
         console.print(f"{state:>9}  {name}", markup=False, soft_wrap=True)
     totals = ", ".join(f"{n} {state}" for state, n in counts.items())
-    console.print(f"{len(cells)} cells in {runs} runs: {totals}", soft_wrap=True)
+    with_trials = f" and {counted(len(trials), 'trial')} of tuning" if trials else ""
+    console.print(f"{len(cells)} cells{with_trials} in {len(jobs)} runs: {totals}", soft_wrap=True)
+    if seconds:
+        console.print(f"about {seconds_text(seconds)} on one core of this machine, if every method took FedAvg's time")
+
+
+def _seconds_left(jobs: Sequence[Job]) -> float | None:
+    """Foresee the time of runs on one core; None if that of a run cannot be foreseen."""
+    from fedloom.papers.cost import run_cost
+
+    by_group: dict[tuple[type[Job], str], float] = {}
+    try:
+        for job in jobs:
+            if (group := (type(job), job.group)) not in by_group:  # seeds cost the same
+                by_group[group] = run_cost(job.config, by_method=False).seconds
+    except FedloomError:
+        return None
+    return sum(by_group[type(job), job.group] for job in jobs)
