@@ -186,7 +186,8 @@ def _section(scenario: Any) -> dict[str, Any]:
     if isinstance(scenario, str):
         scenario = describe(scenario)
     if isinstance(scenario, Scenario):
-        return {"source": "given", "digest": scenario.digest(), "partition": "iid", "clients": scenario.clients}
+        partition = "natural" if scenario.by_owners else "iid"
+        return {"source": "given", "digest": scenario.digest(), "partition": partition, "clients": scenario.clients}
     if not isinstance(scenario, ScenarioConfig):
         kind = type(scenario).__name__
         raise ConfigError(f"scenario is a {kind}; need the name of a source, or what fl.scenario(...) gives")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedloom
 from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ConfigError, DataError
 
@@ -66,3 +67,14 @@ def test_data_without_owners_and_missing_data_are_refused_in_one_line(table: Pat
         parse({"scenario": {"source": "digits", "partition": "natural"}})
     with pytest.raises(DataError, match="no-such"):
         clients(table.with_name("no-such.csv"))
+
+
+def test_owners_from_python_are_recorded_as_natural_and_older_runs_keep_their_fingerprint() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+    y = np.arange(40) % 2
+    scenario = fedloom.scenario([(x[:20], y[:20]), (x[20:], y[20:])])
+    result = fedloom.run("fedavg", scenario=scenario, rounds=1, engine="serial")
+    assert result.config["scenario"]["partition"] == "natural"
+    given = {"source": "given", "digest": scenario.digest(), "clients": 2}
+    natural, earlier = (parse({"scenario": {**given, "partition": name}}) for name in ("natural", "iid"))
+    assert natural.fingerprint() == earlier.fingerprint()

@@ -230,6 +230,7 @@ class RunConfig(Section):
     def fingerprint(self) -> str:
         """Return a hash (16 hex digits) of every setting that can change a result."""
         relevant = {key: value for key, value in self.resolved().items() if changes_numbers(key)}
+        relevant["scenario"] = self.scenario.for_fingerprint()
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -207,6 +207,14 @@ class ScenarioConfig(BaseModel):
             del values["val"]
         return values | source.model_dump(mode="json") | partition.model_dump(mode="json")
 
+    def for_fingerprint(self) -> dict[str, Any]:
+        """Return `resolved`, where the digest of a scenario from Python stands for its partition, too."""
+        values = self.resolved()
+        if self.source != "given" or self.partition != "natural":
+            return values
+        keys_of_natural = PARTITIONS.get("natural").model_fields
+        return {key: value for key, value in values.items() if key not in keys_of_natural} | {"partition": "iid"}
+
     def build(self, run_seed: int, splits: Splits | None = None) -> Scenario:
         """Load the source (or take `splits`) and deal it; `seed` None takes the run's."""
         source, partition = self.parts()

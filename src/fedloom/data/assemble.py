@@ -18,6 +18,7 @@ from fedloom.data.client_splits import hold_out, matched_tests, split_three
 from fedloom.data.dataset import Dataset
 from fedloom.data.digest import sets_digest
 from fedloom.data.newcomers import HeldOut, without_newcomers
+from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
 from fedloom.data.scenario import Scenario, TestRows
 from fedloom.data.skews.skew import Skew, derive_streams
@@ -129,7 +130,12 @@ def make_scenario(
     if public:
         public_set = train.take(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
         scenario = replace(scenario, public=public_set)
-    scenario = replace(scenario, notes=splits.notes + scenario.notes, source_digest=sets_digest([train, test]))
+    scenario = replace(
+        scenario,
+        notes=splits.notes + scenario.notes,
+        source_digest=sets_digest([train, test]),
+        by_owners=isinstance(partition, Natural),
+    )
     return _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
 
 

@@ -34,6 +34,7 @@ class Scenario:
     the right sizes. notes: sentences on unusual samples (`Splits.notes`). source_digest: digest of the source's samples
     before they were dealt, empty if unknown. newcomers: clients that never train, with views into the same training
     samples; newcomer_ids: their ids before they were held out, after which the others were numbered anew.
+    by_owners: whether each client is an owner that the data came with.
     Raises `ConfigError` if public samples have another shape than the clients'.
     """
 
@@ -55,6 +56,7 @@ class Scenario:
     source_digest: str = ""
     newcomers: Scenario | None = None
     newcomer_ids: tuple[int, ...] = ()
+    by_owners: bool = False
 
     def __post_init__(self) -> None:
         public, data = self.public, self.train_set
