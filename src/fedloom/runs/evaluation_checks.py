@@ -1,4 +1,4 @@
-"""Checks of a run's evaluation: before training whether it can be done, at the end whether the model is above a guess."""
+"""Checks of an evaluation: before training, whether it can be done; at the end, whether the model is above a guess."""
 
 from __future__ import annotations
 
