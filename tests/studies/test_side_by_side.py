@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
@@ -83,6 +84,24 @@ def test_processes_that_wait_for_one_another_say_nothing() -> None:
     call = HandedOut({0: slow(), 1: needs_the_slow_job()}, processes=2)
     assert call.notes == []
     assert call.attempts.count(1) == 3
+
+
+def test_a_job_that_waited_for_one_that_has_just_ended_is_tried_again_at_once() -> None:
+    ended = threading.Event()
+
+    def slow() -> Iterator[bool]:
+        ended.wait(20)
+        yield True
+
+    def needs_the_slow_job() -> Iterator[bool]:
+        ended.set()
+        time.sleep(0.2)  # its answer, of the time before, comes after that of the other one
+        yield False
+        yield True
+
+    call = HandedOut({0: slow(), 1: needs_the_slow_job()}, processes=2)
+    assert call.notes == []
+    assert call.attempts.count(1) == 2
 
 
 def test_processes_that_wait_for_other_calls_say_so_once() -> None:

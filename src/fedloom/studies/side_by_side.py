@@ -38,6 +38,7 @@ class _HandOut:
         self._queue = list(range(len(runner.jobs)))
         self._blocked: list[int] = []  # wait for other jobs or other calls
         self._free, self._busy = list(processes), dict[Connection, int]()
+        self._outdated = set[int]()  # at work since before another job ended, which may be the one that they wait for
         self._error: Exception | None = None
         self._report_wait = first_wait(listener)
 
@@ -77,8 +78,12 @@ class _HandOut:
             self._stop(news)
         elif news:
             self._unblock()
+            self._outdated.update(self._busy.values())
+        elif position in self._outdated:
+            self._queue.insert(0, position)
         else:
             self._blocked.append(position)
+        self._outdated.discard(position)
 
     def _unblock(self) -> None:
         self._queue[:0], self._blocked = self._blocked, []
