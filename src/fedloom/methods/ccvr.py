@@ -123,7 +123,16 @@ def pooled(uploads: Uploads) -> tuple[ClassTable, Tensor]:
 
 
 def virtual_features(mean: ClassTable, covariances: Tensor, count: int, ctx: ServerContext) -> tuple[Tensor, Tensor]:
-    """`each` draws from the Gaussian of every class that is held: z [n, d] and labels [n]."""
+    """Draw features from the Gaussian of every class that is held, from the stream "virtual" of the round.
+
+    Args:
+        mean: means [C, d], float64.
+        covariances: [C, d, d], float64; negative eigenvalues count as zero.
+        count: features to draw for each class.
+        ctx: the round and the random streams.
+
+    Returns z [n, d], float64, and labels [n], n = count times the classes that are held.
+    """
     rng, drawn = ctx.task.streams.numpy("virtual", ctx.round), []
     labels = mean.held.nonzero()[:, 0]
     for label in labels.tolist():

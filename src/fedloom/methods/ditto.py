@@ -57,7 +57,13 @@ class Ditto(Method):
         return batch.mean(cross_entropy(cast(Bundle, net)["shared"](batch.x), batch.y))
 
     def own_loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        """The own model's objective."""
+        """Return the private net's objective, Eq. 1: F_k(v) + weight / 2 |v - w|^2, w the received weights.
+
+        Args:
+            net: a bundle; only its net "own" is read.
+            batch: B samples.
+            consts: "received", the tree w.
+        """
         private_net = cast(Bundle, net)["own"]
         pull = trees.squared_distance(dict(private_net.named_parameters()), consts["received"])
         ce = batch.mean(cross_entropy(private_net(batch.x), batch.y))

@@ -113,7 +113,13 @@ class FedALA(Method):
         return [mixing, training]
 
     def mixing_loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor:
-        """CE of the net whose head is mixed by A."""
+        """Return the CE of the net whose head is mixed by A, as a function of A = `net.extra`.
+
+        Args:
+            net: the net, whose own head is not read.
+            batch: B samples of the share that adapts A.
+            consts: "pairs", for each entry of the head its local and its received weights.
+        """
         mixing: Tree = {name: getattr(net.extra, _flat(name)) for name in consts["pairs"]}
         tree = _mixed(consts["pairs"], mixing)
         logits: Tensor = functional_call(net, tree, (batch.x,))

@@ -95,9 +95,14 @@ class FedClassAvg(Method):
 
 
 def supervised_contrast(views: Sequence[Tensor], batch: Batch, tau: float) -> Tensor:
-    """Supervised contrastive loss of features, views of [B, d] each: [B], a sample's mean over its views.
+    """Supervised contrastive loss [B] of features, a sample's mean over its views (Khosla et al. 2020, Eq. 2).
 
-    Positives of a row are all other rows of its label, in any view (Khosla et al. 2020, Eq. 2).
+    Positives of a row are all other rows of its label, in any view; rows without any have the loss 0.
+
+    Args:
+        views: the features of each view [B, d], normalised here.
+        batch: labels and mask; padded rows are neither positives nor negatives.
+        tau: temperature of the cosines, above 0.
     """
     z, size = normalize(torch.cat(list(views)), dim=1), len(batch.y)
     labels = batch.y.repeat(len(views))

@@ -188,7 +188,13 @@ class FedCO2(Method):
         return [Train(self.mutual, options.mutual_epochs, nets=nets), local]
 
     def mutual(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        """Intra-client transfer, Eq. 4-5: KL(teacher || student), each net taught by the other as it was before."""
+        """Intra-client transfer, Eq. 4-5: KL(teacher || student), each net taught by the other as it was before.
+
+        Args:
+            net: a bundle of the nets "online" and "offline".
+            batch: B samples.
+            consts: "teachers", the tree of each net at the start of the round, which does not train.
+        """
         bundle, terms = cast(Bundle, net), {}
         to = {ONLINE: self.options.intra_to_online, OFFLINE: self.options.intra_to_offline}
         for student, teacher in ((ONLINE, OFFLINE), (OFFLINE, ONLINE)):

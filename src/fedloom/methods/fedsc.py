@@ -207,7 +207,14 @@ class FedSC(Method):
 
 
 def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
-    """Relational prototype contrastive loss, Eq. 13-14: z [B, d] -> scalar, mean over samples of known classes."""
+    """Relational prototype contrastive loss, Eq. 13-14: scalar, mean over samples of known classes.
+
+    Args:
+        z: features [B, d].
+        batch: labels and mask.
+        consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset".
+        options: temperature, scale U, and `rpcl_reduce`: "mean_exp" divides the sum over positives by their number.
+    """
     losses, defined = prototype_contrast(z, batch, consts, options)
     if options.rpcl_reduce == "mean_exp":  # the positives' mean, without the advantage of many holders
         losses = losses + consts["prototypes"].attracting.log()[batch.y]
@@ -215,7 +222,14 @@ def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
 
 
 def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
-    """Consistent prototype discrepancy, Eq. 15: distance of z [B, d] to its class's o, mean over known classes."""
+    """Consistent prototype discrepancy, Eq. 15: distance to the class's prototype o, mean over known classes.
+
+    Args:
+        z: features [B, d].
+        batch: labels and mask.
+        consts: "consistent", the prototypes o [C, d]; "known" [C] bool, None where all classes are.
+        norm: "l1" or "l2", or else the mean square over d.
+    """
     consistent = None if consts["known"] is None else consts["known"][batch.y]
     difference = z - consts["consistent"][batch.y]
     if norm == "l1":

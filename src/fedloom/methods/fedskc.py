@@ -233,7 +233,14 @@ class FedSKC(Method):
 
 
 def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
-    """Local contrastive loss, Eq. 2-3: logits [B, C] -> scalar, mean over samples whose class has knowledge."""
+    """Local contrastive loss, Eq. 2-3: scalar, mean over samples whose class has knowledge.
+
+    Args:
+        logits: [B, C].
+        batch: labels and mask.
+        consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale` is "dataset".
+        options: those of FedSKC; they choose between the equations and the released code.
+    """
     if _as_released(options):
         return released.lcl(logits, batch, consts, options)
     losses, defined = prototype_contrast(logits, batch, consts, options)
@@ -266,10 +273,13 @@ def aggregation_weights(local: ClassTable, knowledge: ClassTable, samples: Tenso
 
 
 def variance_ratio(current: ClassTable, last: ClassTable, classes: str) -> float | None:
-    """rho = (S_r - S_{r-1}) / S_{r-1}, Eq. 5; None where undefined.
+    """rho = (S_r - S_{r-1}) / S_{r-1}, Eq. 5; None where undefined. S sums the variance over the entries of c~^j.
 
-    S sums the variance over the entries of c~^j; classes "intersection": over j known in both rounds, "own": over
-    the classes of each round (so that rho also measures which classes turned up).
+    Args:
+        current: c~ of this round [C, d].
+        last: c~ of the round before [C, d].
+        classes: "intersection": S is over j known in both rounds; "own": over the classes of each round (so that rho
+            also measures which classes turned up).
     """
     in_both_rounds = current.held & last.held
     variances, before = (

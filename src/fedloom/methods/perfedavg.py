@@ -107,7 +107,14 @@ def split(values: Tensor, parts: int) -> list[Tensor]:
 
 
 def gradients(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Of the mean cross-entropy at `weights`, detached."""
+    """Return the gradients by name of the mean cross-entropy at `weights`, detached.
+
+    Args:
+        net: the net, evaluated as a function of its weights.
+        weights: parameters by name.
+        x: inputs [B, ...].
+        y: labels [B], int64.
+    """
     leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     ce = cross_entropy(functional_call(net, leaves, (x,)), y).mean()
     return dict(zip(leaves, torch.autograd.grad(ce, list(leaves.values())), strict=True))

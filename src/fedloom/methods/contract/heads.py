@@ -18,8 +18,13 @@ def require_trained_head(task: Task, method: str) -> None:
 
 
 def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
-    """Raise `ConfigError` unless the head is one linear layer "head.weight" [C, d] that trains, with a bias only if
-    allowed."""
+    """Raise `ConfigError` unless the head is one linear layer "head.weight" [C, d] that trains.
+
+    Args:
+        task: a group's task; its `init` and `frozen` are examined.
+        method: name of the method, for the message.
+        bias: whether the head may have "head.bias".
+    """
     head = {name: tuple(task.init[name].shape) for name in task.names(frozenset({Role.HEAD}))}
     bias_shape = head.pop("head.bias", None)
     if head != {"head.weight": (task.num_classes, task.feature_dim)}:

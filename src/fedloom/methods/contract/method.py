@@ -168,26 +168,55 @@ class Method(OptionalHooks):
 
     # 2. down ------------------------------------------------------------------------------------------------
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        """Return the payload for one client."""
+        """Return the payload for one client.
+
+        Args:
+            server: the server's state, which is read and never written.
+            client: id of the receiver, from 0 to N - 1; most methods send the same to all.
+            ctx: the receiver's task, and the round, which counts from 1.
+        """
         return {"model": server["model"]}
 
     # 3. begin -----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        """Return the weights to start from, and this round's constants. The trees are read, never written."""
+        """Return the weights to start from, and this round's constants. The trees are read, never written.
+
+        Args:
+            payload: the result of `down` for this client.
+            state: what the client kept after its last participation; at its first, the result of `client_init`.
+            ctx: the client, the round and the task.
+        """
         return Start(tree=self._joined(payload, state, ctx.task), consts={})
 
     # 4. phases ----------------------------------------------------------------------------------------------
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        """Return the phases of the client's work, in order."""
+        """Return the phases of the client's work, in order.
+
+        Args:
+            start: the result of `begin`.
+            ctx: the client, the round and the task.
+        """
         return [Train(self.loss, epochs=ctx.task.local_epochs)]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
-        """The local objective on one batch: scalar, functional, without data-dependent shapes."""
+        """Return the local objective on one batch: scalar, functional, without data-dependent shapes.
+
+        Args:
+            net: the net in training mode, with the weights of this step.
+            batch: inputs and labels of B samples; average over samples with `batch.mean`, which leaves padded rows out.
+            consts: the constants of `begin`, and the statistics of `Train.refresh` by name.
+        """
         return batch.mean(cross_entropy(net(batch.x), batch.y))
 
     # 5. end -------------------------------------------------------------------------------------------------
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        """Return the upload, and the client's next state."""
+        """Return the upload, and the client's next state.
+
+        Args:
+            work: the trained weights and what the phases collected.
+            state: the client's state before the round.
+            ctx: the client, the round and the task.
+        """
         shared, private = self._shared(work.tree, ctx.task), self._private(work.tree, ctx.task)
         return {"model": shared, "samples": ctx.samples}, ({"model": private} if private else {})
 
@@ -195,15 +224,23 @@ class Method(OptionalHooks):
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         """Return the next server state from any non-empty set of uploads, in the order of client ids.
 
-        Clients may still train meanwhile: reading an upload waits for it.
+        Args:
+            server: the state before the round.
+            uploads: the uploads by client id. Clients may still train meanwhile: reading an upload waits for it.
+            ctx: the round and the task, and data and nets that the server has.
         """
         return {"model": self.mean(uploads)}
 
     def mean(self, uploads: Uploads, key: str = "model", weights: Weights = "samples") -> Any:
         """Average the upload entries called `key`: trees, class tables or tensors.
 
-        weights: "samples" (McMahan et al. 2017, Algorithm 1), "uniform", or one number for each upload; for class
-        tables also a tensor with one for each upload and class [m, C]. A class counts for the clients that hold it.
+        Args:
+            uploads: the uploads by client id.
+            key: name of the entry, which each upload has.
+            weights: "samples" (McMahan et al. 2017, Algorithm 1), "uniform", or one number for each upload; for class
+                tables also a tensor with one for each upload and class [m, C]. A class counts for the clients that hold
+                it.
+
         Every mean of uploads passes through here, and so through `reduce`.
         """
         if isinstance(weights, str):
@@ -215,14 +252,24 @@ class Method(OptionalHooks):
         return self.reduce(key, (upload[key] for upload in uploads.values()), client_weights)
 
     def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
-        """Reduce the values of the uploads, which come one by one, to their weighted mean. Wrappers override this."""
+        """Reduce the values of the uploads to their weighted mean. Wrappers override this.
+
+        Args:
+            key: name of the entry in the uploads.
+            values: the entries, one by one in the order of client ids.
+            weights: one number of 0 or more for each value, of any sum; for class tables also a tensor [m, C].
+        """
         return mean_of(values, weights)
 
     # 7. predictors ------------------------------------------------------------------------------------------
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        """Return the predictors by kind. Without a client's `state`: "global" if nothing is private.
+        """Return the predictors by kind. A method may offer others beside those named here.
 
-        With it: "personal" if something is private, or if the method adapts. A method may offer others, too.
+        Args:
+            server: the server's state after the last round.
+            state: None for the global model: "global" if nothing is private. A client's state for its own: "personal"
+                if something is private, or if the method adapts.
+            ctx: the round and the task, of the client where a state is given.
         """
         if state is None:
             complete = not self.private_names(ctx.task)
@@ -233,7 +280,14 @@ class Method(OptionalHooks):
         return {"personal": Predictor(self._joined(server, state, ctx.task))}
 
     def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        """Report, after `aggregate`, where the method does not do what it should in this run."""
+        """Report, after `aggregate`, where the method does not do what it should in this run. Each code is shown once a
+        run.
+
+        Args:
+            server: the state that `aggregate` returned.
+            uploads: the uploads of this round by client id.
+            ctx: the round and the task.
+        """
         return []
 
     # -- shared by the defaults ------------------------------------------------------------------------------

@@ -29,9 +29,12 @@ class OptionalHooks:
         return None
 
     def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
-        """Draw the clients of this round: `count` of the ids 0 .. N - 1, without replacement.
+        """Draw the clients of this round, without replacement. Those without data sit out, whatever this says.
 
-        Those without data sit out, whatever this says. Draw from `ctx.task.streams.numpy(purpose, ctx.round)` only.
+        Args:
+            server: the state before the round.
+            count: how many of the ids 0 to N - 1 to draw.
+            ctx: the round and the task. Draw from `ctx.task.streams.numpy(purpose, ctx.round)` only.
         """
         clients = ctx.task.clients
         if count == clients:
@@ -44,14 +47,22 @@ class OptionalHooks:
     ) -> tuple[Record, Record]:
         """Encode an upload for travel, and return it with the client's next state.
 
-        upload, state: as `end` left them. received: what the server sent. before: the state before the round.
+        Args:
+            upload: the upload that `end` returned.
+            state: the next state that `end` returned.
+            received: the payload that the server sent.
+            before: the client's state before the round.
+            ctx: the client, the round and the task.
         """
         return upload, state
 
     def unpack(self, server: Record, uploads: Uploads, of: Callable[[int], ServerContext]) -> Uploads:
         """Decode the uploads that travelled: as `end` left them, or near to it.
 
-        server: as it was before the round. of: the context in which `down` made a client's payload.
+        Args:
+            server: the state before the round.
+            uploads: the packed uploads by client id.
+            of: returns the context in which `down` made a client's payload.
         """
         return uploads
 

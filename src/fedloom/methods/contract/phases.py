@@ -82,6 +82,14 @@ class ClassMeans:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Add a batch to the sums by class [C, d] and the counts [C], float64; padded rows count for nothing.
+
+        Args:
+            sums: the sums so far; empty before the first batch.
+            values: what `of` gives for the batch [B, d].
+            batch: the labels and the mask of its rows.
+            num_classes: C.
+        """
         rows = one_hot(batch.y, num_classes).double()
         if batch.mask is not None:
             rows = rows * batch.mask.unsqueeze(-1)
@@ -89,6 +97,7 @@ class ClassMeans:
         return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
 
     def result(self, sums: Tree) -> ClassTable:
+        """Divide the sums by the counts; a class without samples is not held."""
         return ClassTable.from_sums(sums["sums"], sums["counts"]).to(torch.float32)
 
 
@@ -99,11 +108,20 @@ class SampleMean:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Add a batch to the sum [...] in float64 and to the number of samples; padded rows count for nothing.
+
+        Args:
+            sums: the sums so far; empty before the first batch.
+            values: what `of` gives for the batch [B, ...].
+            batch: the mask of its rows.
+            num_classes: not used.
+        """
         count = torch.tensor(float(len(values))) if batch.mask is None else batch.mask.sum()
         fresh = {"sums": batch.mean(values.double()) * count, "counts": count}
         return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
 
     def result(self, sums: Tree) -> Tensor:
+        """Divide the sum by the number of samples; zeros if there are none."""
         return (sums["sums"] / sums["counts"].clamp(min=1)).float()
 
 
@@ -115,6 +133,14 @@ class ClassCovariances:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Add a batch to the sums [C, d], sums of outer products [C, d, d] and counts [C], float64.
+
+        Args:
+            sums: the sums so far; empty before the first batch.
+            values: what `of` gives for the batch [B, d].
+            batch: the labels and the mask of its rows; padded rows count for nothing.
+            num_classes: C.
+        """
         rows, z = one_hot(batch.y, num_classes).double(), values.double()
         if batch.mask is not None:
             rows = rows * batch.mask.unsqueeze(-1)
@@ -122,6 +148,7 @@ class ClassCovariances:
         return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
 
     def result(self, sums: Tree) -> ClassTable:
+        """Subtract the means and divide by the count less one."""
         counts, means = sums["counts"], ClassTable.from_sums(sums["sums"], sums["counts"]).values
         scatter = sums["squares"] - counts.view(-1, 1, 1) * means.unsqueeze(2) * means.unsqueeze(1)
         spread = torch.where(counts > 1, counts - 1, torch.inf)  # of a single sample: none

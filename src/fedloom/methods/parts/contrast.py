@@ -91,9 +91,15 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
 
 
 def ramped(weight: float, round_: int, rounds: int, like: Tensor) -> Tensor:
-    """A weight [], of `like`'s dtype, that grows linearly to `weight` over the first `rounds` rounds; at once for 0.
+    """Return a weight [] that grows linearly to `weight` over the first `rounds` rounds; at once for 0.
 
-    A tensor: a number would be part of what a recorded step is, and each round's another.
+    It is a tensor because a number would be part of what a recorded step is, and each round's another.
+
+    Args:
+        weight: the final weight.
+        round_: the current round, which counts from 1.
+        rounds: length of the ramp.
+        like: a tensor whose dtype the weight gets.
     """
     return torch.tensor(weight * (min(1.0, round_ / rounds) if rounds else 1.0), dtype=like.dtype)
 
@@ -118,9 +124,14 @@ def _inverse_norms(squares: Tensor) -> Tensor:
 def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: Batch) -> Tensor:
     """U: mean over the batch of |z_i - p_q|_2, clamped at 1e-6: [Q].
 
-    From |z_i|^2 [B, 1], the products z_i . p_q [B, Q], which are there anyway, and |p_q|^2 [Q]. A difference of squares
-    cancels: in float32 a distance has a relative error of up to about 4e-7 (|p| / |z - p|)^2. That is 0.4 % at a
-    hundredth of |p|; below a thousandth nothing of the distance is left.
+    A difference of squares cancels: in float32 a distance has a relative error of up to about 4e-7 (|p| / |z - p|)^2.
+    That is 0.4 % at a hundredth of |p|; below a thousandth nothing of the distance is left.
+
+    Args:
+        lengths: |z_i|^2 [B, 1].
+        dots: the products z_i . p_q [B, Q], which are there anyway.
+        squares: |p_q|^2 [Q].
+        batch: the mask of the rows that count.
     """
     distances = torch.add(squares, dots, alpha=-2).add(lengths).clamp(min=1e-12).sqrt()
     mean = batch.mean(distances)
@@ -151,7 +162,13 @@ def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Scalin
 
 
 def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> tuple[Tensor, Tensor | None]:
-    """-log( sum over own-class positives of exp(s / tau) / sum over the class's pool of exp(s / tau) ), s as above.
+    """-log( sum over own-class positives of exp(s / tau) / sum over the class's pool of exp(s / tau) ).
+
+    Args:
+        z: features [B, d].
+        batch: labels and mask.
+        consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset"; s is `scaled_similarities`.
+        options: temperature tau and the scale U; with `detach_scale`, U has no gradient.
 
     Returns losses [B] (finite, but meaningless where undefined) and defined [B] (None if all are: every class has a
     positive).

@@ -53,9 +53,13 @@ def _adam(first: list[Tensor], second: list[Tensor], gradients: tuple[Tensor, ..
 
 
 def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Indices of batches, without end: pass after pass over shuffled samples, the last batch smaller; of all for None.
+    """Yield the row numbers of batches [b] int64 without end: pass after pass, each shuffled.
 
-    In stored order where a batch is all samples.
+    Args:
+        samples: number of samples n.
+        size: samples of a batch; the last of a pass may have fewer. None, or n and more, yields all rows in stored
+            order.
+        rng: shuffles the passes.
     """
     while True:
         if size is None or size >= samples:

@@ -8,7 +8,13 @@ from fedloom.methods.contract.contexts import Diagnostic
 
 
 def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Diagnostic]:
-    """Report if, of several participants, no two hold a class in common. held: [m, C] bool."""
+    """Report if, of several participants, no two hold a class in common.
+
+    Args:
+        method: name of the method, the first word of the diagnostic's code.
+        held: which classes each participant holds [m, C], bool.
+        consequence: what this means for the method, for the message.
+    """
     if len(held) < 2 or int(held.sum(0).max()) > 1:
         return []
     message = f"every class is held by one participant: {consequence}"

@@ -10,10 +10,22 @@ from fedloom.nets.net import Net
 
 
 def features(net: Net, batch: Batch, consts: Consts) -> Tensor:
-    """The head's input [B, d]."""
+    """Return the head's input [B, d]: a measure for statistics.
+
+    Args:
+        net: the net in evaluation mode.
+        batch: its inputs are read.
+        consts: not used.
+    """
     return net.features(batch.x)
 
 
 def probabilities(net: Net, batch: Batch, consts: Consts) -> Tensor:
-    """Softmax outputs [B, C], temperature 1."""
+    """Return softmax outputs [B, C] of temperature 1: a measure for statistics.
+
+    Args:
+        net: the net in evaluation mode.
+        batch: its inputs are read.
+        consts: not used.
+    """
     return torch.softmax(net(batch.x), dim=1)

@@ -14,7 +14,13 @@ from fedloom.nets.bundle import Bundle
 
 
 def require_same_net(tasks: Sequence[Task], net: str, option: str) -> None:
-    """Raises `ConfigError` unless the net `net` of the groups' bundles has entries of the same names and shapes."""
+    """Raise `ConfigError` unless one net of the groups' bundles has the same names and shapes in all groups.
+
+    Args:
+        tasks: one for each group of clients with the same bundle.
+        net: name of the net in the bundles.
+        option: the option that names the nets, for the message.
+    """
     entries_by_group = [
         [(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks
     ]
@@ -28,7 +34,15 @@ def require_same_net(tasks: Sequence[Task], net: str, option: str) -> None:
 def pair_predictors(
     method: Method, server: Record, state: Record | None, ctx: ServerContext, shared: str
 ) -> dict[str, Predictor]:
-    """ "personal" is the bundle's first net; the net `shared` is "global", or has its own name beside "personal"."""
+    """Return "personal", the bundle's first net, and the net `shared`, which is "global" where no client is given.
+
+    Args:
+        method: whose private entries complete the server's tree.
+        server: the server's state, with the tree "model".
+        state: the client's state, or None for the server's own model.
+        ctx: the task, whose first weights stand for a missing state.
+        shared: name of the bundle's net that all clients share.
+    """
     private_record: Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
     tree = method._joined(server, private_record, ctx.task)
     shared_predictor = Predictor(tree, lambda net, x: cast(Bundle, net)[shared](x))

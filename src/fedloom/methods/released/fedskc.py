@@ -30,7 +30,14 @@ class Quirks(Scaling, Protocol):
 
 
 def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Quirks) -> Tensor:
-    """The contrast of logits [B, C] as released, or with plain exponentials: scalar."""
+    """Contrast of logits as released, or with plain exponentials: scalar, mean over samples.
+
+    Args:
+        logits: [B, C].
+        batch: labels and mask.
+        consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale` is "dataset".
+        options: temperature, and which of the released code's departures hold.
+    """
     scores, has_knowledge = scaled_similarities(logits, batch, consts, options), consts["known"]
     has = has_knowledge[batch.y]
     own_score = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
