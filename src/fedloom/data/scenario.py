@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, short_repr
 from fedloom.data.dataset import Dataset
 from fedloom.data.digest import DIGITS, add_array, add_metadata, add_samples
 from fedloom.data.views import Indices, Views
@@ -71,6 +71,17 @@ class Scenario:
                 f"scenario.public: samples are {public_kind} of shape {public_shape}, the clients' are {kind} of shape "
                 f"{shape}; take a source with the clients' shape"
             )
+
+    def __repr__(self) -> str:
+        further = (
+            [] if self.attack is None else [f"attack {self.attack.kind} by {len(self.bad)} of {self.clients} clients"]
+        )
+        further += [] if self.newcomers is None else [f"{self.newcomers.clients} newcomers"]
+        further += [] if self.public is None else [f"{len(self.public)} public samples"]
+        lines = [f"{self.clients} clients, {self.num_classes} classes, samples of shape {self.train_set.input_shape}"]
+        sizes = ((len(views.order), name) for views, name in ((self.train, "training"), (self.val, "validation")))
+        lines.append(", ".join([*(f"{size} {name}" for size, name in sizes), f"{len(self.test_set)} test", *further]))
+        return f"Scenario({short_repr(self.name)}: " + ";\n  ".join(lines) + ")"
 
     @property
     def clients(self) -> int:

@@ -53,6 +53,9 @@ class Views:
         """Return the sample indices [n_k] of one client as an int64 tensor that shares their memory."""
         return torch.from_numpy(self[client])
 
+    def __repr__(self) -> str:
+        return f"Views({len(self)} clients, {len(self.order)} samples)"
+
     @property
     def sizes(self) -> Indices:
         """Samples per client [N]."""

@@ -35,6 +35,11 @@ class Evaluation:
     metrics: Mapping[str, float | None]
     details: Mapping[str, Mapping[str, Any]]
 
+    def __repr__(self) -> str:
+        values = ("–" if value is None else f"{value:.4f}" for value in self.metrics.values())
+        shown = ", ".join(f"{name} {value}" for name, value in zip(self.metrics, values, strict=True))
+        return f"Evaluation({self.model} on {self.samples:,} samples:\n  {shown})"
+
     def by_class(self) -> list[dict[str, Any]]:
         """Return a row for each class: its name, samples, recall, precision and F1, None where one is not defined."""
         confusion = self.details["balanced_accuracy"].get("confusion")

@@ -38,7 +38,7 @@ class Memory:
 
     config: RunConfig
     scenario: Scenario | None = None
-    weights: dict[int, Checkpoint] = field(default_factory=dict)
+    weights: dict[int, Checkpoint] = field(default_factory=dict, repr=False)
 
 
 class RunAtCheckpoint:

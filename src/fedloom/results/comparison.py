@@ -11,6 +11,7 @@ from fedloom.results.fairness import formatted_fairness
 from fedloom.results.formats import formatted_costs, formatted_targets
 from fedloom.results.paired import Paired, all_paired
 from fedloom.results.result import Result
+from fedloom.results.summary_table import Summary, comparison_summary
 from fedloom.results.table import ResultRow, grouped, result_table
 from fedloom.results.tabular import Tabular, frame
 from fedloom.results.text import counted
@@ -37,7 +38,8 @@ class Comparison(Tabular):
         return len(self.results)
 
     def __repr__(self) -> str:
-        return f"Comparison({counted(len(self), 'run')}: {self.verdict()})"
+        verdict = f": {self.verdict()}" if self.results else ""
+        return f"Comparison({counted(len(self), 'run')}{verdict})"
 
     def _runs(self) -> list[Result]:
         return self.results
@@ -45,6 +47,10 @@ class Comparison(Tabular):
     def rows(self) -> list[ResultRow]:
         """Return one row of numbers for each group of runs that differ in the seed only."""
         return result_table(self.results)
+
+    def summary(self) -> Summary:
+        """Return a table when printed: the rows of `rows()`, and the verdict below it."""
+        return comparison_summary(self.rows(), self.verdict())
 
     def verdict(self) -> str:
         """Return which method leads, by how much, and whether seeds could explain the difference."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedloom.results.summary_table import Summary, run_summary, summary_rows
 from fedloom.results.tabular import Tabular, frame
 from fedloom.storage.curves import RoundSelection
 from fedloom.storage.run_data import RunData
@@ -28,10 +29,13 @@ class Result(RunData, Tabular):
 
     memory: Memory | None = field(default=None, repr=False, compare=False)
 
-    def summary(self) -> list[dict[str, Any]]:
-        """Return one row for `pandas.DataFrame`: config, results, and the method's own figures such as epsilon."""
-        keys = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
-        return [{key: self.numbers[key] for key in keys} | self.numbers.get("figures", {})]
+    def summary(self) -> Summary:
+        """Return a table when printed: setting, results, and the method's own figures such as epsilon."""
+        return run_summary(self)
+
+    def summary_rows(self) -> list[dict[str, Any]]:
+        """Return the plain values of `summary()`, one dict a row; accuracies are shares in [0, 1]."""
+        return summary_rows(self)
 
     def model(self, client: int | None = None, at: RoundSelection = "last") -> nn.Module:
         """Return the trained model as a plain module in evaluation mode: x [B, ...] normalised -> class scores [B, C].

@@ -45,6 +45,10 @@ class Splits:
     numeric_features: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        owners = f";\n  {self.owner_count} owners" if self.owner_count else ""
+        return f"Splits(train={self.train!r},\n  test={self.test!r}{owners})"
+
     @property
     def owner_count(self) -> int:
         """Number of owners with training samples; 0 where domains are not owners."""
