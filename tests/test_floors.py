@@ -26,6 +26,7 @@ FLOORS: dict[str, float] = {
     "config": 6.0,
     "storage": 6.1,
     "export": 6.2,
+    "plots": 6.25,
     "results": 6.3,
     "runs": 6.4,
     "studies": 6.5,

@@ -15,8 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fedloom.report.curves import dash
-from fedloom.report.measures import tone_name
+from fedloom.plots.palette import dash, tone_name
 from fedloom.report.svg import color
 from fedloom.results.statistics import mean_std
 from fedloom.results.verdict import BASELINE

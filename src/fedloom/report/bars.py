@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from fedloom.plots.palette import tone_name
 from fedloom.report.curves import CHARACTER, TEXT, elided, place
-from fedloom.report.measures import Bar, Dots, tone_name
+from fedloom.report.measures import Bar, Dots
 from fedloom.report.svg import color, new_figure
 
 WIDTH = 390.0  # CSS pixels at natural size

@@ -8,9 +8,9 @@ from functools import partial
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from fedloom.plots.palette import tone_name
 from fedloom.report.curves import CHARACTER, TEXT, elided, place
 from fedloom.report.markup import chart
-from fedloom.report.measures import tone_name
 from fedloom.report.svg import color, inline, new_figure
 from fedloom.results.paired import Paired
 from fedloom.results.ranks import AverageRanks

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from fedloom.report.measures import TONES, Line, tone_name
+from fedloom.plots.palette import dash, tone_name
+from fedloom.report.measures import Line
 from fedloom.report.svg import color, new_figure
 
 TEXT = 12.0  # CSS pixels at natural size
 _MOST_SEEDS, _MOST_LINES = 6, 3  # beyond these, single seeds only blur the picture
 _MARKS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"))
-_DASHES: tuple[Any, ...] = ("solid", (0, (5, 2.5)), (0, (1.5, 2)))  # when colours come a second and third time
 CHARACTER = 7.2  # CSS pixels that one takes in a name
 _LABEL_STEP = 16.0
 _NAME = 18.0  # CSS pixels for the name of the y axis
@@ -86,11 +86,6 @@ def _draw_line(axes: Axes, line: Line, last: int, mark: str | None, *, singly: b
         axes.plot(line.rounds[::step], line.mean[::step], mark, zorder=4, clip_on=False, **dot)
     if end < last:  # leads to the name, which stands at the right edge
         axes.plot([end, last], [value, value], color=tone, linewidth=1, linestyle=(0, (1, 3)))
-
-
-def dash(tone: int) -> Any:
-    """The line style of a colour number: solid until the colours come a second time."""
-    return _DASHES[max(tone - 1, 0) // (TONES - 1) % len(_DASHES)]
 
 
 def elided(name: str, characters: float) -> str:

@@ -7,9 +7,10 @@ from functools import partial
 
 from markupsafe import Markup
 
+from fedloom.plots.palette import tone_name
 from fedloom.report.curves import Size, draw_lines, shows_seeds
 from fedloom.report.markup import chart, key
-from fedloom.report.measures import Line, line, terms, tone_name, tones
+from fedloom.report.measures import Line, line, terms, tones
 from fedloom.report.svg import inline
 from fedloom.results.table import Group
 from fedloom.results.text import percent

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from math import isfinite
 
 from fedloom.results.clients import client_accuracies
-from fedloom.results.statistics import mean_std
+from fedloom.results.mean_curves import mean_curve
 from fedloom.results.table import ResultRow
 from fedloom.results.verdict import BASELINE
-from fedloom.storage.curves import curve
 from fedloom.storage.log import CALLBACK_SPLIT
 from fedloom.storage.run_data import RunData
-
-TONES = 8  # colours for groups: --c0 (the baseline's grey) to --c7
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +46,8 @@ class Dots:
 
 def line(label: str, tone: int, results: Sequence[RunData], name: str, split: str) -> Line | None:
     """A measure over the rounds in which all runs have a finite value; None where there is no such round."""
-    by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
-    common = set.intersection(*(set(values) for values in by_run))
-    rounds = sorted(r for r in common if all(isfinite(values[r]) for values in by_run))
-    if not rounds:
-        return None
-    seeds = [[values[r] for r in rounds] for values in by_run]
-    columns = [mean_std(column) for column in zip(*seeds, strict=True)]
-    stds = [std for _, std in columns if std is not None]
-    return Line(label, tone, rounds, [mean for mean, _ in columns], stds or None, seeds)
+    mean = mean_curve(results, name, split)
+    return None if mean is None else Line(label, tone, mean.rounds, mean.mean, mean.std, mean.seeds)
 
 
 def terms(results: Sequence[RunData]) -> list[str]:
@@ -86,8 +76,3 @@ def tones(rows: Sequence[ResultRow]) -> list[int]:
     baseline = next((k for k, row in enumerate(rows) if row["method"] == BASELINE), None)
     others = iter(range(1, len(rows) + 1))
     return [0 if k == baseline else next(others) for k in range(len(rows))]
-
-
-def tone_name(tone: int) -> str:
-    """The page's custom property for a colour number; the baseline's comes only once, the others repeat."""
-    return f"c{tone if tone < TONES else 1 + (tone - 1) % (TONES - 1)}"

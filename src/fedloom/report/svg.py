@@ -18,8 +18,8 @@ import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from fedloom.plots.palette import TONES
 from fedloom.report import markup
-from fedloom.report.measures import TONES
 from fedloom.report.templates import asset
 
 _NAMES = ("ink", "muted", "line", "page", *(f"c{k}" for k in range(TONES)), "p0", "p1", "p2", "p3", "p4")

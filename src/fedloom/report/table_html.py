@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from fedloom.plots.palette import tone_name
 from fedloom.report.markup import accuracy_cell, name_cell, table
-from fedloom.report.measures import tone_name, tones
+from fedloom.report.measures import tones
 from fedloom.results.formats import ATTACK_NOTE, optional_columns
 from fedloom.results.page_sections import Cell
 from fedloom.results.table import ResultRow, figure_names, figure_text

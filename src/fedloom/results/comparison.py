@@ -21,6 +21,7 @@ from fedloom.storage.run_data import RunData
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
 
 _COLUMNS = ("accuracy", "best_val_accuracy", "rounds", "bytes_up", "bytes_down", "peak_memory_mb")
 
@@ -114,6 +115,23 @@ class Comparison(Tabular):
         Raises `ConfigError` if pandas is not installed.
         """
         return frame([self._row(group.row, result) for group in grouped(self.results) for result in group.results])
+
+    def plot(self, kind: str = "curves", metric: str = "accuracy", width: float = 6.9) -> Axes:
+        """Draw the comparison, and return the matplotlib Axes of its first setting; `axes.figure.axes` has all.
+
+        kind: "curves" by round, "dots" with 95 % intervals, "bars", or "critical-difference" over five settings or
+        more. metric: a measure of the test data. width: of the figure, in inches. Each setting has a panel, and a
+        method has its colour in all of them. A note below the panels says what bands and lines are. Raises
+        `ConfigError` for another kind or metric, and where there is nothing to draw.
+        """
+        from fedloom.results.plot_values import plot_values
+
+        values = plot_values(self.results, kind, metric)
+        import matplotlib.pyplot as plt
+
+        from fedloom.plots.sheet import draw_figure
+
+        return draw_figure(values, plt.figure(), width)[0]
 
     @staticmethod
     def _row(row: ResultRow, result: RunData) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from math import sqrt
 from statistics import fmean
 
 from fedloom.results.difference import LEVEL
+from fedloom.results.row_names import row_names
 from fedloom.results.table import ResultRow
-from fedloom.results.verdict import scenario_words
+from fedloom.results.verdict import POOLED
 
 MIN_TESTED = 5  # settings from which average ranks may be tested
 
@@ -20,12 +21,14 @@ class AverageRanks:
 
     - critical: Nemenyi's critical difference of two mean ranks at 5 %; None for fewer than five settings, over which
       nothing is tested.
+    - friedman: p of Friedman's test that all methods rank alike; None where `critical` is.
     """
 
     protocol: str
     settings: int
     ranks: dict[str, float]
     critical: float | None
+    friedman: float | None = None
 
     @property
     def cliques(self) -> list[tuple[float, float]]:
@@ -44,13 +47,15 @@ class AverageRanks:
 def average_ranks(rows: Sequence[ResultRow]) -> list[AverageRanks]:
     """Rank methods within each setting, and average over the settings of one protocol and selection.
 
-    Methods that some setting lacks, and those that diverged somewhere, are left out. A protocol with fewer than two
-    settings or three methods is left out.
+    Methods that some setting lacks, those that diverged somewhere, and training on pooled data are left out. So is a
+    protocol with fewer than two settings or three methods.
     """
     by_protocol: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
-    for row in rows:
-        setting, method = row["cell"] or (scenario_words(row), row["method"])
-        accuracies = by_protocol.setdefault((row["protocol"], row["select"]), {}).setdefault(setting, {})
+    for row, name in zip(rows, row_names(rows), strict=True):
+        if row["method"] == POOLED:
+            continue
+        method = name.method
+        accuracies = by_protocol.setdefault((row["protocol"], row["select"]), {}).setdefault(name.setting, {})
         accuracies[method] = float("nan") if row["diverged"] or method in accuracies else row["accuracy"]
     averaged = []
     for (protocol, _), settings in by_protocol.items():
@@ -65,12 +70,14 @@ def average_ranks(rows: Sequence[ResultRow]) -> list[AverageRanks]:
 
 
 def _averaged(protocol: str, methods: Sequence[str], settings: Sequence[dict[str, float]]) -> AverageRanks:
-    from scipy.stats import rankdata, studentized_range
+    from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
     ranked = [rankdata([-accuracies[method] for method in methods]) for accuracies in settings]
     means = {method: fmean(float(ranks[k]) for ranks in ranked) for k, method in enumerate(methods)}
     n, k = len(settings), len(methods)
-    critical = None
+    critical = friedman = None
     if n >= MIN_TESTED:
         critical = float(studentized_range.ppf(LEVEL, k, 1e6)) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))
-    return AverageRanks(protocol, n, dict(sorted(means.items(), key=lambda pair: pair[1])), critical)
+        if any(len(set(ranks)) > 1 for ranks in ranked):  # the statistic is not defined where all methods tie
+            friedman = float(friedmanchisquare(*zip(*ranked, strict=True)).pvalue)
+    return AverageRanks(protocol, n, dict(sorted(means.items(), key=lambda pair: pair[1])), critical, friedman)

@@ -1,0 +1,153 @@
+"""Each kind of figure on matplotlib Axes, in the colours of the palette."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from fedloom.plots.palette import LIGHT, dash, tone_name
+from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotPanel, Ranking, Series
+
+_FEW = 6  # curves; with more of them, bands only blur the picture
+_LABEL = 7.5  # points
+_SMALL = 6.5
+_RANK_ROW, _BAR_ROW = 1.0, 0.55  # heights in a critical-difference diagram, in rows of methods
+_Kind = TypeVar("_Kind", Curve, Estimate, Ranking)
+Tones = Mapping[str, int]
+
+
+def draw_panel(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
+    """Draw one panel of a figure. tones: the tone of each method, as `palette.tones_of` returns it."""
+    _DRAWINGS[plot.kind](axes, panel, plot, tones)
+    if panel.title:
+        axes.set_title(panel.title, loc="left", fontsize=8, color=LIGHT["ink"], pad=4 if axes.axison else 0)
+
+
+def draw_curves(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
+    """Draw the means by round as lines, and one sample standard deviation on both sides as bands."""
+    curves = _only(panel.series, Curve)
+    for curve in curves:
+        look: dict[str, Any] = {"color": LIGHT[tone_name(tones[curve.method])]}
+        marker = "o" if len(curve.rounds) == 1 else None
+        axes.plot(
+            curve.rounds,
+            curve.mean,
+            label=curve.method,
+            linewidth=1.2,
+            marker=marker,
+            markersize=3,
+            linestyle=dash(tones[curve.method]),
+            **look,
+        )
+        if curve.std is not None:
+            low = [mean - std for mean, std in zip(curve.mean, curve.std, strict=True)]
+            high = [mean + std for mean, std in zip(curve.mean, curve.std, strict=True)]
+            alpha = 0.16 if len(curves) <= _FEW else 0.07
+            axes.fill_between(curve.rounds, low, high, alpha=alpha, linewidth=0, **look)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.set_xlabel("round")
+    axes.set_ylabel(plot.quantity)
+    axes.margins(x=0.02)
+    _dress(axes, "y")
+
+
+def draw_dots(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
+    """Draw the means as dots with their intervals, a row for each method; hollow dots have none."""
+    for estimate in _only(panel.series, Estimate):
+        row = plot.methods.index(estimate.method)
+        tint = LIGHT[tone_name(tones[estimate.method])]
+        if estimate.bounds is not None:
+            axes.plot(estimate.bounds, (row, row), color=tint, linewidth=1.4, solid_capstyle="butt")
+        face = tint if estimate.bounds is not None else "white"
+        axes.plot(estimate.mean, row, "o", color=tint, markerfacecolor=face, markersize=4.5, label=estimate.method)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    _name_rows(axes, plot)
+
+
+def draw_bars(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
+    """Draw the means as bars from zero on with their bounds, a row for each method, and each value in words."""
+    estimates = _only(panel.series, Estimate)
+    for estimate in estimates:
+        row = plot.methods.index(estimate.method)
+        low, high = estimate.bounds or (estimate.mean, estimate.mean)
+        axes.barh(row, estimate.mean, height=0.66, color=LIGHT[tone_name(tones[estimate.method])], alpha=0.85)
+        if estimate.bounds is not None:
+            axes.plot((low, high), (row, row), color=LIGHT["ink"], linewidth=0.8)
+        axes.annotate(
+            estimate.text,
+            (max(high, estimate.mean), row),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=_SMALL,
+            color=LIGHT["ink"],
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.set_xlim(0, 1.4 * max((max(e.mean, *(e.bounds or (e.mean,))) for e in estimates), default=1.0) or 1.0)
+    _name_rows(axes, plot)
+
+
+def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
+    """Draw mean ranks as Demsar's critical-difference diagram: bars join methods that the test does not tell apart."""
+    (ranking,) = _only(panel.series, Ranking)
+    methods = list(ranking.ranks)
+    count, half = len(methods), (len(methods) + 1) // 2
+    ink, muted = LIGHT["ink"], LIGHT["muted"]
+    below = _BAR_ROW * (len(ranking.bars) + 1)
+    axes.plot((1, count), (0, 0), color=ink, linewidth=0.8)
+    for rank in range(1, count + 1):
+        axes.plot((rank, rank), (0, 0.2), color=ink, linewidth=0.8)
+        axes.text(rank, 0.35, str(rank), ha="center", va="bottom", fontsize=_SMALL, color=muted)
+    for position, method in enumerate(methods):
+        on_left = position < half
+        row = position if on_left else count - 1 - position
+        depth, rank = -below - _RANK_ROW * row, ranking.ranks[method]
+        edge = 0.9 if on_left else count + 0.1
+        axes.plot((rank, rank, edge), (0, depth, depth), color=LIGHT[tone_name(tones[method])], linewidth=0.9)
+        gap = -0.06 if on_left else 0.06
+        side = "right" if on_left else "left"
+        label = f"{method} {rank:.2f}" if on_left else f"{rank:.2f} {method}"
+        axes.text(edge + gap, depth, label, ha=side, va="center", fontsize=_LABEL, color=ink)
+    for number, (low, high) in enumerate(ranking.bars):
+        height = -_BAR_ROW * (number + 0.7)
+        axes.plot((low - 0.04, high + 0.04), (height, height), color=ink, linewidth=2.4, solid_capstyle="butt")
+    axes.plot((1, 1 + ranking.critical), (1.6, 1.6), color=ink, linewidth=0.8, marker="|", markersize=4)
+    axes.text(1, 1.8, f"CD = {ranking.critical:.2f}", ha="left", va="bottom", fontsize=_SMALL, color=muted)
+    axes.set_ylim(-below - _RANK_ROW * (half - 0.4), 2.6)
+    axes.set_axis_off()
+
+
+_DRAWINGS: dict[str, Callable[[Axes, PlotPanel, PlotData, Tones], None]] = {
+    "curves": draw_curves,
+    "dots": draw_dots,
+    "bars": draw_bars,
+    "critical-difference": draw_ranks,
+}
+
+
+def _only(series: Sequence[Series], kind: type[_Kind]) -> list[_Kind]:
+    return [values for values in series if isinstance(values, kind)]
+
+
+def _name_rows(axes: Axes, plot: PlotData) -> None:
+    axes.set_yticks(range(len(plot.methods)), plot.methods)
+    axes.set_ylim(len(plot.methods) - 0.4, -0.6)
+    axes.set_xlabel(plot.quantity)
+    _dress(axes, "x")
+
+
+def _dress(axes: Axes, grid: Any) -> None:
+    """Ticks, labels and grid in the palette's colours, without a frame. grid: the axis whose ticks have lines."""
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.tick_params(which="both", length=0, labelcolor=LIGHT["muted"], labelsize=_SMALL, pad=3)
+    axes.tick_params(axis="y" if grid == "x" else "x", labelcolor=LIGHT["ink"] if grid == "x" else LIGHT["muted"])
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_fontsize(_LABEL)
+        label.set_color(LIGHT["muted"])
+    axes.grid(axis=grid, color=LIGHT["line"], linewidth=0.6)
+    axes.set_axisbelow(True)

@@ -1,0 +1,70 @@
+"""Measures of runs: their names, their units, and their values over seeds. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.results.table import Group
+
+# Measures that are shares in [0, 1]; people read them in percent. All others are shown as they are stored.
+SHARES = frozenset(
+    (
+        *("accuracy", "best_val", "balanced_accuracy", "macro_f1", "weighted_f1", "precision", "recall", "auroc"),
+        *("average_precision", "ece", "adaptive_ece", "attack_success", "majority_global", "majority_own", "worst"),
+    )
+)
+NATS = frozenset(("loss", "nll"))
+
+
+def is_share(measure: str) -> bool:
+    """Whether a measure, also of one class or predictor, such as "accuracy/online", is a share in [0, 1]."""
+    return measure.partition("/")[0] in SHARES
+
+
+def unit(measure: str) -> str:
+    """Return the unit in which people read a measure: "%", "nats", or "" for a plain number.
+
+    Example:
+        >>> unit("auroc"), unit("loss"), unit("brier")
+        ('%', 'nats', '')
+    """
+    return "%" if is_share(measure) else "nats" if measure.partition("/")[0] in NATS else ""
+
+
+def words_of(measure: str) -> str:
+    """Return a measure for the label of an axis, with its unit: "test accuracy (%)"."""
+    name = _NAMES.get(measure, measure.replace("_", " "))
+    return f"test {name} ({unit(measure)})" if unit(measure) else f"test {name}"
+
+
+def values_by_seed(group: Group, measure: str) -> list[float] | None:
+    """Return a measure at the selected round, in the order of the row's seeds; None if a seed lacks it."""
+    if measure == "accuracy":
+        return group.row["by_seed"]
+    values = [_value(run.numbers, measure) for run in group.results]
+    return None if None in values else [value for value in values if value is not None]
+
+
+def measures_of(groups: Sequence[Group]) -> list[str]:
+    """Return the names of all measures that some run has, accuracy first."""
+    names = ["accuracy"]
+    for group in groups:
+        for run in group.results:
+            names += [name for name in run.numbers.get("metrics", {}) if name not in names]
+    return names
+
+
+def check_measure(measure: str, names: Sequence[str]) -> None:
+    """Raise `ConfigError` if a measure is not among the `names` that the runs have."""
+    if measure not in names:
+        raise ConfigError(f"metric = {short_repr(measure)}: no run has it; {suggest_name(measure, names)}")
+
+
+_NAMES = {"auroc": "AUROC", "macro_f1": "macro F1", "weighted_f1": "weighted F1", "ece": "ECE", "nll": "NLL"}
+
+
+def _value(numbers: Mapping[str, Any], measure: str) -> float | None:
+    value = (numbers.get("metrics") or {}).get(measure)
+    return None if value is None else float(value)

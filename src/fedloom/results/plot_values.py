@@ -1,0 +1,163 @@
+"""Values of figures from groups of runs: which method and setting they are of, and their notes. Needs no matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.plots.plot_data import PLOT_KINDS, Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series
+from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
+from fedloom.results.mean_curves import mean_curve
+from fedloom.results.measured import check_measure, is_share, measures_of, values_by_seed, words_of
+from fedloom.results.ranks import MIN_TESTED, average_ranks
+from fedloom.results.row_names import panel_titles, row_names
+from fedloom.results.statistics import mean_std
+from fedloom.results.table import Group, grouped
+from fedloom.results.text import counted, listed
+from fedloom.results.verdict import BASELINE
+from fedloom.storage.run_data import RunData
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A group of runs with its method and the title of its panel."""
+
+    group: Group
+    method: str
+    title: str
+
+
+def plot_values(results: Sequence[RunData], kind: str, metric: str = "accuracy") -> PlotData:
+    """Return the values of a figure: curves by round, dots with intervals, bars, or a critical-difference diagram.
+
+    metric: a measure of the test data; a critical-difference diagram ranks by accuracy. Runs that differ in the seed
+    only are one method in one setting. Raises `ConfigError` for an unknown kind or metric, and if there is nothing to
+    draw.
+    """
+    if kind not in PLOT_KINDS:
+        raise ConfigError(
+            f"kind = {short_repr(kind)}: {suggest_name(kind, PLOT_KINDS)}; figures are {listed(PLOT_KINDS)}"
+        )
+    if not results:
+        raise ConfigError("a figure needs at least one finished run, got none")
+    groups = grouped(results)
+    names = row_names([group.row for group in groups])
+    titles = panel_titles([group.row for group in groups], names)
+    rows = [_Row(group, name.method, title) for group, name, title in zip(groups, names, titles, strict=True)]
+    match kind:
+        case "curves":
+            return _curves(rows, metric)
+        case "critical-difference":
+            return _ranks(rows, metric)
+        case "dots":
+            return _estimates(rows, metric, "dots", _interval)
+        case _:
+            return _estimates(rows, metric, "bars", _deviation)
+
+
+def _curves(rows: Sequence[_Row], metric: str) -> PlotData:
+    check_measure(metric, _measures_by_round(rows))
+    scale = 100.0 if is_share(metric) else 1.0
+    panels: dict[str, list[Series]] = {row.title: [] for row in rows}
+    for row in rows:
+        mean = mean_curve(row.group.results, metric, "test")
+        if mean is not None:
+            std = None if mean.std is None else [scale * value for value in mean.std]
+            values = [scale * value for value in mean.mean]
+            panels[row.title].append(Curve(row.method, mean.rounds, values, std))
+    seeds = _seeds(rows)
+    band = "" if seeds == "1 seed" else "; band: ± 1 sample standard deviation"
+    return _plot("curves", rows, panels, metric, f"Line: mean over {seeds}{band}.")
+
+
+def _measures_by_round(rows: Sequence[_Row]) -> list[str]:
+    names = ["accuracy"]
+    for row in rows:
+        for run in row.group.results:
+            tested = (r["name"] for r in run.rows if r["split"] == "test" and r["client"] is None)
+            names += dict.fromkeys(name for name in tested if name not in names)
+    return names
+
+
+def _estimates(
+    rows: Sequence[_Row],
+    metric: str,
+    kind: PlotKind,
+    bounds_of: Callable[[Sequence[float], float], tuple[float, float] | None],
+) -> PlotData:
+    check_measure(metric, measures_of([row.group for row in rows]))
+    scale = 100.0 if is_share(metric) else 1.0
+    panels: dict[str, list[Series]] = {row.title: [] for row in rows}
+    diverged = []
+    for row in rows:
+        values = values_by_seed(row.group, metric)
+        if row.group.row["diverged"]:
+            diverged.append(f"{row.method} {row.title}".rstrip())
+        elif values is not None:
+            scaled = [scale * value for value in values]
+            mean, std = mean_std(scaled)
+            text = _number(mean, scale) if std is None else f"{_number(mean, scale)} ± {_number(std, scale)}"
+            bounds = bounds_of(scaled, scale * row.group.row["step"])
+            panels[row.title].append(Estimate(row.method, mean, bounds, text))
+    note = _NOTES[kind].format(seeds=_seeds(rows))
+    if diverged:
+        note += f" Left out, because a run diverged: {listed(diverged)}."
+    return _plot(kind, rows, panels, metric, note)
+
+
+_NOTES = {
+    "dots": f"Dot: mean over {{seeds}}; line: {100 * LEVEL:.0f} % t interval of the mean, from {MIN_SEEDS} seeds on "
+    "(hollow: fewer). Methods share seeds, so overlapping intervals decide nothing.",
+    "bars": "Bar: mean over {seeds}; line: ± 1 sample standard deviation.",
+}
+
+
+def _interval(values: Sequence[float], step: float) -> tuple[float, float] | None:
+    return t_interval(values, LEVEL, step) if len(values) >= MIN_SEEDS else None
+
+
+def _deviation(values: Sequence[float], step: float) -> tuple[float, float] | None:
+    mean, std = mean_std(values)
+    return None if std is None else (mean - std, mean + std)
+
+
+def _number(value: float, scale: float) -> str:
+    return f"{value:.1f}" if scale == 100.0 else f"{value:.3f}"
+
+
+def _ranks(rows: Sequence[_Row], metric: str) -> PlotData:
+    if metric != "accuracy":
+        raise ConfigError(f"metric = {short_repr(metric)}: a critical-difference diagram ranks methods by accuracy")
+    averages = [average for average in average_ranks([row.group.row for row in rows]) if average.critical is not None]
+    if not averages:
+        settings = len({row.title for row in rows})
+        raise ConfigError(
+            f"critical-difference: needs three methods that all of {MIN_TESTED} settings or more have, got "
+            f"{counted(len({row.method for row in rows}), 'method')} and {counted(settings, 'setting')}; draw dots"
+        )
+    panels: dict[str, list[Series]] = {}
+    notes = []
+    for average in averages:
+        title = average.protocol if len(averages) > 1 else ""
+        panels[title] = [Ranking(average.ranks, average.critical or 0.0, average.cliques)]
+        friedman = "" if average.friedman is None else f", Friedman test p = {average.friedman:.2g}"
+        notes.append(f"mean rank over {average.settings} settings{friedman}")
+    text = "; ".join(dict.fromkeys(notes))
+    note = f"{text[0].upper()}{text[1:]}; 1 is best. Bars join methods within Nemenyi's critical difference (5 %)."
+    return _plot("critical-difference", rows, panels, metric, note)
+
+
+def _seeds(rows: Sequence[_Row]) -> str:
+    counts = sorted({row.group.row["n"] for row in rows})
+    return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+
+
+def _plot(kind: PlotKind, rows: Sequence[_Row], panels: dict[str, list[Series]], metric: str, note: str) -> PlotData:
+    drawn = [PlotPanel(title, series) for title, series in panels.items() if series]
+    if not drawn:
+        raise ConfigError(f"metric = {short_repr(metric)}: no method has a finite value of it in all its runs")
+    methods = list(dict.fromkeys(row.method for row in rows))
+    baseline = next((row.method for row in rows if row.group.row["method"] == BASELINE), None)
+    bounded = (0.0, 100.0) if is_share(metric) else None
+    return PlotData(kind, drawn, methods, baseline, words_of(metric), note, bounded)

@@ -1,0 +1,137 @@
+"""Values of figures: which method and setting, over which seeds, in which unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import pytest
+
+from fedloom.core.errors import ConfigError
+from fedloom.plots.plot_data import Curve, Estimate, Ranking
+from fedloom.results.comparison import Comparison
+from fedloom.results.plot_values import plot_values
+from fedloom.results.result import Result
+from toy_results import MakeResult, toy_scenario
+
+
+@pytest.fixture(autouse=True)
+def _no_window() -> Iterator[None]:
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def grid(make_result: MakeResult) -> list[Result]:
+    """Three methods in two settings with three seeds."""
+    return [
+        make_result(
+            method,
+            seed,
+            (0.4, 0.5 + 0.1 * rank + seed / 100),
+            config={"scenario": {"source": "toy", "alpha": alpha, "seed": None}},
+            metrics={"auroc": 0.9, "brier": 0.2},
+            world=toy_scenario() | {"test_samples": 10_000},
+        )
+        for alpha in (0.1, 1.0)
+        for rank, method in enumerate(("fedavg", "fedsc", "moon"))
+        for seed in range(3)
+    ]
+
+
+def test_curves_are_means_over_seeds_in_percent_a_panel_a_setting(grid: list[Result]) -> None:
+    plot = plot_values(grid, "curves")
+    assert [panel.title for panel in plot.panels] == ["alpha=0.1", "alpha=1.0"]
+    first = plot.panels[0].series[1]
+    assert isinstance(first, Curve)
+    assert (first.method, first.rounds, first.mean) == ("fedsc", [1, 2], pytest.approx([40.0, 61.0]))
+    assert first.std == pytest.approx([0.0, 1.0])
+    assert (plot.methods, plot.baseline, plot.quantity) == (["fedavg", "fedsc", "moon"], "fedavg", "test accuracy (%)")
+    assert plot.note == "Line: mean over 3 seeds; band: ± 1 sample standard deviation."
+    assert plot_values(grid, "curves", "loss").quantity == "test loss (nats)"
+
+
+def test_dots_have_the_t_interval_from_three_seeds_on(grid: list[Result]) -> None:
+    plot = plot_values(grid, "dots")
+    dot = plot.panels[1].series[2]
+    assert isinstance(dot, Estimate)
+    assert dot.bounds == pytest.approx((71 - 4.302653 / 3**0.5, 71 + 4.302653 / 3**0.5))
+    fewer = plot_values([result for result in grid if result.numbers["seed"] < 2], "dots").panels[0].series[0]
+    assert isinstance(fewer, Estimate)
+    assert fewer.bounds is None
+    auroc = plot_values(grid, "bars", "auroc")
+    assert (auroc.quantity, auroc.panels[0].series[0].text) == ("test AUROC (%)", "90.0 ± 0.0")
+    brier = plot_values(grid, "bars", "brier")
+    assert (brier.quantity, brier.panels[0].series[0].text) == ("test brier", "0.200 ± 0.000")
+
+
+def test_names_of_a_study_split_into_method_and_setting(grid: list[Result]) -> None:
+    cells = [
+        replace(result, cell=("hard", f"{result.numbers['method']}/alpha={result.config['scenario']['alpha']}"))
+        for result in grid
+    ]
+    plot = plot_values(cells, "dots")
+    assert [panel.title for panel in plot.panels] == ["hard, alpha=0.1", "hard, alpha=1.0"]
+    assert plot.methods == ["fedavg", "fedsc", "moon"]
+
+
+def test_options_of_a_method_belong_to_its_name(make_result: MakeResult) -> None:
+    runs = [make_result("fedprox", config={"fedprox": {"mu": mu}, "method": "fedprox"}) for mu in (0.1, 1.0)]
+    plot = plot_values([make_result(), *runs], "bars")
+    assert plot.methods == ["fedavg", "fedprox (mu=0.1)", "fedprox (mu=1.0)"]
+    presets = [make_result("fedsc", preset=preset) for preset in ("sound", "paper")]
+    assert plot_values(presets, "bars").methods == ["fedsc (sound)", "fedsc (paper)"]
+
+
+def test_protocols_are_panels_of_their_own_and_diverged_runs_are_named(make_result: MakeResult) -> None:
+    runs = [make_result(protocol="global/global"), make_result("ditto", protocol="personal/local")]
+    assert [panel.title for panel in plot_values(runs, "dots").panels] == ["global/global", "personal/local"]
+    broken = make_result("fedsc", test_loss=None)
+    plot = plot_values([make_result(), broken], "dots")
+    assert [series.method for series in plot.panels[0].series] == ["fedavg"]
+    assert plot.note.endswith("Left out, because a run diverged: fedsc.")
+
+
+def test_a_critical_difference_diagram_needs_five_settings(make_result: MakeResult, grid: list[Result]) -> None:
+    with pytest.raises(ConfigError, match="5 settings or more have, got 3 methods and 2 settings; draw dots"):
+        plot_values(grid, "critical-difference")
+    many = [
+        make_result(method, 0, [0.1 * rank + 0.01 * k], config={"rounds": k + 1})
+        for k in range(6)
+        for rank, method in enumerate(("fedavg", "fedsc", "moon", "central"))
+    ]
+    plot = plot_values(many, "critical-difference")
+    (ranking,) = plot.panels[0].series
+    assert isinstance(ranking, Ranking)
+    assert ranking.ranks == {"moon": 1.0, "fedsc": 2.0, "fedavg": 3.0}  # central is a reference
+    assert "Mean rank over 6 settings, Friedman test p = 0.0025" in plot.note
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "says"),
+    [
+        ("curve", "accuracy", "kind = 'curve': did you mean 'curves'?"),
+        ("dots", "aurok", "metric = 'aurok': no run has it; did you mean 'auroc'?"),
+        ("curves", "brier", "metric = 'brier': no run has it; known: accuracy, loss"),
+        ("critical-difference", "auroc", "ranks methods by accuracy"),
+    ],
+)
+def test_wrong_words_are_one_line(grid: list[Result], kind: str, metric: str, says: str) -> None:
+    with pytest.raises(ConfigError, match="") as error:
+        plot_values(grid, kind, metric)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_figure_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one finished run"):
+        plot_values([], "dots")
+
+
+@pytest.mark.parametrize("kind", ["curves", "dots", "bars"])
+def test_a_comparison_plots_itself(grid: list[Result], kind: str) -> None:
+    axes = Comparison(grid).plot(kind)
+    assert [panel.get_title("left") for panel in axes.figure.axes] == ["alpha=0.1", "alpha=1.0"]
+    axes.figure.draw_without_rendering()
