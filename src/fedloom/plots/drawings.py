@@ -113,8 +113,8 @@ def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> No
         label = f"{method} {rank:.2f}" if on_left else f"{rank:.2f} {method}"
         axes.text(edge + gap, depth, label, ha=side, va="center", fontsize=_LABEL, color=ink)
     for number, (low, high) in enumerate(ranking.bars):
-        height = -_BAR_ROW * (number + 0.7)
-        axes.plot((low - 0.04, high + 0.04), (height, height), color=ink, linewidth=2.4, solid_capstyle="butt")
+        level = -_BAR_ROW * (number + 0.7)
+        axes.plot((low - 0.04, high + 0.04), (level, level), color=ink, linewidth=2.4, solid_capstyle="butt")
     axes.plot((1, 1 + ranking.critical), (1.6, 1.6), color=ink, linewidth=0.8, marker="|", markersize=4)
     axes.text(1, 1.8, f"CD = {ranking.critical:.2f}", ha="left", va="bottom", fontsize=_SMALL, color=muted)
     axes.set_ylim(-below - _RANK_ROW * (half - 0.4), 2.6)
