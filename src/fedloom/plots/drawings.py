@@ -99,9 +99,9 @@ def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> No
     ink, muted = LIGHT["ink"], LIGHT["muted"]
     below = _BAR_ROW * (len(ranking.bars) + 1)
     axes.plot((1, count), (0, 0), color=ink, linewidth=0.8)
-    for rank in range(1, count + 1):
-        axes.plot((rank, rank), (0, 0.2), color=ink, linewidth=0.8)
-        axes.text(rank, 0.35, str(rank), ha="center", va="bottom", fontsize=_SMALL, color=muted)
+    for tick in range(1, count + 1):
+        axes.plot((tick, tick), (0, 0.2), color=ink, linewidth=0.8)
+        axes.text(tick, 0.35, str(tick), ha="center", va="bottom", fontsize=_SMALL, color=muted)
     for position, method in enumerate(methods):
         on_left = position < half
         row = position if on_left else count - 1 - position
