@@ -1,36 +1,45 @@
-# make demo and make test set everything up themselves: they need python3 (with venv) and make.
+# make demo, make test and make docs set everything up themselves: they need python3 (with venv) and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.dev
 FLWR ?= 1.42
 FLOWER := .flower/$(FLWR)
 SUITE := -n 2 --dist worksteal --durations=15
 PIP := -m pip install --quiet --disable-pip-version-check
+OURS := $(BIN)/python $(PIP) --constraint constraints.txt --editable
 SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
 PACKAGES = $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
 
 .PHONY: setup demo test test-matrix test-flower docs facts bench needs clean
+.NOTPARALLEL:  # targets install into one environment, so `make -j` builds one after another
 
-setup: $(READY)
+setup: $(DEV)
 
+# One environment, in which each stamp says what has been installed: what fedloom needs, what tests need, what the site
+# needs.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(OURS) .
 	for list in methods datasets models; do $(BIN)/fedloom $$list > /dev/null; done  # later calls read the cache
+	touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(READY)
+	$(OURS) '.[dev]'
 	touch $@
 
 demo: $(READY)
 	$(BIN)/fedloom demo
 
-test: $(READY)
+test: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest $(SUITE) -m "not matrix"
 
 # The whole matrices, of which `make test` runs a sample.
-test-matrix: $(READY)
+test-matrix: $(DEV)
 	$(BIN)/pytest $(SUITE) -m matrix
 
 # Tests over Flower and over Ray, in an environment of their own: Flower pins other versions of packages that this one
@@ -44,7 +53,7 @@ test-flower: $(FLOWER)/.ready
 		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or flowers_commands"
 	$(FLOWER)/bin/python -m pytest tests/engine/ray tests/studies/test_on_ray.py
 
-$(FLOWER)/.ready: pyproject.toml | $(READY)
+$(FLOWER)/.ready: pyproject.toml | $(DEV)
 	$(PYTHON) -m venv $(FLOWER)
 	echo '*' > $(FLOWER)/.gitignore
 	$(FLOWER)/bin/python $(PIP) 'flwr==$(FLWR).*' 'ray==2.55.*' 'click<8.4'
@@ -53,7 +62,7 @@ $(FLOWER)/.ready: pyproject.toml | $(READY)
 
 # The documentation as a site in site/: strict, links checked, nothing fetched while it is built.
 $(VENV)/.docs: pyproject.toml constraints.txt | $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(OURS) '.[docs]'
 	touch $@
 
 docs: $(VENV)/.docs
