@@ -26,6 +26,8 @@ from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import Existing
 from fedloom.runs.run import run as run_config
 from fedloom.studies.compare import compare as compare_runs
+from fedloom.studies.events import Forward
+from fedloom.studies.live_progress import progress_listener
 
 Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
@@ -76,6 +78,7 @@ def run(
     out: Path | str | None = ...,
     existing: Existing = ...,
     callbacks: Sequence[Callback] = ...,
+    progress: bool = ...,
     **keys: Unpack[RunKeywords],
 ) -> Result: ...
 @overload
@@ -88,6 +91,7 @@ def run(
     out: Path | str | None = None,
     existing: Existing = "refuse",
     callbacks: Sequence[Callback] = (),
+    progress: bool = True,
     **keys: Any,
 ) -> Result:
     """Train and test one method; `keys` are those of a config (rounds, participation, seed, optimizer, ...).
@@ -96,7 +100,8 @@ def run(
     model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
     function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it names; a
     list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids of your own, and
-    else what suits the source. out: run folder, None keeps nothing on disk. Raises what `fedloom.runs.run.run`
+    else what suits the source. out: run folder, None keeps nothing on disk. progress: show it, in a
+    terminal and a notebook as bars, elsewhere as lines of the logger "fedloom". Raises what `fedloom.runs.run.run`
     raises.
     """
     user_scenario = scenario if isinstance(scenario, Scenario) else None
@@ -107,13 +112,14 @@ def run(
             user_scenario = user_scenario or config.scenario.build(config.seed)
             model = with_user_models(model, user_scenario.train_set)
     config = parse({**values, "model": _suited(model, user_scenario)})
-    return run_config(
-        config,
-        scenario=user_scenario,
-        out=None if out is None else expand_home(out),
-        existing=existing,
-        callbacks=callbacks,
-    )
+    with progress_listener([config], progress) as listener:
+        return run_config(
+            config,
+            scenario=user_scenario,
+            out=None if out is None else expand_home(out),
+            existing=existing,
+            callbacks=[Forward(0, listener), *callbacks],
+        )
 
 
 @overload
@@ -128,6 +134,7 @@ def compare(
     jobs: int = ...,
     callbacks: Sequence[Callback] = ...,
     references: bool = ...,
+    progress: bool = ...,
     **keys: Unpack[CompareKeywords],
 ) -> Comparison: ...
 @overload
@@ -143,6 +150,7 @@ def compare(
     jobs: int = 1,
     callbacks: Sequence[Callback] = (),
     references: bool = False,
+    progress: bool = True,
     **keys: Any,
 ) -> Comparison:
     """Train and test several methods with several seeds, on equal terms.
@@ -153,7 +161,8 @@ def compare(
     the run folders; runs that have finished there are reused. jobs: processes at a time; more than one needs `out`,
     and, as Python's `multiprocessing` does, a script whose work stands below `if __name__ == "__main__":`. callbacks:
     every run gets copies of its own. references: add the rows that a gain has to beat, `REFERENCES` in
-    `fedloom.config.references`. Raises what `fedloom.config.grid.variants` and `fedloom.studies.compare.compare` raise.
+    `fedloom.config.references`. progress: as in `run`. Raises what `fedloom.config.grid.variants`
+    and `fedloom.studies.compare.compare` raise.
     """
     user_scenario = scenario if isinstance(scenario, Scenario) else None
     scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
@@ -168,9 +177,9 @@ def compare(
     make = variants_with_references if references else variants
     configs = make(values, [methods] if isinstance(methods, str) else methods, seeds)
     folder = None if out is None else expand_home(out)
-    return Comparison(
-        compare_runs(configs, out=folder, existing=existing, jobs=jobs, scenario=user_scenario, callbacks=callbacks)
-    )
+    how: dict[str, Any] = {"existing": existing, "jobs": jobs, "scenario": user_scenario, "callbacks": callbacks}
+    with progress_listener(configs, progress) as listener:
+        return Comparison(compare_runs(configs, out=folder, listener=listener, **how))
 
 
 def _suited(model: Any, user_scenario: Scenario | None) -> Any:

@@ -35,7 +35,6 @@ from fedloom.commands.shared import (
     Rounds,
     Seed,
     config_path,
-    console_of,
     expand_home_in,
     make_printable,
     output_folder,
@@ -44,6 +43,7 @@ from fedloom.commands.shared import (
     rewind_run,
     say,
 )
+from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, FedloomError, printable
 from fedloom.core.interrupts import raise_first_interrupt
 
@@ -125,12 +125,12 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train and test one method as a config says."""
-    from fedloom.commands.progress import ProgressDisplay
     from fedloom.config.run_config import load, parse
     from fedloom.results.result import Result
     from fedloom.runs.run import run as run_config
     from fedloom.storage.run_folder import folder_name
     from fedloom.studies.events import Forward
+    from fedloom.studies.live_progress import ProgressDisplay
     from fedloom.terminal import print_result
 
     parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)))

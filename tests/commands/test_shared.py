@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.commands.shared import console_of, make_printable, output_folder, overrides_with_options
+from fedloom.commands.shared import make_printable, output_folder, overrides_with_options
 from fedloom.core.errors import ConfigError, RunFolderError
 
 
@@ -44,10 +44,3 @@ def test_a_stream_without_unicode_loses_nothing() -> None:
     make_printable(stream)
     print("97.5 ± 0.6 …  ·░▒▓█ é🦊", file=stream, flush=True)
     assert raw.getvalue() == b"97.5 +- 0.6 ...  .:+*# \\xe9\\U0001f98a\n"
-
-
-def test_a_file_has_no_edge(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    line = "word " * 100
-    console_of(False).print(line)
-    assert capsys.readouterr().out == f"{line}\n"

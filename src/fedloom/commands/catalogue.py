@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedloom.commands.cached_lists import cached_list
-from fedloom.commands.shared import AsJson, console_of, print_json
+from fedloom.commands.shared import AsJson, print_json
+from fedloom.core.console import console_of
 from fedloom.core.registry import Registry
 
 if TYPE_CHECKING:

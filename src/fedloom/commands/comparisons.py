@@ -19,13 +19,13 @@ from fedloom.commands.shared import (
     Runs,
     Seed,
     config_path,
-    console_of,
     output_folder,
     overrides_with_options,
     print_json,
     say,
 )
 from fedloom.commands.study_sections import sections_of_studies
+from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def run_comparison(
     console: Console,
 ) -> None:
     """Run all configs, show their table and write the report beside them."""
-    from fedloom.commands.progress import ProgressDisplay
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.studies.compare import compare as compare_runs
+    from fedloom.studies.live_progress import ProgressDisplay
 
     with output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
         check_place(out / "report.html")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedloom.commands.shared import AsJson, console_of, print_json
+from fedloom.commands.shared import AsJson, print_json
+from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:

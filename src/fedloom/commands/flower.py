@@ -15,13 +15,13 @@ from fedloom.commands.shared import (
     Overrides,
     Quiet,
     config_path,
-    console_of,
     echo,
     overrides_with_options,
     print_json,
     rewind_run,
     say,
 )
+from fedloom.core.console import console_of
 
 if TYPE_CHECKING:
     from fedloom.config.run_config import RunConfig

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.commands.shared import AsJson, Quiet, console_of, print_json, say
+from fedloom.commands.shared import AsJson, Quiet, print_json, say
 from fedloom.commands.studies import AllowMixed, Only, run_and_report
 from fedloom.commands.study_sections import VALUES, save_recipe
+from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, RunFolderError
 
 if TYPE_CHECKING:

@@ -8,13 +8,11 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 from fedloom.core.errors import ConfigError, RunFolderError, printable
 from fedloom.core.files import expand_home, json_text
@@ -34,7 +32,6 @@ FromRound = Annotated[
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
 
 _HOME = re.compile(r"~[\w.-]*(/|$)")
-_FILE_COLUMNS = 10_000  # columns of what is no terminal: a file or a pipe has no edge
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 
@@ -51,22 +48,6 @@ def echo(value: object) -> None:
 def print_json(value: Any) -> None:
     """One JSON object on stdout; numbers that are not finite become null."""
     print(json_text(value, default=str))
-
-
-class _PlainConsole(Console):
-    """A console on which no text acts: control characters in names of classes, files and columns are escaped."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text, keep_lines=True), style, control)
-
-
-def console_of(as_json: bool) -> Console:
-    """Where tables and progress go: stderr if stdout is reserved for JSON."""
-    console = _PlainConsole(stderr=as_json, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _FILE_COLUMNS
-    return console
 
 
 def make_printable(stream: Any) -> None:

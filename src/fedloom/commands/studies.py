@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedloom.commands.comparisons import show_comparison
-from fedloom.commands.shared import AsJson, Quiet, console_of, output_folder, print_json, say
+from fedloom.commands.shared import AsJson, Quiet, output_folder, print_json, say
 from fedloom.commands.study_sections import sections_of_studies
+from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, FedloomError
 
 if TYPE_CHECKING:
@@ -80,10 +81,10 @@ def run_and_report(
     have ended, also after failures. Exits with 1 if a cell failed or is left. Raises `ConfigError` for cells of
     different versions of fedloom, before any runs, unless `allow_mixed`.
     """
-    from fedloom.commands.progress import ProgressDisplay
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.results.versions import refuse_mixed_results
+    from fedloom.studies.live_progress import ProgressDisplay
     from fedloom.studies.outcome import outcome
     from fedloom.studies.run_study import run_study
     from fedloom.studies.study_folder import StudyFolder, read

@@ -183,7 +183,7 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         phases={phase: fmean(n["seconds"].get(phase, 0.0) for n in numbers) for phase in SECONDS if phase != "total"},
         peak_memory_mb=max(n["peak_memory_mb"] for n in numbers),
         figures=_largest([n.get("figures", {}) for n in numbers]),
-        degenerate=_distinct(note.removeprefix(f"{n['method']}: ") for n in numbers for note in n["degenerate"]),
+        degenerate=distinct_notes(note.removeprefix(f"{n['method']}: ") for n in numbers for note in n["degenerate"]),
         diverged=[run.numbers["seed"] for run in seed_runs if has_diverged(run.numbers)],
         stopped=[_stopped(run) for run in seed_runs if run.numbers.get("stopped")],
         repeats=len(runs) - len(seed_runs),
@@ -249,7 +249,7 @@ def figure_text(row: ResultRow, name: str) -> str:
     return f"{row['figures'][name]:.3g}" if name in row["figures"] else ""
 
 
-def _distinct(notes: Iterable[str]) -> list[str]:
+def distinct_notes(notes: Iterable[str]) -> list[str]:
     """Drop notes that differ from an earlier one in numbers only, because each seed measures its own."""
     first: dict[str, str] = {}
     for note in notes:

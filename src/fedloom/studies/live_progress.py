@@ -1,12 +1,15 @@
-"""Live progress of one or several runs: bars on a terminal, now and then a line where there is none."""
+"""Live progress of one or several runs: bars on a terminal, one output that settles in a notebook, else lines."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -20,70 +23,62 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from fedloom.commands.shared import console_of
 from fedloom.config.run_config import RunConfig
+from fedloom.core.console import console_of
+from fedloom.core.errors import ConfigError, printable, short_repr
+from fedloom.results.table import distinct_notes
 from fedloom.results.text import counted
-from fedloom.studies.events import Event
+from fedloom.studies.events import Event, Listener
+from fedloom.studies.notebook_output import NotebookOutput
+from fedloom.studies.pace import ProgressEstimate
 
+_log = logging.getLogger(__name__)
 _BAR_COLUMNS = 72  # columns below which bars would be cut
 _MAX_BARS = 6  # runs that all have a bar of their own; of more, those under way
 _PAUSE, _SHARE = 15.0, 0.05  # at least so many seconds between two lines, and this share of the time so far
+_NOTEBOOK_PAUSE = 0.25  # seconds between two pictures of a notebook
 
 
-class ProgressEstimate:
-    """Estimate of the remaining time of several runs, from the rounds finished since the first news.
+@contextlib.contextmanager
+def progress_listener(configs: Sequence[RunConfig], progress: bool) -> Iterator[Listener]:
+    """Give the listener that shows the progress of runs from Python; without `progress` one that shows nothing.
 
-    Rounds that were done before (a run that is resumed or reused) count as done, and say nothing of the pace.
+    A terminal and a notebook show bars. Elsewhere, lines go to the logger of this module: notes as warnings, the rest
+    as information. Raises `ConfigError` unless `progress` is True or False.
     """
-
-    def __init__(self, rounds: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
-        self._rounds, self._clock = list(rounds), clock
-        self._first: dict[int, int] = {}
-        self._done: dict[int, int] = {}
-        self._began = self._last = clock()
-
-    def record(self, run: int, round_: int) -> None:
-        """Run number `run` has finished this round; the first news of a run is where it begins."""
-        self._last = self._clock()
-        if not self._first:
-            self._began = self._last
-        self._first.setdefault(run, round_)
-        self._done[run] = round_
-
-    @property
-    def done(self) -> int:
-        """Rounds done, of all runs."""
-        return sum(self._done.values())
-
-    @property
-    def total(self) -> int:
-        """Rounds of all runs."""
-        return sum(self._rounds)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the first news."""
-        return self._clock() - self._began
-
-    def remaining(self) -> float | None:
-        """Seconds until the end; None before the first round is done."""
-        finished = self.done - sum(self._first.values())
-        if not finished:
-            return None
-        remaining = (self._last - self._began) / finished * (self.total - self.done)
-        return max(0.0, remaining - (self._clock() - self._last))
+    if not isinstance(progress, bool):
+        raise ConfigError(f"progress = {short_repr(progress)}: need True or False")
+    if not progress:
+        yield lambda event: None
+        return
+    with ProgressDisplay(configs, quiet=False, log=_log) as display:
+        yield display
 
 
 class ProgressDisplay:
-    """Shows events of runs on stderr; nothing but notes if `quiet`."""
+    """Shows events of runs; nothing but notes if `quiet`.
 
-    def __init__(self, configs: Sequence[RunConfig], quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._configs = configs
+    Bars and lines go to stderr. log: takes the lines and notes instead, where stderr is neither a terminal nor that of
+    a notebook.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        quiet: bool,
+        clock: Callable[[], float] = time.monotonic,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._configs, self._clock = configs, clock
         self._pace = ProgressEstimate([config.rounds for config in configs], clock)
         self._console = console_of(True)
+        self._notebook = NotebookOutput() if self._console.is_jupyter and not quiet else None
+        self._log = None if self._console.is_terminal or self._notebook else log
         bars = self._console.is_terminal and self._console.width >= _BAR_COLUMNS
-        self._lines = not quiet and not bars
+        self._lines = not quiet and not bars and self._notebook is None
         self._due: float | None = None  # of the next line, in seconds gone
+        self._next_picture = 0.0  # of a notebook, by the clock
+        self._notes: list[str] = []
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -106,11 +101,15 @@ class ProgressDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+        if self._notebook is not None and self._next_picture:
+            for task in self._tasks if len(self._tasks) > 1 else ():
+                self._progress.update(task, visible=False)
+            self._notebook.show(self._picture())
 
     def __call__(self, event: Event) -> None:
         """Show the news of one run."""
         if event.note is not None:
-            self._console.print(f"[yellow]note:[/] {escape(event.note)}", soft_wrap=True)
+            self._note(event.note)
             return
         self._pace.record(event.position, event.round)
         if self._lines:
@@ -123,6 +122,30 @@ class ProgressDisplay:
         shown = {} if event.accuracy is None else {"accuracy": f"accuracy {100 * event.accuracy:4.1f}"}
         self._progress.update(task, completed=event.round, visible=under_way, **shown)  # type: ignore[arg-type]
         self._progress.update(self._all, completed=self._pace.done)
+        if self._notebook is not None and self._clock() >= self._next_picture:
+            self._next_picture = self._clock() + _NOTEBOOK_PAUSE
+            self._notebook.show(self._picture())
+
+    def _picture(self) -> list[RenderableType]:
+        """The bars, and the notes below them."""
+        notes = (Text.from_markup(f"[yellow]note:[/] {escape(note)}") for note in distinct_notes(self._notes))
+        return [self._progress.make_tasks_table(self._progress.tasks), *notes]
+
+    def _note(self, note: str) -> None:
+        if self._notebook is not None:
+            self._notes.append(note)
+            self._next_picture = self._clock()
+            self._notebook.show(self._picture())
+        elif self._log is not None:
+            self._log.warning("note: %s", printable(note))
+        else:
+            self._console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+
+    def _say(self, line: str) -> None:
+        if self._log is not None:
+            self._log.info("%s", printable(line))
+        else:
+            self._console.print(line, soft_wrap=True)
 
     def _task(self, name: str, rounds: int, visible: bool, whole: bool) -> TaskID:
         return self._progress.add_task(name, total=rounds, visible=visible, start=False, accuracy=" " * 13, whole=whole)
@@ -132,7 +155,7 @@ class ProgressDisplay:
         pace, config = self._pace, self._configs[event.position]
         if self._due is None:
             runs = _name(config) if len(self._configs) == 1 else f"{len(self._configs)} runs"
-            self._console.print(f"{runs}: {counted(pace.total - pace.done, 'round')} to go", soft_wrap=True)
+            self._say(f"{runs}: {counted(pace.total - pace.done, 'round')} to go")
             self._due = 0.0
         seconds_left = pace.remaining()
         if seconds_left is None or pace.elapsed < self._due or pace.done == pace.total:
@@ -143,9 +166,7 @@ class ProgressDisplay:
             parts.append(f"accuracy {100 * event.accuracy:.1f} %")
         if len(self._configs) > 1:
             parts.append(f"all runs {pace.done / pace.total:.0%}")
-        self._console.print(
-            ", ".join([*parts, f"{_clock(pace.elapsed)} gone, {_clock(seconds_left)} left"]), soft_wrap=True
-        )
+        self._say(", ".join([*parts, f"{_clock(pace.elapsed)} gone, {_clock(seconds_left)} left"]))
 
 
 class _RemainingTime(ProgressColumn):

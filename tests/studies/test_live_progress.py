@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import sys
+import types
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from fedloom.commands.progress import ProgressDisplay, ProgressEstimate
+import fedloom as fl
 from fedloom.config.run_config import parse
 from fedloom.studies.events import Event
+from fedloom.studies.live_progress import ProgressDisplay, progress_listener
+from fedloom.studies.pace import ProgressEstimate
 
 
 class Clock:
@@ -142,3 +149,110 @@ def test_a_terminal_has_bars_the_one_of_all_runs_first(
     assert "seed 1" in shown
     assert "1/4" in shown
     assert "seed 3" not in shown  # not begun
+
+
+class Outputs:
+    """The outputs of a notebook cell, as a front end keeps them."""
+
+    def __init__(self) -> None:
+        self.bundles: list[dict[str, str]] = []
+        self.updates = 0
+
+    def display(self, bundle: dict[str, str], *, raw: bool, display_id: bool) -> Outputs:
+        assert raw
+        assert display_id
+        self.bundles.append(bundle)
+        return self
+
+    def update(self, bundle: dict[str, str], *, raw: bool) -> None:
+        self.updates += 1
+        self.bundles[-1] = bundle
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Outputs:
+    outputs = Outputs()
+    display = types.ModuleType("IPython.display")
+    display.display = outputs.display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr(
+        "fedloom.studies.live_progress.console_of", lambda as_json: Console(file=io.StringIO(), force_jupyter=True)
+    )
+    return outputs
+
+
+def test_a_notebook_has_one_line_however_many_rounds(notebook: Outputs) -> None:
+    clock = Clock()
+    with ProgressDisplay([config(rounds=5000)], quiet=False, clock=clock) as live:
+        for round_ in range(5001):
+            clock.now += 0.05
+            live(Event(0, round_, accuracy=round_ / 5000))
+    assert len(notebook.bundles) == 1
+    assert notebook.updates < 1100  # a quarter of a second apart
+    lines = notebook.bundles[0]["text/plain"].splitlines()
+    assert len(lines) == 1
+    assert "5000/5000" in lines[0]
+    assert "accuracy 100.0" in lines[0]
+    assert notebook.bundles[0]["text/html"].startswith("<pre")
+
+
+def test_several_runs_of_a_notebook_settle_to_the_line_of_all_and_their_notes(notebook: Outputs) -> None:
+    clock = Clock()
+    with ProgressDisplay([config(seed) for seed in range(3)], quiet=False, clock=clock) as live:
+        for run in range(3):
+            live(Event(run, 0))
+            live(Event(run, 0, note=f"the [loss] <b>term</b>\x1b[2J lost {run} of it"))
+            clock.now += 1
+            live(Event(run, 4, 0.5))
+    assert len(notebook.bundles) == 1
+    bar, note = notebook.bundles[0]["text/plain"].splitlines()
+    assert "12/12" in bar
+    assert note == r"note: the [loss] <b>term</b>\x1b[2J lost 0 of it"  # the others differ in a number alone
+    assert "<b>" not in notebook.bundles[0]["text/html"]
+
+
+def test_a_run_that_had_finished_before_and_no_event_show_nothing_or_a_full_line(notebook: Outputs) -> None:
+    with ProgressDisplay([config()], quiet=False):
+        pass
+    assert notebook.bundles == []
+    with ProgressDisplay([config()], quiet=False) as live:
+        live(Event(0, 4))
+    assert "4/4" in notebook.bundles[0]["text/plain"]
+
+
+QUICK: dict[str, Any] = {"rounds": 2, "local_epochs": 1, "engine": "serial"}
+
+
+def test_python_without_a_terminal_logs_lines(caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
+    scenario = fl.scenario("digits", clients=2)
+    with caplog.at_level(logging.INFO, logger="fedloom"):
+        fl.run(scenario=scenario, **QUICK)
+        fl.compare(["fedavg", "fedavgm"], scenario=scenario, seeds=1, **QUICK)
+    lines = [record.message for record in caplog.records if record.levelno == logging.INFO]
+    assert "fedavg seed 0: 2 rounds to go" in lines
+    assert any(line.startswith("fedavg seed 0: round 1 of 2, accuracy") for line in lines)
+    assert "2 runs: 4 rounds to go" in lines
+    assert capsys.readouterr() == ("", "")
+
+
+def test_notes_are_warnings_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with progress_listener([config()], True) as listener:
+        listener(Event(0, 0, note="a term\nis lost"))
+    assert [(record.levelno, record.message) for record in caplog.records] == [
+        (logging.WARNING, r"note: a term\nis lost")
+    ]
+
+
+def test_progress_false_is_silent(caplog: pytest.LogCaptureFixture, capsys: Any, notebook: Outputs) -> None:
+    scenario = fl.scenario("digits", clients=2)
+    with caplog.at_level(logging.DEBUG, logger="fedloom.studies"):
+        fl.run(scenario=scenario, progress=False, **QUICK)
+        fl.compare("fedavg", scenario=scenario, seeds=1, progress=False, **QUICK)
+    assert (caplog.records, notebook.bundles, capsys.readouterr()) == ([], [], ("", ""))
+
+
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_progress_is_true_or_false(value: Any) -> None:
+    with pytest.raises(fl.FedloomError, match=r"progress = .*: need True or False"):
+        fl.run(scenario="digits", progress=value, **QUICK)
