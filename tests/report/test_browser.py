@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -73,6 +74,14 @@ document.querySelector("iframe").addEventListener("load", function () {
     [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => [text(cell), cell.dataset.value])),
   ])) + "END");
   page.querySelectorAll("a[download]").forEach(link => link.click());
+});
+</script>"""
+
+
+PRESS = """<!DOCTYPE html><iframe src="report.html"></iframe><script>
+document.querySelector("iframe").addEventListener("load", function () {
+  var page = this.contentDocument;
+  page.querySelector('[data-name="bytes"]').closest("figure").querySelectorAll(".save button").forEach(b => b.click());
 });
 </script>"""
 
@@ -220,3 +229,20 @@ def bare(cells):
 
 def numbers(rows, names):
     return [[float(row[name]) for name in names] for row in rows]
+
+
+def test_buttons_save_a_chart_in_the_colours_that_are_shown(report, tmp_path):
+    frame, folder = tmp_path / "frame.html", tmp_path / "saved"
+    frame.write_text(PRESS)
+    said = saved_by_clicks(frame, folder, {"bytes.svg", "bytes.png"})
+    assert "CONSOLE" not in said
+    drawing = ElementTree.fromstring((folder / "bytes.svg").read_text())
+    assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+    text = (folder / "bytes.svg").read_text()
+    assert "var(--" not in text
+    assert "#2a628f" in text  # the light theme's first part of a bar
+    assert drawing.find("{http://www.w3.org/2000/svg}title").text == "Bytes on the wire"
+    pixels = imread(folder / "bytes.png")
+    assert pixels.shape[1] == 1600
+    assert pixels[0, 0, :3] == pytest.approx(1.0)  # the page's ground
+    assert pixels.std() > 0.03

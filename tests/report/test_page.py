@@ -76,7 +76,9 @@ def test_charts_are_named_and_their_ids_unique(page_of, two_methods):
     elements = Elements(text)
     charts = elements.all("svg")
     assert len(charts) == 2 + 2 + 2 + 2 + 1
-    assert all(chart["role"] == "img" and len(chart["aria-label"]) > 20 for chart in charts)
+    described = re.findall(r'<title id="([^"]+)">[^<]+</title>\n<desc id="([^"]+)">[^<]{20,}</desc>', text)
+    assert [(chart["aria-labelledby"], chart["aria-describedby"]) for chart in charts] == described
+    assert all(chart["role"] == "img" and chart["data-name"] for chart in charts)
     ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     used = re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)

@@ -31,7 +31,7 @@ def traffic(groups: Sequence[Group]) -> Markup:
         up, down = group.row["bytes_up"], group.row["bytes_down"]
         bars.append(Bar(group.row["label"], [up, down], f"{bytes_text(up)} up · {bytes_text(down)} down"))
     label = f"Bytes per run: {'; '.join(f'{bar.label} {bar.total}' for bar in bars)}."
-    svg = inline(partial(draw_bars, bars), "bytes", label)
+    svg = inline(partial(draw_bars, bars), "bytes", "Bytes on the wire", label)
     return chart([svg], "Bytes on the wire", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_BYTE_PARTS)))
 
 
@@ -43,7 +43,7 @@ def time_spent(groups: Sequence[Group]) -> Markup:
         bars.append(Bar(group.row["label"], parts, seconds_text(group.row["seconds"])))
         phases = ", ".join(f"{phase} {seconds_text(part)}" for phase, part in zip(_PHASES, parts, strict=True))
         words.append(f"{group.row['label']}: {phases}")
-    svg = inline(partial(draw_bars, bars), "seconds", f"Seconds by phase per run. {'; '.join(words)}.")
+    svg = inline(partial(draw_bars, bars), "seconds", "Time by phase", f"Seconds by phase per run. {'; '.join(words)}.")
     return chart([svg], "Time by phase", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_PHASES)))
 
 
@@ -57,7 +57,7 @@ def client_spread(groups: Sequence[Group]) -> Markup | None:
     words = "; ".join(f"{d.label} from {percent(min(d.values))} to {percent(max(d.values))} %" for d in rows)
     label = f"Test accuracy of each client: {words}."
     svgs = [
-        inline(partial(draw_dots, rows, width), f"clients-{css}", label, css)
+        inline(partial(draw_dots, rows, width), f"clients-{css}", "Accuracy of single clients", label, css)
         for css, width in (("wide", 900.0), ("narrow", 360.0))
     ]
     protocols = listed(dict.fromkeys(protocol for dots, protocol in labelled_dots if dots.values))
@@ -97,7 +97,7 @@ def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
         f"Training samples by client and class, {shown} clients and {len(classes)} classes; "
         f"the largest count is {largest}."
     )
-    svg = inline(partial(draw_holdings, counts, classes, owners(scenario)), name, label)
+    svg = inline(partial(draw_holdings, counts, classes, owners(scenario)), name, "Who holds what", label)
     picture = chart([svg], "Who holds what", f"{caption} {mark}: {largest:,} samples; {shown} clients.".strip())
     return chart_beside_facts(picture, "Skew figures", _skew(scenario))
 

@@ -30,7 +30,9 @@ def differences(pairs: Sequence[Paired], tones: Sequence[int]) -> Markup | None:
     words = "; ".join(f"{pair.label} {pair.figures()}: {pair.outcome.word}" for pair, _ in rows)
     label = f"Differences in accuracy from {_reference(rows)}: {words}."
     svgs = [
-        inline(partial(_draw_differences, rows, width), f"differences-{css}", label, css)
+        inline(
+            partial(_draw_differences, rows, width), f"differences-{css}", "Differences from the baseline", label, css
+        )
         for css, width in (("wide", _WIDE), ("narrow", _NARROW))
     ]
     caption = (
@@ -46,7 +48,7 @@ def ranks(averages: Sequence[AverageRanks]) -> list[Markup]:
     for k, average in enumerate(averages):
         words = ", ".join(f"{method} {rank:.1f}" for method, rank in average.ranks.items())
         label = f"Average rank over {average.settings} settings, {average.protocol}: {words}."
-        svg = inline(partial(_draw_ranks, average), f"ranks-{k}", label)
+        svg = inline(partial(_draw_ranks, average), f"ranks-{k}", "Average ranks", label)
         caption = f"Mean rank over {average.settings} settings, {average.protocol}; 1 is best."
         if average.critical is None:
             caption += " Fewer than five settings: nothing is tested."

@@ -94,6 +94,12 @@ def elided(name: str, characters: float) -> str:
     return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
+def shortened(name: str, characters: float) -> str:
+    """The two ends of a name, in so many characters: names of classes often differ at their end alone."""
+    room = max(int(characters), 3)
+    return name if len(name) <= room else f"{name[: room // 2]}…{name[len(name) - (room - 1 - room // 2) :]}"
+
+
 def place(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
     """Axes within margins in CSS pixels, without a frame."""
     width, height = 72 * figure.get_figwidth(), 72 * figure.get_figheight()

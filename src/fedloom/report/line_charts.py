@@ -26,7 +26,7 @@ def learning_curves(groups: Sequence[Group]) -> Markup | None:
         return None
     ends = ", ".join(f"{ln.label} ends at {percent(ln.mean[-1])} %" for ln in lines)
     label = f"Learning curves, test accuracy by round: {ends}."
-    svgs = _wide(lines, _HERO, "accuracy", label, "test accuracy", share=True)
+    svgs = _wide(lines, _HERO, "accuracy", "Learning curves", label, "test accuracy", share=True)
     caption = "Test accuracy by round."
     if any(ln.std for ln in lines):
         caption += " Mean over seeds; band: ± sample standard deviation"
@@ -48,22 +48,26 @@ def losses(groups: Sequence[Group]) -> list[Markup]:
     label = f"Test loss by round: {_ends(lines)}."
     caption = "Cross-entropy in nats, mean over seeds."
     if len(parts) % 2:
-        svg = inline(partial(draw_lines, lines, _HALF, _LOSS, share=False), "loss", label)
+        svg = inline(partial(draw_lines, lines, _HALF, _LOSS, share=False), "loss", "Test loss", label)
         return [chart([svg], "Test loss", caption), *parts]
-    svgs = _wide(lines, _FLAT, "loss", label, _LOSS, share=False)
+    svgs = _wide(lines, _FLAT, "loss", "Test loss", label, _LOSS, share=False)
     return [chart(svgs, "Test loss", caption, _phone_key(lines), wide=True), *parts]
 
 
 def _terms(name: str, method: str, lines: Sequence[Line]) -> Markup:
     label = f"Loss terms of {method} in training by round: {_ends(lines)}."
-    svg = inline(partial(draw_lines, lines, _HALF, "loss term", share=False, marked=True), name, label)
+    svg = inline(
+        partial(draw_lines, lines, _HALF, "loss term", share=False, marked=True), name, f"Loss terms of {method}", label
+    )
     return chart([svg], f"Loss terms of {method}", "As logged in training, mean over seeds.")
 
 
-def _wide(lines: Sequence[Line], size: Size, name: str, label: str, quantity: str, *, share: bool) -> list[Markup]:
+def _wide(
+    lines: Sequence[Line], size: Size, name: str, title: str, label: str, quantity: str, *, share: bool
+) -> list[Markup]:
     """The same chart for wide and for narrow screens; the page shows one of them."""
-    wide = inline(partial(draw_lines, lines, size, quantity, share=share), f"{name}-wide", label, "wide")
-    narrow = inline(partial(draw_lines, lines, _PHONE, quantity, share=share), f"{name}-narrow", label, "narrow")
+    wide = inline(partial(draw_lines, lines, size, quantity, share=share), f"{name}-wide", title, label, "wide")
+    narrow = inline(partial(draw_lines, lines, _PHONE, quantity, share=share), f"{name}-narrow", title, label, "narrow")
     return [wide, narrow]
 
 

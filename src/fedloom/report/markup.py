@@ -80,6 +80,11 @@ def details(summary: str, text: str) -> Markup:
     return render_macro("elements.html", "details", summary, text)
 
 
+def fold(summary: str, blocks: Sequence[Markup], css: str = "") -> Markup:
+    """Render blocks that open on a click. css: its class."""
+    return render_macro("elements.html", "fold", summary, blocks, css)
+
+
 def paragraph(text: str) -> Markup:
     """Render a paragraph."""
     return render_macro("elements.html", "paragraph", text)
@@ -95,9 +100,10 @@ def chart_beside_facts(picture: Markup, title: str, pairs: Iterable[tuple[str, s
     return render_macro("elements.html", "chart_beside_facts", picture, title, pairs)
 
 
-def svg(view_box: str, label: str, content: Markup, css: str = "") -> Markup:
-    """Render a drawing. view_box: its four numbers; label: what it shows, for people who do not see it."""
-    return render_macro("elements.html", "svg", css, view_box, label, content)
+def svg(name: str, view_box: str, title: str, description: str, content: Markup, css: str = "") -> Markup:
+    """Render a drawing. name: prefix of its ids, and of the files it is saved as; view_box: its four numbers; title and
+    description: what it shows, for people who do not see it."""
+    return render_macro("elements.html", "svg", name, css, view_box, title, description, content)
 
 
 def name_cell(label: str, tone: str = "") -> Markup:

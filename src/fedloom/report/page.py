@@ -11,6 +11,8 @@ from markupsafe import Markup
 
 from fedloom._version import __version__
 from fedloom.report import charts, comparison_charts, line_charts
+from fedloom.report.cautions import cautions
+from fedloom.report.class_charts import class_blocks
 from fedloom.report.markup import bullets, grid, section
 from fedloom.report.measures import diverged, tones
 from fedloom.report.parts import render_section
@@ -41,6 +43,7 @@ _PLAIN_SCENARIO = {
     "offline",
 }
 
+_MAJORITY = "is not above the"  # of the diagnostic that the page's first lines replace
 _NAMED = 4  # rows in a sentence
 
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
@@ -53,10 +56,11 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     methods = list(dict.fromkeys(row["method"] for row in rows))
     sources = list(dict.fromkeys(str(r.numbers["source"]) for r in results))
     name = title or f"{listed(methods)} on {listed(sources)}"
-    script = asset("tables.js") + asset("page.js")
+    script = "".join(map(asset, ("tables.js", "charts.js", "page.js")))
     return render_page(
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
+        warnings=cautions(groups),
         overview=_facts(groups),
         remarks=[*(limit for part in parts for limit in part.limits), *_notes(groups)],
         table=numbers_table(rows, {end: formatted(results, form) for end, form in _SAVED.items()}),
@@ -77,6 +81,7 @@ def _sections(groups: Sequence[Group]) -> list[Markup]:
     """Render the sections that have something to show."""
     blocks_by_section: dict[tuple[str, str], list[Markup | None]] = {
         ("Seed by seed", "paired"): _paired(groups),
+        ("Classes", "classes"): [*class_blocks(groups)],
         ("Learning curves", "curves"): [line_charts.learning_curves(groups)],
         ("Single clients", "clients"): [charts.client_spread(groups), charts.client_fairness(groups)],
         ("Losses", "losses"): [grid(losses)] if (losses := line_charts.losses(groups)) else [],
@@ -136,7 +141,7 @@ def _notes(groups: Sequence[Group]) -> list[str]:
     notes = tuned_notes([result for group in groups for result in group.results])
     for group in groups:
         row = group.row
-        notes += [f"{row['label']}: {note}" for note in row["degenerate"]]
+        notes += [f"{row['label']}: {note}" for note in row["degenerate"] if _MAJORITY not in note]
         notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
         for name, first in diverged(group.results).items():
             notes.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")

@@ -22,7 +22,7 @@ from fedloom.plots.palette import TONES
 from fedloom.report import markup
 from fedloom.report.templates import asset
 
-_NAMES = ("ink", "muted", "line", "page", *(f"c{k}" for k in range(TONES)), "p0", "p1", "p2", "p3", "p4")
+_NAMES = ("ink", "muted", "line", "page", "warn", *(f"c{k}" for k in range(TONES)), "p0", "p1", "p2", "p3", "p4")
 _STAND_IN = {name: f"#fe{k:02x}fe" for k, name in enumerate(_NAMES)}
 _RC: dict[Any, Any] = {  # Any: matplotlib spells its keys as literals
     "svg.fonttype": "none",
@@ -63,10 +63,11 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none")
 
 
-def inline(draw: Callable[[], Figure], name: str, label: str, css: str = "") -> Markup:
+def inline(draw: Callable[[], Figure], name: str, title: str, description: str, css: str = "") -> Markup:
     """Draw a figure and return it as an `<svg>` element.
 
-    name: prefix of its ids, unique in the page; label: what it shows, for people who do not see it; css: its classes.
+    name: prefix of its ids, unique in the page; title and description: what it shows, for people who do not see it;
+    css: its classes.
     """
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page's fonts have it
@@ -74,10 +75,10 @@ def inline(draw: Callable[[], Figure], name: str, label: str, css: str = "") -> 
         matplotlib.rcParams.update(_RC)
         stream = io.StringIO()
         draw().savefig(stream, format="svg", facecolor="none", metadata={"Date": None})
-    return _element(stream.getvalue(), name, label, css)
+    return _element(stream.getvalue(), name, title, description, css)
 
 
-def _element(text: str, name: str, label: str, css: str) -> Markup:
+def _element(text: str, name: str, title: str, description: str, css: str) -> Markup:
     box = re.search(r'viewBox="([^"]+)"', text)
     assert box is not None
     body = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
@@ -88,7 +89,7 @@ def _element(text: str, name: str, label: str, css: str) -> Markup:
     for key, stand_in in _STAND_IN.items():
         body = body.replace(stand_in, f"var(--{key})")
     body = re.sub(r"\n\s*", "\n", body).strip()
-    return markup.svg(box[1], label, Markup(body), css)  # matplotlib has escaped the texts
+    return markup.svg(name, box[1], title, description, Markup(body), css)  # matplotlib has escaped the texts
 
 
 def _prefixed(body: str, name: str) -> str:

@@ -17,6 +17,7 @@
   button.hidden = false;
   label();
 
+  [].forEach.call(document.querySelectorAll("figure"), charts.savable);
   [].forEach.call(document.querySelectorAll("table.sorts"), function (table) {
     tables.sortable(table);
     if (table.tBodies[0].rows.length >= 8) tables.filtered(table, table.parentNode);

@@ -1,0 +1,200 @@
+"""Charts of classes and confidences: groups in, HTML out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from markupsafe import Markup
+
+from fedloom.report.class_figures import WITH_COUNTS, draw_calibration, draw_confusion, draw_recall, draw_recalls
+from fedloom.report.class_results import (
+    ClassResults,
+    calibration,
+    class_results,
+    majority_accuracy,
+    majority_class,
+)
+from fedloom.report.markup import bullets, chart, fold, grid, name_cell, paragraph, table
+from fedloom.report.measures import tone_name, tones
+from fedloom.report.svg import inline
+from fedloom.results.formats import Format, as_csv, text_table
+from fedloom.results.page_sections import Cell
+from fedloom.results.table import Group
+from fedloom.results.text import percent
+
+_MOST_ROWS = 12  # rows whose matrices are drawn; beyond them the page would be large
+_MOST_BARS = 40
+_NAMED = 5
+_FORMATS: dict[str, Format] = {"md": "markdown", "tex": "latex"}
+_MISSING = (
+    "These runs recorded no predictions by class. `fedloom evaluate RUN DATA` counts them on labelled data, and every "
+    "new run records them."
+)
+
+
+def class_blocks(groups: Sequence[Group]) -> list[Markup]:
+    """Render predictions by class and calibration of every row, and a heat map of recalls where there are several."""
+    tone_names = [tone_name(tone) for tone in tones([group.row for group in groups])]
+    measured = [
+        (group, results, tone)
+        for group, tone in zip(groups, tone_names, strict=True)
+        if (results := class_results(group)) is not None
+    ]
+    if not measured:
+        return [paragraph(_MISSING)]
+    if len(measured) == 1:
+        return _row_blocks(0, *measured[0])
+    blocks = _heat_maps([results for _, results, _ in measured])
+    blocks += [
+        fold(f"{results.label}: confusion, recall and calibration", _row_blocks(k, group, results, tone))
+        for k, (group, results, tone) in enumerate(measured[:_MOST_ROWS])
+    ]
+    if len(measured) > _MOST_ROWS:
+        text = (
+            f"Matrices of the first {_MOST_ROWS} of {len(measured)} rows; `fedloom report RUN` draws those of one run."
+        )
+        blocks.append(paragraph(text))
+    return blocks
+
+
+def _row_blocks(number: int, group: Group, results: ClassResults, tone: str) -> list[Markup]:
+    """Render one row: matrix, recall of each class, calibration, and all classes as a table that folds."""
+    charts = [_confusion(f"confusion-{number}", results)] if results.confusion is not None else []
+    charts.append(_recall(f"recall-{number}", group, results, tone))
+    calibrated = _calibration(f"calibration-{number}", group, tone)
+    charts += [] if calibrated is None else [calibrated]
+    wide = len(results.classes) > WITH_COUNTS and results.confusion is not None
+    blocks = [charts[0], grid(charts[1:])] if wide else [grid(charts)]
+    named = results.largest_confusions(_NAMED)
+    if named:
+        names = results.classes
+        sentences = [f"{names[true]} taken for {names[other]}: {samples:,}" for samples, true, other in named]
+        blocks += [fold("Most frequent confusions", [bullets(sentences)])]
+    return [*blocks, fold(f"All {len(results.classes)} classes as a table", [_table(f"classes-{number}", results)])]
+
+
+def _confusion(name: str, results: ClassResults) -> Markup:
+    assert results.confusion is not None
+    correct, total = sum(row[k] for k, row in enumerate(results.confusion)), sum(map(sum, results.confusion))
+    label = f"Test samples of {results.label} by true and predicted class: {correct:,} of {total:,} are correct."
+    caption = "Rows: true classes, columns: predicted ones. Blue is correct, orange wrong; the darker, the larger the "
+    caption += f"share of its row.{_seeds_note(results)}"
+    if len(results.classes) <= WITH_COUNTS:
+        draw = partial(draw_confusion, results.confusion, results.classes, 390)
+        return chart([inline(draw, name, f"Confusion matrix of {results.label}", label)], "Confusion matrix", caption)
+    svgs = [
+        inline(
+            partial(draw_confusion, results.confusion, results.classes, width),
+            f"{name}-{css}",
+            f"Confusion matrix of {results.label}",
+            label,
+            css,
+        )
+        for css, width in (("wide", 760), ("narrow", 360))
+    ]
+    return chart(svgs, "Confusion matrix", caption, wide=True)
+
+
+def _recall(name: str, group: Group, results: ClassResults, tone: str) -> Markup:
+    support = results.support or [None] * len(results.classes)
+    rows = list(zip(results.classes, results.recall, support, strict=True))
+    caption = "Share of each class that is predicted as it"
+    caption += ", of its test samples." if results.support else "."
+    if len(rows) > _MOST_BARS:
+        rows = sorted(rows, key=lambda row: 2.0 if row[1] is None else row[1])[:_MOST_BARS]
+        caption = f"The {_MOST_BARS} classes of {len(results.classes)} with the lowest recall."
+    accuracy, majority = group.row["accuracy"], majority_accuracy(group)
+    caption += f" Solid line: accuracy {percent(accuracy)} %.{_majority_words(group, results, majority)}"
+    words = ", ".join(f"{name} {'–' if value is None else percent(value)}" for name, value, _ in rows[:20])
+    svg = inline(
+        partial(draw_recall, rows, accuracy, majority, tone),
+        name,
+        f"Recall of each class, {results.label}",
+        f"Recall in percent: {words}{', ...' if len(rows) > 20 else ''}. {caption}",
+    )
+    return chart([svg], "Recall of each class", caption)
+
+
+def _majority_words(group: Group, results: ClassResults, majority: float | None) -> str:
+    if majority is None:
+        return ""
+    label = majority_class(group.results[0])
+    personal = group.row["protocol"].startswith("personal/") and "majority_own" in group.row["metrics"]
+    guess = "each client's most frequent class" if personal else "the most frequent class"
+    named = f", {results.classes[label]}" if label is not None and not personal else ""
+    return f" Dashed line: {percent(majority)} %, the accuracy of always predicting {guess}{named}."
+
+
+def _calibration(name: str, group: Group, tone: str) -> Markup | None:
+    curve = calibration(group)
+    if curve is None:
+        return None
+    majority = majority_accuracy(group)
+    caption = f"ECE {curve.error():.3f}. Dotted: perfect calibration."
+    caption += "" if majority is None else f" Dashed: majority baseline, {percent(majority)} %."
+    words = "; ".join(
+        f"confidence {percent(one[1])} %, correct {percent(one[2])} %, {one[0]:,.0f} samples"
+        for one in curve.bins
+        if one is not None
+    )
+    svg = inline(
+        partial(draw_calibration, curve, majority, tone), name, f"Calibration of {curve.label}", f"{caption} {words}."
+    )
+    return chart([svg], "Calibration", caption)
+
+
+def _heat_maps(measured: Sequence[ClassResults]) -> list[Markup]:
+    """Render the recalls of all rows by class, a map for each set of classes."""
+    by_classes: dict[tuple[str, ...], list[ClassResults]] = {}
+    for results in measured:
+        by_classes.setdefault(tuple(results.classes), []).append(results)
+    maps = []
+    for k, (classes, rows) in enumerate(by_classes.items()):
+        cells = [(results.label, results.recall) for results in rows]
+        lowest = ", ".join(f"{label} {_lowest(recalls)}" for label, recalls in cells)
+        svgs = [
+            inline(
+                partial(draw_recalls, cells, classes, width),
+                f"recalls-{k}-{css}",
+                "Recall of each class by row",
+                f"Lowest recall over {len(classes)} classes in percent: {lowest}.",
+                css,
+            )
+            for css, width in (("wide", 900), ("narrow", 360))
+        ]
+        maps.append(chart(svgs, "Recall by class", "In percent. Orange: no test sample of the class is found."))
+    return maps
+
+
+def _lowest(recalls: Sequence[float | None]) -> str:
+    defined = [recall for recall in recalls if recall is not None]
+    return percent(min(defined)) if defined else "–"
+
+
+def _table(name: str, results: ClassResults) -> Markup:
+    columns = ("class", "test samples", "recall %", "precision %")
+    support = results.support or [None] * len(results.classes)
+    values = list(zip(results.classes, support, results.recall, results.precision, strict=True))
+    rows: list[list[Cell]] = [
+        [name_cell(label), ("–" if samples is None else f"{samples:,}", samples), _share(recall), _share(precision)]
+        for label, samples, recall, precision in values
+    ]
+    plain = [
+        {"class": label, "test_samples": samples, "recall": recall, "precision": precision}
+        for label, samples, recall, precision in values
+    ]
+    texts = [[label, *(cell[0] for cell in row[1:])] for (label, *_), row in zip(values, rows, strict=True)]
+    numeric = (False, True, True, True)
+    saved = {end: text_table(texts, columns, numeric, form) for end, form in _FORMATS.items()}
+    headings = [f"{column[:1].upper()}{column[1:]}" for column in columns]
+    caption = f"Test data after the last round.{_seeds_note(results)}"
+    return table(f"{name}-note", caption, headings, set(headings[1:]), rows, {"csv": as_csv(plain)} | saved)
+
+
+def _share(value: float | None) -> tuple[str, float | None]:
+    return "–" if value is None else percent(value), value
+
+
+def _seeds_note(results: ClassResults) -> str:
+    return f" All {results.seeds} seeds together." if results.seeds > 1 else ""

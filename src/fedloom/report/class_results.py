@@ -1,0 +1,134 @@
+"""Predictions by class and by confidence, summed over the runs of a row. Needs neither torch nor matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from fedloom.results.table import Group
+from fedloom.storage.run_data import RunData
+
+
+@dataclass(frozen=True, slots=True)
+class ClassResults:
+    """The last test of a row by class, over all its seeds.
+
+    recall, precision: shares in [0, 1], None where one is not defined. support: test samples of each class, and
+    confusion: test samples by true and predicted class, both summed over seeds; None where no matrix was recorded.
+    """
+
+    label: str
+    classes: list[str]
+    recall: list[float | None]
+    precision: list[float | None]
+    support: list[int] | None
+    confusion: list[list[int]] | None
+    seeds: int
+
+    def never_found(self) -> list[int]:
+        """Return the classes of which no test sample is predicted as its class, in no seed."""
+        return [k for k, value in enumerate(self.recall) if value == 0]
+
+    def largest_confusions(self, number: int) -> list[tuple[int, int, int]]:
+        """Return (samples, true class, predicted class) of the most frequent wrong predictions."""
+        if self.confusion is None:
+            return []
+        wrong = [
+            (samples, true, predicted)
+            for true, row in enumerate(self.confusion)
+            for predicted, samples in enumerate(row)
+            if samples and true != predicted
+        ]
+        return sorted(wrong, key=lambda entry: (-entry[0], entry[1:]))[:number]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationCurve:
+    """Bins of equal width by confidence, lowest first: samples, mean confidence and share of correct predictions; None
+    for a bin without samples."""
+
+    label: str
+    bins: list[tuple[float, float, float] | None]
+
+    def error(self) -> float:
+        """Return the expected calibration error."""
+        used = [one for one in self.bins if one is not None]
+        return sum(n * abs(confidence - correct) for n, confidence, correct in used) / sum(n for n, *_ in used)
+
+
+def class_results(group: Group) -> ClassResults | None:
+    """Sum the classes of a row's runs; None unless all of them recorded the same classes."""
+    names = group.results[0].scenario.get("classes") or []
+    recalls, precisions = (_by_class(group.results, name) for name in ("recall", "precision"))
+    if any(len(values) != len(names) for values in recalls) or not names:
+        return None
+    matrices = [_details(result, "balanced_accuracy").get("confusion") for result in group.results]
+    if any(matrix is None or len(matrix) != len(names) for matrix in matrices):
+        recall, precision = (_means(values, len(names)) for values in (recalls, precisions))
+        return ClassResults(group.row["label"], names, recall, precision, None, None, len(group.results))
+    indices = range(len(names))
+    confusion = [[sum(matrix[true][predicted] for matrix in matrices) for predicted in indices] for true in indices]
+    support = [sum(row) for row in confusion]
+    predicted_sums = [sum(row[k] for row in confusion) for k in indices]
+    return ClassResults(
+        group.row["label"],
+        names,
+        [_share(confusion[k][k], support[k]) for k in indices],
+        [_share(confusion[k][k], predicted_sums[k]) for k in indices],
+        support,
+        confusion,
+        len(group.results),
+    )
+
+
+def calibration(group: Group) -> CalibrationCurve | None:
+    """Add the confidence bins of a row's runs; None where some run has none, or another number of them."""
+    recorded = [_details(result, "ece").get("bins") for result in group.results]
+    if any(not bins or len(bins) != len(recorded[0]) for bins in recorded):
+        return None
+    added: list[tuple[float, float, float] | None] = []
+    for parts in zip(*recorded, strict=True):
+        used = [part for part in parts if part is not None and None not in part]
+        samples = sum(n for n, *_ in used)
+        confidence, correct = (sum(part[0] * part[k] for part in used) for k in (1, 2))
+        added.append((samples, confidence / samples, correct / samples) if samples else None)
+    return CalibrationCurve(group.row["label"], added) if any(added) else None
+
+
+def majority_class(result: RunData) -> int | None:
+    """Return the most frequent class of all training data, the lowest of equal ones; None where it is not known."""
+    counts, clients = result.scenario.get("class_counts"), result.scenario.get("clients")
+    if not counts or len(counts) != clients:
+        return None
+    sums = [sum(column) for column in zip(*counts, strict=True)]
+    return sums.index(max(sums))
+
+
+def majority_accuracy(group: Group) -> float | None:
+    """Return the accuracy to beat: that of the most frequent class, of each client's own where models are personal."""
+    metrics = group.row["metrics"]
+    personal = group.row["protocol"].startswith("personal/")
+    own = metrics.get("majority_own") if personal else None
+    return metrics.get("majority_global") if own is None else own
+
+
+def _details(result: RunData, name: str) -> dict[str, Any]:
+    details = (result.numbers.get("details") or {}).get(name)
+    return details if isinstance(details, dict) else {}
+
+
+def _by_class(results: Sequence[RunData], name: str) -> list[list[float | None]]:
+    return [_details(result, name).get("by_class") or [] for result in results]
+
+
+def _means(by_run: Sequence[Sequence[float | None]], classes: int) -> list[float | None]:
+    if any(len(values) != classes for values in by_run):
+        return [None] * classes
+    columns = ([value for value in column if value is not None] for column in zip(*by_run, strict=True))
+    return [fmean(column) if column else None for column in columns]
+
+
+def _share(correct: int, total: int) -> float | None:
+    return correct / total if total else None
