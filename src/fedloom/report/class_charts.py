@@ -7,6 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
+from fedloom.plots.palette import tone_name
 from fedloom.report.class_figures import WITH_COUNTS, draw_calibration, draw_confusion, draw_recall, draw_recalls
 from fedloom.report.class_results import (
     ClassResults,
@@ -16,7 +17,7 @@ from fedloom.report.class_results import (
     majority_class,
 )
 from fedloom.report.markup import bullets, chart, fold, grid, name_cell, paragraph, table
-from fedloom.report.measures import tone_name, tones
+from fedloom.report.measures import tones
 from fedloom.report.svg import inline
 from fedloom.results.formats import Format, as_csv, text_table
 from fedloom.results.page_sections import Cell
@@ -97,7 +98,7 @@ def _confusion(name: str, results: ClassResults) -> Markup:
 
 
 def _recall(name: str, group: Group, results: ClassResults, tone: str) -> Markup:
-    support = results.support or [None] * len(results.classes)
+    support: Sequence[int | None] = results.support or [None] * len(results.classes)
     rows = list(zip(results.classes, results.recall, support, strict=True))
     caption = "Share of each class that is predicted as it"
     caption += ", of its test samples." if results.support else "."
@@ -174,7 +175,7 @@ def _lowest(recalls: Sequence[float | None]) -> str:
 
 def _table(name: str, results: ClassResults) -> Markup:
     columns = ("class", "test samples", "recall %", "precision %")
-    support = results.support or [None] * len(results.classes)
+    support: Sequence[int | None] = results.support or [None] * len(results.classes)
     values = list(zip(results.classes, support, results.recall, results.precision, strict=True))
     rows: list[list[Cell]] = [
         [name_cell(label), ("–" if samples is None else f"{samples:,}", samples), _share(recall), _share(precision)]

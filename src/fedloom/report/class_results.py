@@ -64,8 +64,8 @@ def class_results(group: Group) -> ClassResults | None:
     recalls, precisions = (_by_class(group.results, name) for name in ("recall", "precision"))
     if any(len(values) != len(names) for values in recalls) or not names:
         return None
-    matrices = [_details(result, "balanced_accuracy").get("confusion") for result in group.results]
-    if any(matrix is None or len(matrix) != len(names) for matrix in matrices):
+    matrices = [_details(result, "balanced_accuracy").get("confusion") or [] for result in group.results]
+    if any(len(matrix) != len(names) for matrix in matrices):
         recall, precision = (_means(values, len(names)) for values in (recalls, precisions))
         return ClassResults(group.row["label"], names, recall, precision, None, None, len(group.results))
     indices = range(len(names))
@@ -85,7 +85,7 @@ def class_results(group: Group) -> ClassResults | None:
 
 def calibration(group: Group) -> CalibrationCurve | None:
     """Add the confidence bins of a row's runs; None where some run has none, or another number of them."""
-    recorded = [_details(result, "ece").get("bins") for result in group.results]
+    recorded = [_details(result, "ece").get("bins") or [] for result in group.results]
     if any(not bins or len(bins) != len(recorded[0]) for bins in recorded):
         return None
     added: list[tuple[float, float, float] | None] = []
