@@ -98,7 +98,14 @@ class Augmentation(BaseModel):
         return x
 
     def views(self, data: Dataset, indices: Tensor, rng: np.random.Generator, n: int) -> list[Tensor]:
-        """Return `n` independently augmented versions of the same samples, each as from `gather`."""
+        """Return independently augmented versions of the same samples, float32 [B, ...] each, as from `gather`.
+
+        Args:
+            data: pictures.
+            indices: rows of the samples [B], int64.
+            rng: draws all versions, one after another.
+            n: number of versions.
+        """
         return [self.gather(data, indices, rng) for _ in range(n)]
 
     def _draw(self, count: int, rng: np.random.Generator) -> _Draw:

@@ -47,6 +47,11 @@ class CacheWriter:
         """Return an array on disk for data that does not fit into memory; fill it, then pass it to `add`.
 
         A second array of the same name replaces the first on disk; the first stays readable.
+
+        Args:
+            name: name of the file, without its suffix.
+            shape: shape of the array.
+            dtype: type of its entries. Raises `DataError` where the disk is full or cannot be written.
         """
         path = self.folder / f"{name}.npy"
         try:

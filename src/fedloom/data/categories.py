@@ -18,7 +18,13 @@ def unknown_cells(counts: Mapping[str, int], vocabulary: Collection[str]) -> int
 
 
 def refuse_other_spelling(counts: Mapping[str, int], vocabulary: Collection[str], origin: str) -> None:
-    """Raise `DataError` if a word is another spelling of a known word, or if hardly any cell holds a known word."""
+    """Raise `DataError` if a word is another spelling of a known word, or if hardly any cell holds a known word.
+
+    Args:
+        counts: number of rows by word.
+        vocabulary: the known words.
+        origin: name of the column in messages.
+    """
     words = set(vocabulary)
     absent = {word: count for word, count in counts.items() if word not in words}
     spellings = {folded(word): word for word in vocabulary} if absent else {}

@@ -12,7 +12,10 @@ from fedloom.data.views import Indices, Views, starts
 def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[Views, Views]:
     """Shuffle each view and hold out floor(share * n_k) samples; return (remaining, held out).
 
-    share: one number in [0, 1], or one per client [N].
+    Args:
+        views: rows of each client k, n_k of them.
+        share: one number in [0, 1], or one per client [N].
+        rng: shuffles.
     """
     shuffled = _sorted(views, rng.random(len(views.order)))
     held_counts = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
@@ -49,6 +52,13 @@ def matched_tests(
     """Draw for each client as many test samples in its own label mix as there are, see `matched_counts`.
 
     Views may overlap. Returns the id of the first client that holds a class without test samples, if there is one.
+
+    Args:
+        views: training rows of each client.
+        labels: labels of the training set [n], int64.
+        test_labels: labels of the test set [m], int64.
+        num_classes: C.
+        rng: draws the test samples.
     """
     members = [np.flatnonzero(test_labels == label) for label in range(num_classes)]
     available, test_rows = np.array([len(class_rows) for class_rows in members]), []

@@ -107,11 +107,21 @@ def checked(
     domains: Sequence[str] = (),
     tokens: bool = False,
 ) -> Dataset:
-    """Check arrays and build a `Dataset`. origin: names the file or array in messages.
+    """Check arrays and build a `Dataset`.
 
-    Images [n, h, w] get a channel axis; `tokens` keeps ids [n, L] as int64. Raises `DataError` for mismatched
-    lengths, labels that are no integers or outside 0 .. C-1, unusable dtypes, values that are not finite, and domain
-    ids that do not fit `domains`.
+    Args:
+        x: samples, numbers or booleans. Images [n, h, w] get a channel axis.
+        y: integer labels [n] or [n, 1], from 0 to C - 1.
+        origin: name of the file or array in messages.
+        classes: names of the C classes; None takes those that the labels have (`class_ids`).
+        mean: mean of each channel [c], in the units of `x`; None leaves batches as they are.
+        std: standard deviation of each channel [c].
+        domain: origin of each sample [n], an index into `domains`.
+        domains: names of the origins.
+        tokens: keep `x` as token ids [n, L], int64.
+
+    Raises `DataError` for mismatched lengths, labels that are no integers or outside 0 .. C-1, unusable dtypes, values
+    that are not finite, and domain ids that do not fit `domains`.
     """
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:  # the Keras convention keeps a trailing axis in some sets

@@ -52,6 +52,11 @@ def class_ids(
     numbers, from 1 on or -1 and 1, get ids in their order, and are the names; with `classes`, as many numbers as there
     are names. Words: see `named_ids`. Labels of other kinds come back as they are, for
     `fedloom.data.dataset.checked` to refuse. Raises `DataError` for labels that are no classes: too many, too large.
+
+    Args:
+        parts: labels [n] of each part, numbers or words.
+        origin: name of the set in messages.
+        classes: names of the classes in the order of their ids; None takes those that the labels have.
     """
     labels = [_plain(part, origin) for part in parts]
     if classes is not None and len(set(classes)) < len(classes):

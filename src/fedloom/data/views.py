@@ -84,7 +84,13 @@ class Views:
         return Views(self.order, np.array([0, len(self.order)], np.int64))
 
     def class_counts(self, labels: Indices, num_classes: int, first: int | None = None) -> Indices:
-        """Count samples per client and class [N, C]; with `first`, only of the first clients, at their cost alone."""
+        """Count samples per client and class [N, C], int64.
+
+        Args:
+            labels: labels of the set that the views refer to [n], int64.
+            num_classes: C.
+            first: count only the first clients, at their cost alone; None counts all.
+        """
         clients = len(self) if first is None else min(first, len(self))
         owner = np.repeat(np.arange(clients), self.sizes[:clients])
         held = labels[self.order[: self.offsets[clients]]]

@@ -58,6 +58,13 @@ def choose_holders(name: str, per_client: int, clients: int, num_classes: int, r
     Client after client takes a random class among those with most places left that it has not taken yet. Every class
     is thus taken once before one is taken again: the choices are random orders of all classes, one after another.
     Raises `ConfigError` if k = per_client N / C is not a whole number, or for more classes than there are.
+
+    Args:
+        name: name of the partition in messages.
+        per_client: classes of a client.
+        clients: N.
+        num_classes: C.
+        rng: draws the classes.
     """
     if per_client > num_classes:
         raise ConfigError(

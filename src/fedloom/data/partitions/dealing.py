@@ -11,7 +11,13 @@ Shares = NDArray[np.float64]
 
 
 def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-    """Return the samples of each class in random order: C arrays."""
+    """Return the samples of each class in random order: C arrays of rows, int64.
+
+    Args:
+        labels: [n], int64.
+        num_classes: C.
+        rng: shuffles.
+    """
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     return np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1])
@@ -25,10 +31,15 @@ def cut(shares: Shares, count: int) -> Indices:
 
 
 def deal_by_shares(labels: Indices, shares: Shares, rng: np.random.Generator) -> Views:
-    """Cut every class, shuffled, at the cumulative `shares` [N, C] (columns sum to 1).
+    """Cut every class, shuffled, at cumulative shares. The views are complete and disjoint.
 
     Client k gets the samples between floor(cumulative share before k * n_c) and floor(the one after * n_c) of each
-    class c. Complete and disjoint.
+    class c.
+
+    Args:
+        labels: [n], int64.
+        shares: share of each client in each class [N, C]; columns sum to 1.
+        rng: shuffles the classes.
     """
     clients, num_classes = shares.shape
     owner = np.empty(len(labels), np.int64)
@@ -38,9 +49,12 @@ def deal_by_shares(labels: Indices, shares: Shares, rng: np.random.Generator) ->
 
 
 def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> Views:
-    """Give client k `counts[k, c]` random samples of class c: counts [N, C], at most n_c in a column.
+    """Give each client random samples of each class. The views are disjoint; samples beyond the counts go to nobody.
 
-    Disjoint; samples beyond the counts go to nobody.
+    Args:
+        labels: [n], int64.
+        counts: samples of each client and class [N, C], at most n_c in a column.
+        rng: draws the samples.
     """
     clients, num_classes = counts.shape
     owner = np.full(len(labels), -1, np.int64)

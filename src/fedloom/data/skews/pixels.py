@@ -22,6 +22,11 @@ def change_samples(name: str, scenario: Scenario, change: Change) -> Scenario:
     """Return the scenario with training, validation and test samples changed by their client.
 
     Samples that nobody holds stay. Raises `ConfigError` if a test sample has two clients.
+
+    Args:
+        name: name of the skew in messages.
+        scenario: the scenario before the skew.
+        change: makes the pixels of a set from it and the owner of each sample [n], -1 where nobody holds it.
     """
     owner = np.full(len(scenario.train_set), -1, np.int64)
     for views in (scenario.train, scenario.val):

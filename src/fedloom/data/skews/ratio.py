@@ -54,7 +54,13 @@ class Ratio(Skew):
 
 
 def per_client(key: str, value: float | tuple[float, ...], clients: int) -> np.ndarray:
-    """One number per client [N]. Raises `ConfigError` for a list of another length."""
+    """Return one number per client [N].
+
+    Args:
+        key: key of the skew, for the message.
+        value: a number for all clients, or one for each. Raises `ConfigError` for a list of another length.
+        clients: N.
+    """
     values = np.full(clients, value) if isinstance(value, float) else np.array(value)
     if len(values) != clients:
         raise ConfigError(f"skew: {key} lists {len(values)} numbers for {clients} clients; need one, or one per client")

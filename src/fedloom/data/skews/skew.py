@@ -30,7 +30,13 @@ class Skew(BaseModel):
     """The name under which it is registered."""
 
     def thin(self, train: Dataset, rows: Indices, rng: np.random.Generator) -> Indices:
-        """Return which of the training samples `rows` [m] remain, ascending; called before the partition."""
+        """Return which of the training samples remain, ascending; called before the partition.
+
+        Args:
+            train: the training set.
+            rows: row numbers of its samples [m], int64.
+            rng: the skew's random stream.
+        """
         return rows
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:

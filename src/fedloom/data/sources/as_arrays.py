@@ -19,6 +19,7 @@ def as_array(value: ArrayLike, origin: str, pictures: PictureNotes | None = None
     """Convert to an array; Pillow pictures and tensors with gradients are accepted.
 
     Args:
+        value: an array, a picture, a tensor, or a list of such.
         origin: name of the values in messages.
         pictures: counts the pictures that are read.
 

@@ -152,6 +152,7 @@ class ImageSource(CachedSource):
         """Set the mean and standard deviation that the key `normalise` names.
 
         Args:
+            splits: the sets with stored pixels; both get the same figures.
             moments: see `training_moments`; None leaves sets without channels as they are.
         """
         if moments is None:

@@ -42,7 +42,9 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
     Without a test folder, validation pictures are the test set. Parts match their classes by name.
 
     Args:
+        names: names of all files, with / between folders.
         classes: allowed names of class folders, in the order of their labels; None takes all folders, sorted.
+        origin: name of the set in messages.
 
     Raises `DataError` for a single class, for a class that only the test part has, and for unclear parts.
     """
@@ -92,8 +94,10 @@ def list_classes(
     """List the pictures in class folders at any depth, and the class names.
 
     Args:
+        names: names of all files, with / between folders.
         below: the folder around the class folders; "" for the top.
         classes: as for `find_class_folders`.
+        origin: name of the set in messages.
     """
     labelled, class_names, _ = _classes_below(names, below, classes, origin, wrapped=False)
     return labelled, class_names

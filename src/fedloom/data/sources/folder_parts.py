@@ -42,7 +42,9 @@ def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
     Raises `DataError` for two training folders, or two test folders.
 
     Args:
+        folders: names of the folders side by side.
         top: prefix of the folder around them, for messages.
+        origin: name of the set in messages.
     """
     for ignored in ("", r"\d"):
         folders_by_words: dict[str, dict[str, list[str]]] = {}
@@ -72,7 +74,10 @@ def refuse_unclear_parts(folders: Sequence[str], below: Sequence[str], top: str,
     A class may be called "train" if it holds pictures, as the other classes do.
 
     Args:
+        folders: names of the folders side by side.
         below: names of the pictures, relative to `top`.
+        top: prefix of the folder around them, for messages.
+        origin: name of the set in messages.
     """
     matches = [part_of(folder) for folder in folders]
     parts = {match[0] for match in matches if match is not None}
@@ -95,6 +100,11 @@ def find_parts_below_classes(below: Sequence[str], top: str, origin: str) -> dic
     """Return the part of each folder name if every class folder holds training and test folders; else {}.
 
     Raises `DataError` if only some pictures lie in such folders, and if these hold class folders themselves.
+
+    Args:
+        below: names of the pictures, relative to `top`.
+        top: prefix of the folder around the class folders, for messages.
+        origin: name of the set in messages.
     """
     parts: dict[str, str] = {}
     subfolders: dict[str, set[str]] = {}

@@ -61,13 +61,28 @@ def _stated_size(head: bytes) -> int:
 
 
 def idx_names(files: Files, train: str, test: str) -> list[str]:
-    """Names of the four files: images and labels of both parts, each gzipped if that is what there is."""
+    """Return the names of the four files: images and labels of both parts, each gzipped if that is what there is.
+
+    Args:
+        files: the folder or archive.
+        train: first word of the training files' names.
+        test: first word of the test files' names.
+    """
     plain = [f"{part}-{kind}-ubyte" for part in (train, test) for kind in ("images-idx3", "labels-idx1")]
     return [f"{name}.gz" if files.has(f"{name}.gz") else name for name in plain]
 
 
 def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] | None = None) -> ParsedSplits:
-    """A set from its four files. Classes default to those that labels have (`fedloom.data.labels.class_ids`)."""
+    """Make a set from its four files.
+
+    Args:
+        files: the folder or archive.
+        train: first word of the training files' names.
+        test: first word of the test files' names.
+        classes: names of the classes; None takes those that the labels have (`fedloom.data.labels.class_ids`).
+
+    Raises `DataError` for images that are not [n, h, w], and for test labels above all training labels.
+    """
     read = dict(files.read_each(names := idx_names(files, train, test)))
     x, y, x_test, y_test = (parse_idx(read.pop(name), files.display_name(name)) for name in names)
     if x.ndim != 3 or x.size == 0:

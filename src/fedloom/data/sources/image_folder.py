@@ -28,7 +28,19 @@ def decode_parts(
     channels: int,
     allocate: Allocator,
 ) -> ParsedSplits:
-    """Both parts decoded, in the order of the lists; see `fedloom.data.sources.images.decode_into`."""
+    """Decode both parts, in the order of the lists; see `fedloom.data.sources.images.decode_into`.
+
+    Args:
+        files: the folder or archive.
+        train: names and labels of the training pictures.
+        test: names and labels of the test pictures.
+        classes: names of the C classes.
+        size: height and width of the pixels, to which pictures are fitted.
+        channels: 1 for grey, 3 for colour.
+        allocate: makes the arrays [n, channels, size, size], uint8.
+
+    Raises `DataError` for a picture that is listed twice, or that cannot be decoded.
+    """
     arrays = {"train.x": train, "test.x": test}
     pixels = {key: allocate(key, (len(listed), channels, size, size), np.uint8) for key, listed in arrays.items()}
     rows = {name: (key, row) for key, listed in arrays.items() for row, (name, _) in enumerate(listed)}
@@ -50,8 +62,17 @@ def parse_class_folders(
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
 ) -> ParsedSplits:
-    """A set from class folders, see `find_class_folders`; without a test part, with a stratified split of its own,
-    seed 0. The training set is in shuffled order, so that a prefix of it is a fair sample.
+    """Make a set from class folders, see `find_class_folders`.
+
+    The training set is in shuffled order, so that a prefix of it is a fair sample.
+
+    Args:
+        files: the folder or archive.
+        size: height and width of the pixels, to which pictures are fitted.
+        channels: 1 for grey, 3 for colour.
+        allocate: makes the arrays of pixels.
+        classes: allowed names of class folders, in the order of their labels; None takes all folders, sorted.
+        test_share: share of each class, in (0, 1), that becomes the test set (seed 0) where there is no test part.
     """
     origin = str(files.path)
     listed = find_class_folders(files.names(), classes, origin)

@@ -74,8 +74,12 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 
 
 def channels_first(x: np.ndarray, allocate: Allocator | None = None, name: str = "") -> np.ndarray:
-    """Images [n, h, w, c] -> [n, c, h, w], and volumes alike, in an array made by `new(name, ...)`; anything else as it
-    is. `channels_last` says which is which.
+    """Return images [n, h, w, c] as [n, c, h, w], and volumes alike; anything else as it is (`channels_last`).
+
+    Args:
+        x: samples.
+        allocate: makes the array of the result, from its name, shape and dtype; None takes memory.
+        name: the array's name.
     """
     if x.ndim < 4 or not x.size or not channels_last(x.shape[1:]):
         return x
@@ -118,9 +122,13 @@ def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
 
 
 def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = None) -> ParsedSplits:
-    """A set from `x_train, y_train, x_test, y_test` and, if there, `classes`.
+    """Make a set from `x_train, y_train, x_test, y_test` and, if there, `classes`.
 
-    Class names are those of the file, else `classes`, else those that labels have (`fedloom.data.labels.class_ids`).
+    Args:
+        path: the .npz file.
+        allocate: makes the arrays whose axes change.
+        classes: names of the classes, unless the file has them; None takes those that the labels have
+            (`fedloom.data.labels.class_ids`).
     """
     arrays = read_npz(path)
     named = arrays.get("classes")

@@ -44,7 +44,14 @@ _MODES = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "RGBA": "RGBA", "P": "RGBA
 def read_pixels(
     raw: bytes, label: str, channels: int | None, notes: PictureNotes, size: int | None = None
 ) -> np.ndarray:
-    """The pixels in the bytes of a picture file, as `image_pixels` returns them.
+    """Return the pixels in the bytes of a picture file, as `image_pixels` does.
+
+    Args:
+        raw: contents of the file.
+        label: name of the file in messages.
+        channels: 1 for grey, 3 for colour; None keeps what the picture has.
+        notes: counts what is unusual about pictures.
+        size: height and width of the pixels, to which the picture is fitted; None keeps its own.
 
     Raises `DataError` naming `label` for bytes that are no picture of a format in `SUFFIXES`, that are damaged, and
     that hold more than 64 million pixels.

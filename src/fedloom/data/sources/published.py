@@ -25,6 +25,8 @@ def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], pub
     """Find the folder or archive of a set: `path` itself if it is a file, else the first of `layouts` below it.
 
     Args:
+        kind: name of the source, and of its folder where `path` is None.
+        path: the user's path, or None.
         layouts: pairs of a folder or file below `path` ("" for `path` itself), and a file or folder/ that it must
             contain ("" for none).
         publisher: who publishes the set, for the message.
@@ -46,7 +48,13 @@ def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], pub
 
 
 def has_layout(root: Path, subpath: str, member: str) -> bool:
-    """Whether a layout of `locate` exists below `root`."""
+    """Tell whether a layout of `locate` exists.
+
+    Args:
+        root: the folder to look below.
+        subpath: a folder or file below it, "" for itself.
+        member: a file, or a folder with / at its end, below `subpath`.
+    """
     path = root / subpath / member
     return path.is_dir() if member.endswith("/") else path.is_file()
 

@@ -194,7 +194,17 @@ def owner_ids(
 
 
 def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, origin: str) -> list[ParsedSamples]:
-    """A training and a test part: `share` of each class, or of each owner's samples (`domain`) where they are owned."""
+    """Split samples into a training and a test part.
+
+    Args:
+        whole: all samples.
+        share: share of the test part, in (0, 1), of each class, or of each owner's samples where they are owned.
+        classes: number of classes C.
+        owned: whether each domain is an owner.
+        origin: name of the set in messages.
+
+    Raises `DataError` for a share outside (0, 1), labels of another length, and owners with too few samples.
+    """
     if not 0 < share < 1:
         raise DataError(f"{origin}: test_share = {share}; need a share in (0, 1)")
     for kind, values in (("labels", whole.y), ("domain ids", whole.domain)):

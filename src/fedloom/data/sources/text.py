@@ -76,7 +76,13 @@ def infer_tokens(vocabulary: Sequence[str]) -> Tokens:
 
 
 def vocabulary(texts: Sequence[str], size: int, tokens: Tokens | None = None) -> dict[str, int]:
-    """Token -> id for the `size - 2` most frequent ones, ids from 2; equally frequent ones in alphabetical order."""
+    """Return token -> id for the most frequent tokens, ids from 2; equally frequent ones in alphabetical order.
+
+    Args:
+        texts: the training texts.
+        size: ids in all: 0 and 1, and `size - 2` tokens.
+        tokens: how texts are split into tokens; None takes the default.
+    """
     split, counts = splitter(tokens), Counter[str]()
     for text in texts:
         counts.update(split(text))
@@ -154,7 +160,13 @@ class TextSource(CachedSource):
         raise TypeError(f"{type(self).__name__} defines no read_texts()")
 
     def notes(self, origin: str, parts: Sequence[Texts], classes: Sequence[str]) -> list[str]:
-        """Sentences on labels that are unusual, of the training and the test texts."""
+        """Return sentences on labels that are unusual.
+
+        Args:
+            origin: name of the set in messages.
+            parts: the training and the test texts.
+            classes: names of the C classes.
+        """
         return []
 
     def parse(self, allocate: Allocator) -> ParsedSplits:

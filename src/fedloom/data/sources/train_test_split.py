@@ -22,9 +22,15 @@ def first_rows(rows: Rows, count: int | None, domain: str) -> Rows:
 def stratified_split(
     labels: np.ndarray, share: float, rng: np.random.Generator, origin: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of a training and a test part, shuffled: ceil(share * n) rows are test.
+    """Return the row numbers of a training and a test part, shuffled: ceil(share * n) rows are test.
 
-    Each class gives its share, rounded by largest remainder. Raises `DataError` if a part would be empty.
+    Each class gives its share, rounded by largest remainder.
+
+    Args:
+        labels: [n], integers.
+        share: share of the test part, in (0, 1).
+        rng: draws and shuffles.
+        origin: name of the set in messages. Raises `DataError` if a part would be empty.
     """
     present, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
     total = math.ceil(share * len(labels) - 1e-9)

@@ -22,7 +22,16 @@ Rows = list[tuple[str, str]]
 def read_tsv(
     files: Files, train: str, test: str, *, separator: str = "\t", classes: Sequence[str] | None = None
 ) -> tuple[Texts, Texts, tuple[str, ...]]:
-    """Both parts and the classes: those in_memory, else the training labels, in numerical order if all are integers."""
+    """Read both parts of a set, and the names of its classes.
+
+    Args:
+        files: the folder or archive.
+        train: name of the training file.
+        test: name of the test file.
+        separator: character between label and text in a line.
+        classes: names of the classes in the order of their ids; None takes the training labels, in numerical order if
+            all are integers.
+    """
     rows = [_rows(files, name, separator) for name in (train, test)]
     ids, class_names = named_ids(
         [[label for label, _ in part] for part in rows], [files.display_name(name) for name in (train, test)], classes

@@ -114,7 +114,16 @@ class Column:
 
 
 def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
-    """A column as numbers or words. Raises `DataError` for lists, dates, bytes, long texts and the like."""
+    """Read a column as numbers or words.
+
+    Args:
+        values: the cells.
+        name: name of the column.
+        path: the file, for messages.
+        cell_format: how the file writes numbers and missing cells.
+
+    Raises `DataError` for lists, dates, bytes, long texts and the like.
+    """
     import pyarrow as pa
 
     try:

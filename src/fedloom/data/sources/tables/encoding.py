@@ -21,7 +21,13 @@ _LISTED = 5
 
 
 def vocabulary(columns: Mapping[str, Column], rows: np.ndarray, origin: str) -> dict[str, list[str]]:
-    """The different words that the training rows of each column hold, in order."""
+    """Return the different words that the training rows of each column hold, in order; [] for a column of numbers.
+
+    Args:
+        columns: the columns by name.
+        rows: numbers of the training rows, int64.
+        origin: name of the file in messages. Raises `DataError` for a column with too many different words.
+    """
     words: dict[str, list[str]] = {}
     for name, column in columns.items():
         words[name] = [] if column.words is None else sorted_words(column.rows(rows).words or ())

@@ -46,7 +46,16 @@ def table_rows(
 
 
 def table_labels(path: Path, label: str, reading: Mapping[str, Any] | None = None) -> np.ndarray:
-    """Labels [n] of the rows of a CSV or Parquet file. Raises `DataError` for a column that is missing or has gaps."""
+    """Return the labels [n] of the rows of a CSV or Parquet file, numbers or words.
+
+    Args:
+        path: the file, whose suffix tells the format.
+        label: name of the column with the labels.
+        reading: keys of the source that the model was trained on, such as `separator`; those of another format are left
+            out.
+
+    Raises `DataError` for a column that is missing or has gaps.
+    """
     kind = Parquet if path.suffix == ".parquet" else Csv
     keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}
     reader = kind.model_construct(path=path, label=label, **keys)

@@ -62,7 +62,14 @@ class TableFile:
 def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: Collection[str] | None) -> TableFile:
     """A CSV file with a header.
 
-    missing: the cells that stand for missing numbers, next to empty ones; None takes pyarrow's (NA, NaN, null, ...).
+    Args:
+        path: the file.
+        separator: character between cells.
+        encoding: encoding of the text, such as "utf-8".
+        decimal: character before the decimals of a number.
+        missing: the cells that stand for missing numbers, next to empty ones; None takes pyarrow's (NA, NaN, null,
+            ...).
+
     Raises `DataError`, one line, for a file that is compressed, in another encoding, without a header, with rows of
     different lengths, or with a quote that is never closed.
     """

@@ -54,7 +54,12 @@ def word_kind(word: str, cell_format: CellFormat) -> str:
 
 
 def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[str]:
-    """Notes on a column of words that is read as categories.
+    """Return notes on a column of words that is read as categories.
+
+    Args:
+        column: the column.
+        path: the file, for messages.
+        cell_format: how the file writes numbers.
 
     Raises `DataError` for one that is mostly numbers or dates, and for one with nearly as many words as rows: it would
     become one feature for each value. The line says which cells these are, and which key reads them as meant.
