@@ -51,7 +51,15 @@ def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Seq
 
 
 def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> Any:
-    """Build the entry `{name: ..., its keys}` at `path` of a config. Raises `ConfigError` for what is not known."""
+    """Build an entry `{name: ..., its keys}` of a config.
+
+    Args:
+        kinds: registry of the classes that `name` chooses from.
+        values: the entry.
+        path: its key with dots, for messages.
+
+    Returns an object of the chosen class. Raises `ConfigError` for what is not known.
+    """
     keys = {str(key): value for key, value in values.items() if key != "name"}
     if not isinstance(values.get("name"), str):
         raise ConfigError(f"{path}: need a name; known: {', '.join(kinds.names())}")

@@ -28,7 +28,13 @@ class GridPoint:
 def variants(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
 ) -> list[RunConfig]:
-    """The configs of `grid_points`."""
+    """Return the configs of `grid_points`.
+
+    Args:
+        values: a config in which any key may be a list to compare.
+        methods: names of methods; None takes the config's.
+        seeds: the seeds, or how many from the config's on; None takes the config's.
+    """
     return [point.config for point in grid_points(values, methods, seeds)]
 
 

@@ -19,7 +19,13 @@ REFERENCES: dict[str, tuple[str, ...]] = {
 def variants_with_references(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
 ) -> list[RunConfig]:
-    """Return the configs of `variants`, and those of the references that they lack, by each config's protocol."""
+    """Return the configs of `variants`, and those of the references that they lack, by each config's protocol.
+
+    Args:
+        values: a config in which any key may be a list to compare.
+        methods: names of methods; None takes the config's.
+        seeds: the seeds, or how many from the config's on; None takes the config's.
+    """
     configs = variants(values, methods, seeds)
     protocols = {config.evaluation.protocol for config in configs}
     names = dict.fromkeys(name for protocol in sorted(protocols) for name in _references(protocol))

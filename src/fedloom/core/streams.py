@@ -29,19 +29,31 @@ def generator_states() -> tuple[bytes, int, tuple[int, bytes]]:
 class Streams:
     """The root of all randomness of one run.
 
-    seed: any integer. All methods take the key of a stream: purpose (a word), round_ (0 is before the first round) and
-    client (an id; -1 is the server).
+    Args:
+        seed: any integer.
     """
 
     seed: int
 
     def key(self, purpose: str, round_: int = 0, client: int = -1) -> int:
-        """Return the 128-bit integer from which the stream starts."""
+        """Return the 128-bit integer from which the stream starts.
+
+        Args:
+            purpose: a word for what is drawn, such as "shuffle".
+            round_: the round, which counts from 1; 0 is before the first.
+            client: id of the client; -1 is the server.
+        """
         packed = struct.pack("<qqq", self.seed & 0x7FFFFFFFFFFFFFFF, round_, client) + purpose.encode()
         return int.from_bytes(hashlib.blake2b(packed, digest_size=16).digest(), "little")
 
     def numpy(self, purpose: str, round_: int = 0, client: int = -1) -> np.random.Generator:
-        """Return a NumPy generator (PCG64)."""
+        """Return a NumPy generator (PCG64) that no other purpose, round or client shares.
+
+        Args:
+            purpose: a word for what is drawn, such as "shuffle".
+            round_: the round, which counts from 1; 0 is before the first.
+            client: id of the client; -1 is the server.
+        """
         return np.random.Generator(np.random.PCG64(self.key(purpose, round_, client)))
 
     def isolated(
@@ -50,14 +62,26 @@ class Streams:
         """Seed the global generators of torch, NumPy and Python in the block, and restore their states after it.
 
         For code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss.
-        device: a CUDA device whose generator is seeded too.
+
+        Args:
+            purpose: a word for what is drawn, such as "init".
+            round_: the round, which counts from 1; 0 is before the first.
+            client: id of the client; -1 is the server.
+            device: a CUDA device whose generator is seeded too.
         """
         return self.resumable(purpose, round_, client, device).active(once=True)
 
     def resumable(
         self, purpose: str, round_: int = 0, client: int = -1, device: torch.device | None = None
     ) -> GlobalGenerators:
-        """Return what `isolated` does as an object that several blocks can use, each from where the last one ended."""
+        """Return what `isolated` does as an object that several blocks can use, each from where the last one ended.
+
+        Args:
+            purpose: a word for what is drawn, as for `isolated`.
+            round_: the round, which counts from 1; 0 is before the first.
+            client: id of the client; -1 is the server.
+            device: a CUDA device whose generator is seeded too.
+        """
         return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)
 
 

@@ -27,9 +27,13 @@ def with_forged(
     """Return the uploads of a round, with those of bad clients forged if the scenario has an attack on uploads.
 
     Args:
+        uploads: the uploads of all participants by client id.
         bad: the participants that attack.
         payloads: the payloads that they received, by client; complete once their uploads can be read.
+        scenario: has the attack.
+        spec: says which entries of the method's uploads are changes of weights.
         task_of: returns the task of a client.
+        round_: the round, which counts from 1; each bad client draws from a stream of its own.
     """
     attack = scenario.attack
     if not bad or not isinstance(attack, UploadAttack):

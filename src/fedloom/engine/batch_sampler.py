@@ -50,7 +50,14 @@ class BatchSampler:
         return full + bool(last_samples)
 
     def epoch_order(self, job: Job, draws: Draws, share: float = 1.0, batches: int | None = None) -> Tensor:
-        """Draw the samples [n] of one epoch, batch after batch, as indices; `batches` limits their number."""
+        """Draw the samples of one epoch, batch after batch: indices into the training set [n], int64.
+
+        Args:
+            job: the client's job, with the indices of its samples.
+            draws: the client's generators of this round.
+            share: part of the samples in (0, 1], drawn anew for each epoch.
+            batches: the number of batches at most; None takes all.
+        """
         count = job.indices.numel()
         order = torch.from_numpy(draws.order.permutation(count))[: math.ceil(share * count)]
         batches = self.batches_per_epoch(job, share) if batches is None else batches
@@ -59,7 +66,15 @@ class BatchSampler:
         )
 
     def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> EpochBatches:
-        """Draw the order of one epoch, and return its batches. Batches of an augmented run must be read in turn."""
+        """Draw the order of one epoch, and return its batches. Batches of an augmented run must be read in turn.
+
+        Args:
+            job: the client's job, with the indices of its samples.
+            draws: the client's generators of this round.
+            share: part of the samples in (0, 1].
+            epoch: number of the epoch in its phase, from 0.
+            batches: the number of batches at most.
+        """
         return EpochBatches(self, draws, self.epoch_order(job, draws, share, batches), epoch)
 
     def block(self, indices: Tensor, draws: Draws) -> Block:
@@ -164,7 +179,13 @@ class PhasePlan:
 
     @staticmethod
     def of(sampler: BatchSampler, phase: Train, job: Job) -> PhasePlan:
-        """Plan by the phase's epochs, or by its number of steps. A client without a batch takes no step."""
+        """Plan by the phase's epochs, or by its number of steps. A client without a batch takes no step.
+
+        Args:
+            sampler: counts the batches of an epoch.
+            phase: the training phase.
+            job: the client's job.
+        """
         epoch_batches = sampler.batches_per_epoch(job, phase.share)
         if phase.steps is None or not epoch_batches:
             return PhasePlan(phase.epochs, epoch_batches, epoch_batches)

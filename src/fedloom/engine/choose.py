@@ -162,6 +162,9 @@ def choose_engine(
     Raises `ConfigError` if the batched engine or own kernels cannot run this, or if there is no Ray cluster.
 
     Args:
+        federation: the federation before its next round.
+        worker: trains and tests in this process.
+        choice: the section `engine` of the config.
         note: called during rounds with a text about clients that take long.
     """
     keep_freed_memory()

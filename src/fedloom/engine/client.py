@@ -155,7 +155,13 @@ class Worker:
         return JobResult(ctx.client, payload, state, *counts, notes)
 
     def adapt(self, loaded_net: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor) -> int:
-        """Load a personal model, and adapt it to the client's training samples `indices` [n] if the method does so.
+        """Load a personal model, and adapt it to the client's training samples if the method does so.
+
+        Args:
+            loaded_net: the net that gets the weights.
+            predictor: the personal model.
+            ctx: the client and the round.
+            indices: the client's samples in the training set [n], int64.
 
         Returns the number of samples that were processed. Raises `ClientError`.
         """
@@ -171,7 +177,14 @@ class Worker:
         indices: Tensor,
         phases: Sequence[Phase],
     ) -> int:
-        """Load a model, and run `phases` on it with the samples `indices` [n] of the training set.
+        """Load a model, and run phases on it.
+
+        Args:
+            loaded_net: the net that gets the weights.
+            predictor: the model.
+            ctx: the client and the round.
+            indices: samples of the training set [n], int64.
+            phases: the phases, in order; none only loads the model.
 
         Returns the number of samples that were processed. Raises `ClientError`.
         """

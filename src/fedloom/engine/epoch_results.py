@@ -48,6 +48,11 @@ class EpochResults:
         """Take the last step of an epoch, and measure the gradients of its terms.
 
         A first step is not measured: weights that have not moved may have no pull yet.
+
+        Args:
+            epoch: the epoch, of which one batch is left.
+            steps: takes the step.
+            client: gets the gradient's norm of each term.
         """
         batch = epoch.take()
         if not steps.optimizer.steps:

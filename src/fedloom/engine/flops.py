@@ -27,6 +27,8 @@ def flops_of(
     rounds, although some methods do less in round 1. The worker's nets change.
 
     Args:
+        federation: the federation after its last round.
+        worker: has a net for each architecture group.
         samples_by_group: training samples of the participants, summed over the rounds, by architecture group.
         closing_samples_by_group: the same for the closing round.
         adapted_samples: samples that were processed to adapt models before tests.

@@ -143,7 +143,14 @@ class Client:
     samples: int = 0
 
     def trained(self, terms: dict[str, float], collected: dict[str, Any], steps: int, samples: int) -> None:
-        """A training phase has ended."""
+        """Add the results of a training phase, which has ended.
+
+        Args:
+            terms: mean of each term of the loss in the last epoch; empty where no step was taken.
+            collected: statistics by name, which later losses find in `consts`.
+            steps: optimiser steps of the phase.
+            samples: samples that it has processed.
+        """
         self.terms = terms or self.terms
         self.steps, self.samples = self.steps + steps, self.samples + samples
         self.learned(collected)

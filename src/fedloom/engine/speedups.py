@@ -32,9 +32,17 @@ class Replay(Protocol):
 
 
 class Results(Protocol):
-    """Receives the objectives of steps. batches: the epoch in which they were taken."""
+    """Receives the objectives of steps."""
 
-    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None: ...
+    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
+        """Add the objectives of consecutive steps.
+
+        Args:
+            epoch: the epoch in which they were taken.
+            objectives: one for each step.
+            blocks: the batches of the steps.
+        """
+        ...
 
     def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
         """Add consecutive steps, from the batch `first` of the epoch on; `table` is None if they are not wanted."""

@@ -83,7 +83,16 @@ def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective
 def loss_and_gradients(
     net: Net, batch: Batch, consts: Consts, phase: Train, parameters: Sequence[Tensor], *, keep_graph: bool = False
 ) -> tuple[Objective, Sequence[Tensor]]:
-    """Return the objective of a batch and the gradients of its total. keep_graph: keep its graph for more gradients."""
+    """Return the objective of a batch, and the gradients of its total in the order of the parameters.
+
+    Args:
+        net: the net, whose parameters are those to train.
+        batch: B samples.
+        consts: constants and statistics that the loss reads.
+        phase: has the loss.
+        parameters: tensors that gradients are taken of; zeros for those without influence.
+        keep_graph: keep the graph, for more gradients.
+    """
     result = objective(net, batch, consts, phase)
     gradients = torch.autograd.grad(result.total, parameters, materialize_grads=True, retain_graph=keep_graph or None)
     return result, gradients
@@ -93,6 +102,13 @@ def update(
     phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: Consts, optimizer: Optimizer
 ) -> Sequence[Tensor]:
     """Update the parameters: the phase's change of gradients, the optimiser's step, the phase's projection.
+
+    Args:
+        phase: has the change of gradients and the projection.
+        gradients: in the order of the parameters.
+        trainable: the parameters by name, before the step.
+        consts: constants that change and projection read.
+        optimizer: takes the step, in place.
 
     Returns the gradients of the step, as the phase changed them.
     """
@@ -129,7 +145,18 @@ def run_steps(
     optimizer: Optimizer,
     block: Block,
 ) -> StepResults:
-    """Take one step for each batch of a block. gradients_of: returns the objective and the gradients of a batch."""
+    """Take one step for each batch of a block.
+
+    Args:
+        gradients_of: returns the objective and the gradients of a batch.
+        phase: the training phase.
+        trainable: the parameters by name.
+        consts: constants of the phase.
+        optimizer: takes the steps, in place.
+        block: consecutive batches of one epoch.
+
+    Returns the objectives, and the optimiser's state if it was empty before them.
+    """
     objectives, had_state = [], bool(optimizer.state)
     for batch in block.batches():
         result, gradients = gradients_of(batch)

@@ -48,7 +48,14 @@ def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def balance_diagnostics(method: str, ratios: Mapping[str, float], round_: int, rounds: int) -> list[Diagnostic]:
-    """Return diagnostics of the terms that dominate or are inactive, from `gradient_ratios` in a round."""
+    """Return diagnostics of the terms that dominate or are inactive.
+
+    Args:
+        method: name of the method, the first word of the diagnostics' codes.
+        ratios: gradient of each term divided by cross-entropy's (`gradient_ratios`).
+        round_: the round in which they were measured; inactive terms are reported in the last of `ROUNDS`.
+        rounds: rounds of the run.
+    """
     diagnostics = []
     for name, ratio in ratios.items():
         if ratio > DOMINATING:

@@ -56,10 +56,16 @@ class FewShot:
 
 
 def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> Episodes:
-    """Draw episodes from samples with `labels` [n]: classes and samples without replacement within an episode.
+    """Draw episodes: classes and samples without replacement within an episode.
 
-    Raises `ConfigError` for sizes that make no test, `DataError` if there are fewer classes than ways or a class has
-    fewer than shots + queries samples.
+    Args:
+        labels: labels of the test set [n], int64.
+        shape: number of episodes, and ways, shots and queries of each.
+        rng: draws classes and samples.
+
+    Returns row numbers of the support [E, ways, shots] and the queries [E, ways, queries]. Raises `ConfigError` for
+    sizes that make no test, `DataError` if there are fewer classes than ways or a class has fewer than shots + queries
+    samples.
     """
     ways, samples_per_way = shape.ways, shape.shots + shape.queries
     if ways < 2 or shape.shots < 1 or shape.queries < 1 or shape.episodes < 2:

@@ -39,7 +39,17 @@ def conv_bn(
     groups: int = 1,
     bias: bool = False,
 ) -> nn.Sequential:
-    """Return a convolution and batch norm. With padding None, half the kernel is padded: stride 1 keeps the size."""
+    """Return a convolution of [B, in, h, w] and batch norm.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel: side of the square kernel, in pixels.
+        stride: step of the kernel, in pixels.
+        padding: zeros on each side, in pixels; None pads half the kernel, so that stride 1 keeps the size.
+        groups: groups of channels that do not mix; `in_channels` makes the convolution depthwise.
+        bias: whether the convolution has a bias, which batch norm would cancel.
+    """
     padding = kernel // 2 if padding is None else padding
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
     return nn.Sequential(conv, nn.BatchNorm2d(out_channels))

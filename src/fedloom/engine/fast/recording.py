@@ -62,7 +62,14 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
 
     def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call an operator, and note the call."""
+        """Call an operator, and note the call.
+
+        Args:
+            func: the operator, an overload of `torch.ops`.
+            types: not used; torch passes it.
+            args: positional arguments of the operator.
+            kwargs: its keyword arguments; None for none.
+        """
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
         if func not in (ATEN.detach.default, ATEN.lift_fresh.default) or results is not args[0]:
@@ -109,6 +116,7 @@ def program_of(
     Raises `UnrecordableError` if calls depend on the values of tensors, or draw numbers without a generator.
 
     Args:
+        calls: the recorded calls, in order.
         inputs: the tensors that differ from call to call, in the order in which C++ sets them.
         outputs: scalars, taps and new optimiser state that the program returns.
         step_numbers: numbers among the operands that depend on the number of the step.

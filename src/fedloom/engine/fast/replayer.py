@@ -89,7 +89,15 @@ class ReplayedSteps:
         self._makes_state = not optimizer.has_state
 
     def add(self, program: _Program, epoch: EpochBatches, batches: int, numbers: list[float], *, wanted: bool) -> None:
-        """Add the next batches of an epoch, which have equal sizes."""
+        """Add the next batches of an epoch, which have equal sizes.
+
+        Args:
+            program: the recorded step.
+            epoch: the epoch; its position moves on.
+            batches: how many batches.
+            numbers: numbers of the program that depend on the number of the step, for all of these steps.
+            wanted: whether the objectives are reported.
+        """
         first, slot, (rows, _) = epoch.position, epoch.slot, epoch.next_rows()
         self.segments.append(_Segment(program, epoch, first, batches, wanted))
         if epoch.augmented:

@@ -31,7 +31,17 @@ def serve(
     results: SharedMemory,
     stack: int,
 ) -> None:
-    """Answer messages until the pipe closes. inherited_pipes: ends of other workers' pipes, which a fork copied."""
+    """Answer messages until the pipe closes.
+
+    Args:
+        pipe: this worker's end of its pipe.
+        inherited_pipes: ends of other workers' pipes, which a fork copied.
+        worker: is copied, because its nets may be in memory that is shared with the parent.
+        tasks: one for each architecture group.
+        orders: memory that the parent writes, with the tensors of jobs.
+        results: memory that this process writes, with the tensors of results.
+        stack: clients that train side by side; 1 trains one after another.
+    """
     for sibling_pipe in inherited_pipes:  # an open copy would hide from the other side that a pipe was closed
         sibling_pipe.close()
     with reproducible_settings():  # a spawned process imports the caller's script, which may change settings
@@ -59,7 +69,13 @@ def _serve(
 
 
 def answer(requests: Sequence[Request], engine: Engine, results: SharedMemory) -> Any:
-    """Return the results of jobs as messages, with the bytes of memory in use; or the error of a client."""
+    """Return the results of jobs as messages, with the bytes of memory in use; or the error of a client.
+
+    Args:
+        requests: jobs and evaluation jobs.
+        engine: executes them.
+        results: memory that the tensors of results go to.
+    """
     jobs = [request for request in requests if isinstance(request, Job)]
     tests = [request for request in requests if isinstance(request, EvalJob)]
     try:

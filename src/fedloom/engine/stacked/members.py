@@ -46,7 +46,11 @@ class StackedNet:
 def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | None = None) -> Batch:
     """Stack one batch of each client to [K, B, ...], padded to the longest with masked rows.
 
-    draws: random streams for augmentation in training; without them there is neither augmentation nor a second view.
+    Args:
+        worker: has the training set and gathers from it.
+        parts: for each of K clients the samples of its batch, indices into the training set [b], int64.
+        draws: random streams for augmentation in training; without them there is neither augmentation nor a second
+            view.
     """
     data, longest = worker.data, max(part.numel() for part in parts)
     short = any(part.numel() < longest for part in parts)

@@ -67,7 +67,9 @@ def compiled(source: Path, flags: tuple[str, ...] | None = None, **macros: int) 
     Raises `KernelError` as `library` does.
 
     Args:
+        source: the C++ file.
         flags: options of the compiler in place of `FLAGS`; see `fast/torch_library.py` for the headers of torch.
+        macros: numbers that are defined for the compiler by name.
     """
     build, built = _planned(source, flags or FLAGS, macros)
     if not built.exists():

@@ -84,7 +84,14 @@ def _max_pool2d(
 
 
 def is_two_by_two(kernel_size: Sides, stride: Sides | None, padding: Sides, dilation: Sides) -> bool:
-    """Return whether a pooling's windows are neighbouring squares of 2x2 pixels."""
+    """Return whether a pooling's windows are neighbouring squares of 2x2 pixels.
+
+    Args:
+        kernel_size: sides of a window, in pixels.
+        stride: distance of windows, in pixels; None is their size.
+        padding: zeros on each side, in pixels.
+        dilation: distance of a window's pixels.
+    """
     windows = (*pair(kernel_size), *pair(stride or kernel_size), *pair(padding), *pair(dilation))
     return windows == (2, 2, 2, 2, 0, 0, 1, 1)
 
