@@ -32,7 +32,13 @@ _FIRST_FACT_COLUMNS = 30  # columns of the terminal for it
 
 
 def print_listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
-    """Names with one line each."""
+    """Print names with one line each.
+
+    Args:
+        console: where to print.
+        noun: heading of the names.
+        items: names and lines.
+    """
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     table.add_column(noun, style="cyan", no_wrap=True)
     table.add_column("what it is")
@@ -42,7 +48,13 @@ def print_listing(console: Console, noun: str, items: Sequence[tuple[str, str]])
 
 
 def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Plain cells under headings; those of the last column wrap."""
+    """Print plain cells under headings; those of the last column wrap.
+
+    Args:
+        console: where to print.
+        columns: the headings.
+        rows: cells of each row, one for each heading.
+    """
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, style="cyan" if not index else None, no_wrap=not index, overflow="fold")
@@ -52,8 +64,13 @@ def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence
 
 
 def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-    """Names with facts: a column for each where they fit side by side, else below one another. The first fact may take
-    several lines."""
+    """Print names with facts: a column for each where they fit side by side, else below one another.
+
+    Args:
+        console: where to print.
+        noun: heading of the names.
+        items: names, and facts by their heading. All have the same headings; the first fact may take several lines.
+    """
     columns = [noun, *items[0][1]]
     wide = Table(box=SIMPLE_HEAD, header_style="bold")
     rows = [[name, *facts.values()] for name, facts in items]
@@ -91,7 +108,13 @@ def _print_table(console: Console, table: Table, wraps: bool = False) -> None:
 
 
 def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
-    """Clients x classes as shades, with the skew figures. `picture` is what scenario.json holds."""
+    """Print clients x classes as shades, with the skew figures.
+
+    Args:
+        console: where to print.
+        picture: the contents of scenario.json.
+        shown_clients: clients that get a line, at most.
+    """
     longest = max((len(str(label)) for label in picture["classes"]), default=0)
     for name_length in range(max(longest, _SHORTEST_NAME), _SHORTEST_NAME - 1, -1):
         table = _holdings_table(picture, shown_clients, _SEPARATE_CLASSES, name_length=name_length)
@@ -171,7 +194,13 @@ def _domains_of(picture: Mapping[str, Any], client: int) -> list[str]:
 
 
 def print_result(console: Console, result: Result, brief: bool = False) -> None:
-    """One finished run: what came out, and, unless `brief`, what it cost and where the time went."""
+    """Print one finished run: its accuracy, and what it cost and where the time went.
+
+    Args:
+        console: where to print.
+        result: the run.
+        brief: print the accuracy alone.
+    """
     n = result.numbers
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "

@@ -88,7 +88,17 @@ def run_comparison(
     quiet: bool,
     console: Console,
 ) -> None:
-    """Run all configs, show their table and write the report beside them."""
+    """Run all configs, show their table and write the report beside them.
+
+    Args:
+        configs: one for each run.
+        out: folder of the runs and the report.
+        existing: "resume" reuses finished runs, "fresh" starts all again.
+        jobs: processes at a time; None for one per core.
+        as_json: print JSON instead of a table.
+        quiet: show no progress.
+        console: where the table is printed.
+    """
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.studies.compare import compare as compare_runs
@@ -105,7 +115,13 @@ def run_comparison(
 
 
 def show_comparison(console: Console, done: Comparison, page: Path) -> None:
-    """The table of finished runs, what it says, what was tuned, and where the report is."""
+    """Print the table of finished runs, what it says, what was tuned, and where the report is.
+
+    Args:
+        console: where to print.
+        done: the finished runs.
+        page: the report.
+    """
     from fedloom.terminal import print_comparison
 
     print_comparison(console, done.rows())

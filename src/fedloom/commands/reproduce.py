@@ -142,7 +142,16 @@ def show_tables(scale: Scale, as_json: bool) -> None:
 
 
 def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path, scale: Scale, as_json: bool) -> None:
-    """Rows of the table with their cells, hours on this machine, how far they are, and what data are missing."""
+    """Print the rows of a table with their cells, hours on this machine, how far they are, and what data are missing.
+
+    Args:
+        recipe: the table.
+        study: the study that the recipe makes.
+        cells: the chosen cells of the study.
+        folder: folder of the study; nothing is written.
+        scale: "full" or "small".
+        as_json: print JSON instead of text.
+    """
     from fedloom.papers.cost import study_cost
     from fedloom.papers.missing_data import missing_sources
     from fedloom.studies.study_folder import StudyFolder
@@ -219,9 +228,18 @@ def read_estimates(folder: Path) -> dict[str, float]:
 def write_paper_comparison(
     recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence[str], allow_mixed: bool = False
 ) -> None:
-    """Write into the study's folder what its finished cells show: a figure with its rows as CSV, and of a table also
-    ours beside theirs, as Markdown, and what was measured, as CSV. Raises `ConfigError` for cells of different versions
-    of fedloom, unless `allow_mixed`."""
+    """Write into a study's folder what its finished cells show.
+
+    That is a figure with its rows as CSV, and of a table also ours beside theirs, as Markdown, and what was measured,
+    as CSV.
+
+    Args:
+        recipe: the table or figure.
+        folder: folder of the study.
+        scale: "full" or "small".
+        overrides: the user's key=value on top of all cells.
+        allow_mixed: whether cells of different versions of fedloom may be put together; else they raise `ConfigError`.
+    """
     from fedloom.core.files import write_atomic
     from fedloom.papers.figures import figure_rows
     from fedloom.papers.measurements import measure, measurements_csv

@@ -140,7 +140,15 @@ def run_and_report(
 def show_plan(
     study: Study, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job], as_json: bool
 ) -> None:
-    """The trials of tuning and the cells with how far they are, and the time of those left; nothing is written."""
+    """Print the trials of tuning and the cells with how far they are, and the time of those left; nothing is written.
+
+    Args:
+        study: the study.
+        study_folder: the folder with its runs.
+        cells: the chosen cells.
+        jobs: these cells and the trials that they need.
+        as_json: print JSON instead of text.
+    """
     from fedloom.results.text import counted, seconds_text
     from fedloom.studies.tuning import Choices, Trial
 

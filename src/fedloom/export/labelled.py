@@ -55,7 +55,15 @@ def read_labelled(
 
 
 def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Tensor:
-    """Return the class ids [n] int64 of labels that are names or ids. Raises `DataError` for others."""
+    """Return the class ids [n], int64, of labels.
+
+    Args:
+        labels: names or ids [n].
+        classes: names of the model's C classes, in the order of its scores.
+        origin: name of the labels in messages.
+
+    Raises `DataError` for labels of another form, and for one that is no class of the model.
+    """
     if labels.ndim != 1 or labels.dtype.kind not in "iufUSO":
         raise DataError(f"{origin}: labels of shape {labels.shape} and dtype {labels.dtype}; need one label a sample")
     if labels.dtype.kind == "f" and not (np.isfinite(labels).all() and (labels % 1 == 0).all()):

@@ -67,7 +67,15 @@ def _arrays(path: Path, expected: Input) -> Tensor:
 
 
 def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:
-    """Return samples [n, *expected.shape] of the dtype of the run's. Raises `DataError` for others."""
+    """Return samples as the run stored its own: [n, *expected.shape], of its dtype.
+
+    Args:
+        x: samples; images may have their channels last.
+        expected: the format of the run's samples.
+        origin: name of the samples in messages.
+
+    Raises `DataError` for samples of another form, another dtype, and unknown token ids.
+    """
     tokens = expected.ids is not None
     if len(expected.shape) > 2 and x.shape[1:] == (*expected.shape[1:], expected.shape[0]) != expected.shape:
         x = np.moveaxis(x, -1, 1)

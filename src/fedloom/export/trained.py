@@ -146,7 +146,16 @@ def read(
     scenario: Scenario | None = None,
     note: Note = _warn,
 ) -> Trained:
-    """Load as `load`, with the metadata. note: called with a sentence on unfinished runs and damaged checkpoints."""
+    """Load a model with its metadata. All arguments but `note` are those of `load`, which raises the same errors.
+
+    Args:
+        path: a run folder or an exported file.
+        client: number of the client whose personal model is loaded; None for the server's.
+        at: "last" or "best_val", the selected round.
+        model: your module or its factory, if the run was given one.
+        scenario: your scenario, if the method adapts personal models to data.
+        note: called with a sentence on unfinished runs and damaged checkpoints; warns by default.
+    """
     path = expand_home(path)
     if path.suffix == metadata_file.SUFFIX and not path.is_dir():
         if client is not None or at != "last":
@@ -165,7 +174,15 @@ def read(
 
 
 def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection = "last") -> Trained:
-    """Return a model as `read` does, from a result of this process."""
+    """Return a model as `read` does, from a result of this process.
+
+    Args:
+        result: the result of a run, with a folder or weights in memory.
+        client: number of the client whose personal model is loaded; None for the server's.
+        at: "last" or "best_val", the selected round.
+
+    Raises `ConfigError` for a client or a round that the run does not have.
+    """
     memory = result.memory or Memory(config_of(result.config, None))
     if result.folder is not None:
         checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)

@@ -110,7 +110,13 @@ class NodeBindings:
             )
 
     def claim(self, client: int, key: str, token: str) -> None:
-        """Check as `check` does, and bind the client."""
+        """Check as `check` does, and bind the client.
+
+        Args:
+            client: id of the client.
+            key: fingerprint of the node's key; empty where there are no keys.
+            token: secret of the node's disk, of which the hash is stored.
+        """
         self.check(client, key, token)
         bound = self._bindings.get(client)
         binding = Binding(key=key or (bound.key if bound else ""), token=_digest(token))

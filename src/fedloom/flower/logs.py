@@ -51,7 +51,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = logging.INFO) -> None:
-    """Write one line to the log; facts that are None are left out."""
+    """Write one line to the log.
+
+    Args:
+        event: name of the event, such as "round".
+        facts: further keys of the line; those that are None are left out.
+        text: a sentence for people.
+        level: level of `logging`.
+    """
     present = {name: value for name, value in facts.items() if value is not None}
     LOGGER.log(level, "%s", text, extra={"facts": {"event": event, **present}})
 

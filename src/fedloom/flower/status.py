@@ -132,7 +132,13 @@ class StatusWriter(Callback):
             self._write()
 
     def set_wait(self, purpose: str, clients: Sequence[int], seconds: float) -> None:
-        """Report a wait for at most `seconds` more; called at every look for replies."""
+        """Report a wait; called at every look for replies.
+
+        Args:
+            purpose: a word for what is waited for.
+            clients: ids of the clients that have not answered.
+            seconds: how long the wait may still last.
+        """
         now, before = self._clock(), self.status.wait
         is_same_wait = before is not None and before.purpose == purpose
         since = before.since if before and is_same_wait else now

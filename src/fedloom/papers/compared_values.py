@@ -90,6 +90,11 @@ def compare_values(
     """Compare every printed value with ours, and each variant of a method (`authors`, `sound`) with the same value.
 
     A value that was not run, failed, or cannot be compared is in the list, and its verdict has the reason.
+
+    Args:
+        recipe: has the printed values.
+        measurements: ours, by cell and seed.
+        failures: why cells failed, by column and row, then by seed.
     """
     other_data = any(measurement.stand_in for measurement in measurements)
     by_value: dict[tuple[str, str, str, str | None], list[Measurement]] = {}

@@ -102,9 +102,14 @@ def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
 
 
 def count_gains(computed: Sequence[Gain], group: GainGroup | None, positive: bool = True) -> GainCounts:
-    """Count the printed gains of a group (None: of all) that are above zero, or those that are not.
+    """Count the printed gains that are above zero, or those that are not, by our verdict.
 
     A gain printed as zero or below is seen if ours is behind.
+
+    Args:
+        computed: the gains of all tables.
+        group: the group to count; None counts all.
+        positive: whether to count printed gains above zero, or the others.
     """
     total = GainCounts()
     for gain in computed:

@@ -163,7 +163,12 @@ def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mi
 def accuracy(recipe: Recipe, result: Result, predictor: str = "") -> float | None:
     """Test accuracy of a run as its table counts it, in percent, in the round that the run's rule selects.
 
-    predictor: another predictor of the run, e.g. "online". Returns None where it was not measured.
+    Args:
+        recipe: says whether its table pools test samples of all clients.
+        result: a finished run.
+        predictor: another predictor of the run, e.g. "online".
+
+    Returns None where it was not measured.
     """
     name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if name == "accuracy":

@@ -29,7 +29,14 @@ Block: TypeAlias = str | SectionTable | list[str]
 def as_markdown(
     recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
 ) -> str:
-    """`as_part` as Markdown."""
+    """Return the section of a table as Markdown.
+
+    Args:
+        recipe: has the printed values.
+        measurements: ours, by cell and seed.
+        setting: the setting in which the cells ran, in words.
+        failures: why cells failed, by column and row, then by seed.
+    """
     part = as_part(recipe, measurements, setting, failures)
     return f"## {part.title}\n\n{markdown_of(part.blocks)}\n"
 
@@ -37,7 +44,14 @@ def as_markdown(
 def as_part(
     recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
 ) -> PageSection:
-    """The section of a table: `table_blocks` under the names of the paper and the table."""
+    """Return the section of a table: `table_blocks` under the names of the paper and the table.
+
+    Args:
+        recipe: has the printed values.
+        measurements: ours, by cell and seed.
+        setting: the setting in which the cells ran, in words.
+        failures: why cells failed, by column and row, then by seed.
+    """
     blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
     return PageSection("paper", f"{recipe.paper.title}, {recipe.table.title}", blocks)
 

@@ -32,8 +32,13 @@ _FLOPS_AREA = 320.0  # of the dearest run's marker, in points²
 def draw_lines(ax: Axes, rows: Rows, axis: str = "", among: Rows | None = None) -> None:
     """Mean accuracy by `x`, a line for each row, and the sample deviation over seeds as a band.
 
-    axis: the label of x; it is a round unless said. A line has a gap where its row has no value at an `x` of the panel;
-    rounds are those of the row's own tests. Where means are over unequal numbers of values, the legend says how many.
+    Args:
+        ax: the axes to draw on.
+        rows: rows of one panel, with `row`, `x`, `seed` and `accuracy` in percent.
+        axis: the label of x; it is a round unless said. A line has a gap where its row has no value at an `x` of the
+            panel; rounds are those of the row's own tests. Where means are over unequal numbers of values, the legend
+            says how many.
+        among: the rows of all panels, so that colours agree; None takes `rows`.
     """
     every, sizes = strokes(among or rows), _sizes(among or rows, "x")
     places = {row["x"] for row in rows}
@@ -66,6 +71,11 @@ def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     """Accuracies of single clients (`x`: the client), a box and a dot a client for each row; the mean as a cross.
 
     Clients of all seeds stand in one box. Where boxes hold unequal numbers of them, each says how many.
+
+    Args:
+        ax: the axes to draw on.
+        rows: rows of one panel, with `row`, `x`, `seed` and `accuracy` in percent.
+        among: the rows of all panels, so that colours agree; None takes `rows`.
     """
     every, unequal = strokes(among or rows), _sizes(among or rows, "row")
     labels = []
@@ -96,6 +106,11 @@ def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
 
     Rows of one `group` stand together, in order of appearance; then the groups are named, and a legend has the rows.
     Where means are over unequal numbers of values, each says of how many.
+
+    Args:
+        ax: the axes to draw on.
+        rows: rows of one panel, with `row`, `group`, `seed` and `accuracy` in percent.
+        among: the rows of all panels, so that colours agree; None takes `rows`.
     """
     every, groups = strokes(among or rows), list(dict.fromkeys(row.get("group", "") for row in rows))
     unequal = _sizes(among or rows, "group")
@@ -134,6 +149,11 @@ def draw_costs(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     """Accuracy against the `bytes` that travelled: a marker a run, its shape by `x` (the setting), its area by `flops`.
 
     Where the costs span two decades or more, their axis is logarithmic.
+
+    Args:
+        ax: the axes to draw on.
+        rows: rows of one panel, with `row`, `x`, `bytes`, `flops` and `accuracy` in percent.
+        among: the rows of all panels, so that colours and areas agree; None takes `rows`.
     """
     every = among or rows
     settings = list(dict.fromkeys(row["x"] for row in every))

@@ -88,7 +88,13 @@ def _first_number(text: str) -> float | None:
 
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
-    """Who holds what, with the skew figures beside it. `name`: prefix of ids."""
+    """Draw who holds what, with the skew figures beside it.
+
+    Args:
+        name: prefix of ids in the page.
+        scenario: the contents of scenario.json.
+        caption: text below the picture.
+    """
     counts, classes = scenario["class_counts"], scenario["classes"]
     largest = max(max(row) for row in counts)
     shown = f"the first {len(counts)} of {scenario['clients']:,}" if len(counts) < scenario["clients"] else "all"

@@ -101,7 +101,15 @@ def shortened(name: str, characters: float) -> str:
 
 
 def place(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
-    """Axes within margins in CSS pixels, without a frame."""
+    """Return axes without a frame, within margins.
+
+    Args:
+        figure: the figure that gets the axes.
+        left: left margin in CSS pixels, as the others.
+        top: upper margin.
+        right: right margin.
+        bottom: lower margin.
+    """
     width, height = 72 * figure.get_figwidth(), 72 * figure.get_figheight()
     axes = figure.add_axes(
         (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)

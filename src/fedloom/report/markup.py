@@ -96,7 +96,13 @@ def grid(charts: Sequence[Markup]) -> Markup:
 
 
 def chart_beside_facts(picture: Markup, title: str, pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Render a chart with names and their values beside it. title: the heading of these."""
+    """Render a chart with names and their values beside it.
+
+    Args:
+        picture: the chart.
+        title: the heading of the values.
+        pairs: names and values.
+    """
     return render_macro("elements.html", "chart_beside_facts", picture, title, pairs)
 
 

@@ -45,7 +45,15 @@ class Dots:
 
 
 def line(label: str, tone: int, results: Sequence[RunData], name: str, split: str) -> Line | None:
-    """A measure over the rounds in which all runs have a finite value; None where there is no such round."""
+    """Return a measure over the rounds in which all runs have a finite value; None where there is no such round.
+
+    Args:
+        label: name of the line.
+        tone: index of its colour.
+        results: runs that differ in their seed.
+        name: name of the measure.
+        split: split of the measure, as in `curve`.
+    """
     mean = mean_curve(results, name, split)
     return None if mean is None else Line(label, tone, mean.rounds, mean.mean, mean.std, mean.seeds)
 

@@ -114,7 +114,13 @@ def compare_family(differences: Sequence[Sequence[float]], step: float = STEP) -
 
 
 def t_interval(values: Sequence[float], level: float = LEVEL, step: float = STEP) -> tuple[float, float] | None:
-    """Return the two-sided t interval of the mean of `values`; None for a single value."""
+    """Return the two-sided t interval of a mean: (low, high), or None for a single value.
+
+    Args:
+        values: one for each seed.
+        level: coverage of the interval, in (0, 1).
+        step: smallest step of the values, which bounds their standard deviation from below (`spread`).
+    """
     if len(values) < 2:
         return None
     half = t_quantile((1 + level) / 2, len(values) - 1) * spread(values, step) / sqrt(len(values))
@@ -138,7 +144,14 @@ def t_quantile(share: float, degrees: float) -> float:
 def paired_differences(
     seeds: Sequence[int], values: Sequence[float], other_seeds: Sequence[int], other_values: Sequence[float]
 ) -> dict[int, float]:
-    """Subtract the other row's values from the first row's, by common seed in ascending order."""
+    """Subtract the other row's values from the first row's: by common seed, ascending.
+
+    Args:
+        seeds: seeds of the first row.
+        values: its values, in the order of its seeds.
+        other_seeds: seeds of the other row.
+        other_values: its values, in the order of its seeds.
+    """
     ours, theirs = (dict(zip(*row, strict=True)) for row in ((seeds, values), (other_seeds, other_values)))
     return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
 

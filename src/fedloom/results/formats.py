@@ -74,7 +74,13 @@ def formatted(results: Sequence[RunData], format: str) -> str:
 
 
 def formatted_targets(results: Sequence[RunData], targets: Sequence[float], format: str) -> str:
-    """Return the cost of reaching accuracies in [0, 1], as `formatted`: means over the seeds that reached them."""
+    """Return the cost of reaching accuracies, as `formatted`: means over the seeds that reached them.
+
+    Args:
+        results: the runs.
+        targets: accuracies in [0, 1].
+        format: "markdown", "latex", "csv" or "html".
+    """
     groups = grouped(results)
     reached_targets = [
         (group.row["label"], target, reached_mean(group.results, target)) for group in groups for target in targets

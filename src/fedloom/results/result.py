@@ -50,7 +50,14 @@ class Result(RunData, Tabular):
     def evaluate(
         self, data: Path | str | tuple[Any, Any], client: int | None = None, at: RoundSelection = "last", **options: Any
     ) -> Evaluation:
-        """Test the trained model on new labelled data, with all metrics, as `fedloom.evaluate` does."""
+        """Test the trained model on new labelled data, with all metrics, as `fedloom.evaluate` does.
+
+        Args:
+            data: a folder of class folders, a file, or arrays (x, y).
+            client: number of the client whose personal model is tested; None for the server's.
+            at: after the last round, or "best_val" for the best one on validation data.
+            options: further arguments of `fedloom.evaluate`.
+        """
         from fedloom.export.evaluation import evaluate
 
         return evaluate(self, data, client, at, **options)

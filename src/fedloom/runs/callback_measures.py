@@ -31,7 +31,12 @@ class CallbackMeasures:
         self._owners: dict[str, Callback] = {}
 
     def rows(self, config: RunConfig, federation: Federation, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows of the callbacks' measures after a round whose own rows are `rows`.
+        """Return the rows of the callbacks' measures after a round.
+
+        Args:
+            config: config of the run.
+            federation: the federation after the round.
+            rows: the run's own measures of the round, of which callbacks get copies.
 
         Raises `ConfigError` for a name that is taken or malformed, and for a value that is not a number.
         """

@@ -35,6 +35,8 @@ class Callback:
         of them once.
 
         Args:
+            config: config of the run.
+            round_: the round, which counts from 1.
             rows: the run's own measures of this round; changes to them have no effect.
             weights: as in `on_weights`.
 
@@ -43,16 +45,23 @@ class Callback:
         """
 
     def on_weights(self, config: RunConfig, round_: int, weights: Weights) -> None:
-        """After each round, before `on_round`: `weights()` copies the server's weights, `weights(3)` those of client 3.
+        """Look at the weights after each round, before `on_round`.
 
-        They are the ones that a test would take, float32 on the CPU. Nothing is copied unless it is called. Raises
-        `ConfigError` where the method has no such model.
+        Args:
+            config: config of the run.
+            round_: the round, which counts from 1.
+            weights: `weights()` copies the server's weights, `weights(3)` those of client 3: the ones that a test would
+                take, float32 on the CPU. Nothing is copied unless it is called. Raises `ConfigError` where the method
+                has no such model.
         """
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> str | None:
-        """After each round, with the rows that it added, those of callbacks too.
+        """Look at the measures after each round. A reason returned ends the run, as one that has finished.
 
-        A reason returned ends the run, as one that has finished.
+        Args:
+            config: config of the run.
+            round_: the round, which counts from 1.
+            rows: the measures that the round added, those of callbacks too.
         """
 
     def on_end(self, config: RunConfig, result: Result) -> None:

@@ -19,8 +19,16 @@ from fedloom.storage.run_folder import Row
 def check_evaluation(
     config: RunConfig, evaluator: Evaluator | FewShotEvaluator, offered: dict[str, Predictor], method: Method
 ) -> None:
-    """Check before training that the method offers the model that the protocol tests, and that there is what the round
-    is selected by. Raises `ConfigError`."""
+    """Check before training that the method offers the model that the protocol tests, and that rounds can be selected.
+
+    Args:
+        config: config of the run.
+        evaluator: knows the protocol and the splits with samples.
+        offered: predictors of the method by kind.
+        method: the method, whose closing round excludes early stopping.
+
+    Raises `ConfigError` for a model that is not offered, and for a selection without validation data.
+    """
     evaluator.check(offered)
     val_key = config.scenario.val_key
     if config.evaluation.select == "best_val" and "val" not in evaluator.splits:
@@ -38,7 +46,15 @@ def not_above_majority(
     baseline: Majority | None,
     classes: Sequence[str],
 ) -> list[Diagnostic]:
-    """Return a diagnostic if the accuracy is not above that of the majority class; it names classes never found."""
+    """Return a diagnostic if the accuracy is not above that of the majority class; it names classes never found.
+
+    Args:
+        config: config of the run.
+        rows: measures of all rounds.
+        details: further values of metrics on the test data, such as recall by class.
+        baseline: accuracies of the majority class; None makes no comparison.
+        classes: names of the C classes.
+    """
     if baseline is None:
         return []
     evaluation = config.evaluation

@@ -31,8 +31,14 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the summary: setting, scores, costs, the method's figures, attack, newcomers and engine.
 
-    details: further values of metrics on the test data after the last round. baseline: that of the majority class.
-    at_chance: why a newcomer's own model predicts at chance before it tunes (`NewcomerTests.why_at_chance`).
+    Args:
+        config: config of the run.
+        federation: the federation after its last round.
+        worker: has counted and timed the training.
+        rows: measures of all rounds.
+        details: further values of metrics on the test data after the last round.
+        baseline: that of the majority class.
+        at_chance: why a newcomer's own model predicts at chance before it tunes (`NewcomerTests.why_at_chance`).
     """
     return {
         **_setting(config, federation),

@@ -149,7 +149,12 @@ def load_latest(
 
 
 def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
-    """The checkpoint of one round, or None if there is none.
+    """Return the checkpoint of one round, or None if there is none.
+
+    Args:
+        folder: the run folder.
+        round_: number of the finished round.
+        fingerprint: fingerprint of the run's config.
 
     Raises `CheckpointError` if it is damaged, or of another config, format or version.
     """

@@ -13,13 +13,25 @@ RoundSelection = Literal["last", "best_val"]
 
 
 def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[float]]:
-    """Rounds and values of one measure, clients' own rows left out."""
+    """Return rounds and values of one measure, clients' own rows left out.
+
+    Args:
+        rows: measures of a run.
+        name: name of the measure.
+        split: "train", "val", "test", "system" or "callback".
+    """
     picked = [r for r in rows if r["name"] == name and r["split"] == split and r["client"] is None]
     return [r["round"] for r in picked], [r["value"] for r in picked]
 
 
 def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
-    """Test accuracy by each way of selecting a round; None where there is no validation data."""
+    """Return the test accuracy in [0, 1] by each way of selecting a round; None where there is no validation data.
+
+    Args:
+        rows: measures of a run.
+        last_k: evaluated rounds that `mean_last_k` averages over.
+        criterion: the measure by which a best round is chosen.
+    """
     rounds, test = curve(rows, "accuracy", "test")
     by_round = dict(zip(rounds, test, strict=True))
     best, best_test = best_val(rows, criterion), criterion.best(*curve(rows, criterion.name, "test"))
@@ -34,7 +46,15 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 def value_at_selected_round(
     rows: Sequence[Row], name: str, select: str, last_k: int, criterion: Criterion = ACCURACY
 ) -> float | None:
-    """A measure of the test data at the round that `select` chooses by a criterion; None where it was not measured."""
+    """Return a measure of the test data at the round that is selected; None where it was not measured.
+
+    Args:
+        rows: measures of a run.
+        name: name of the measure.
+        select: "last", "best_val", "best_test", or "mean_last_k" for a mean over rounds.
+        last_k: evaluated rounds that `mean_last_k` averages over.
+        criterion: the measure by which a best round is chosen.
+    """
     rounds, values = curve(rows, name, "test")
     if not values:
         return None

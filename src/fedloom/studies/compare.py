@@ -37,8 +37,11 @@ def compare(
     The configs are the cells of a study with one setting, which ends with the first error.
 
     Args:
+        configs: one for each run; no two are equal.
         out: a folder; None keeps nothing on disk.
+        existing: whether finished runs are reused and unfinished ones resumed ("resume"), or all start again ("fresh").
         jobs: processes at a time; None for one per core, at most one per run. Numbers do not depend on it.
+        listener: called with news of runs, by their position in `configs`.
         scenario: used by all runs instead of the configs'.
         callbacks: every run gets copies of its own.
 

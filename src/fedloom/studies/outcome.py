@@ -25,7 +25,13 @@ class Outcome:
 
 
 def outcome(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
-    """Return the outcome of cells so far, as their folders show it."""
+    """Return the outcome of cells so far, as their folders show it.
+
+    Args:
+        study: the study, of which tuned options are read.
+        study_folder: the folder with its runs.
+        cells: the cells to look at.
+    """
     outcome_so_far, choices = Outcome(), Choices(study, study_folder)
     for cell in cells:
         tuned, error = choices.of(cell)

@@ -35,6 +35,9 @@ def run_study(
     """Run the unfinished ones of `cells`, after the trials that they need, and return their outcome.
 
     Args:
+        study: the whole study.
+        study_folder: the folder with its runs.
+        cells: the cells to run.
         workers: processes of this call.
         on: "ray" runs the cells on a Ray cluster instead.
         listener: called with news of runs, by their position in `jobs_of`.
@@ -62,7 +65,13 @@ def run_study(
 
 
 def refuse_other_versions(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:
-    """Raise `ConfigError` if `cells` and the folder's runs would have several versions of fedloom."""
+    """Raise `ConfigError` if the cells and the folder's runs would have several versions of fedloom.
+
+    Args:
+        study: the study, as its file says.
+        study_folder: the folder, which may have a larger study.
+        cells: the cells that are about to run.
+    """
     existing, folders = read(study_folder.path), set(_folders(study, study_folder, cells))
     whole = study if existing is None or study.holds(existing) else existing
     versions: dict[str, str | None] = {}
