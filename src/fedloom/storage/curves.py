@@ -18,7 +18,7 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
     Args:
         rows: measures of a run.
         name: name of the measure.
-        split: "train", "val", "test", "system" or "callback".
+        split: "train", "val", "test", "system", "callback" or "newcomers".
     """
     picked = [r for r in rows if r["name"] == name and r["split"] == split and r["client"] is None]
     return [r["round"] for r in picked], [r["value"] for r in picked]
