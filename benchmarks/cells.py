@@ -17,7 +17,7 @@ from fedloom.results.result import Result
 from fedloom.results.statistics import mean_std
 from fedloom.storage.environment import describe_environment
 from fedloom.studies.outcome import done_of, outcome
-from fedloom.studies.plan import Study
+from fedloom.studies.plan import StudyPlan
 from fedloom.studies.study_folder import StudyFolder, read
 from fedloom.studies.tuning import validation_value
 
@@ -47,7 +47,7 @@ def keep(out: Path) -> Path:
     return path
 
 
-def measured(study: Study, study_folder: StudyFolder) -> dict[str, dict[str, Any]]:
+def measured(study: StudyPlan, study_folder: StudyFolder) -> dict[str, dict[str, Any]]:
     """By "setting/label", all methods whose seeds have all finished."""
     expected: dict[tuple[str, str], int] = {}
     for cell in study.cells:

@@ -17,6 +17,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "fedloom.methods.Method": {"about": "citation", "degeneracies": "diagnostics"},
     "fedloom.papers.cost": {"cost": "run_cost"},
     "fedloom.papers.recipe": {"find": "find_recipe"},
+    "fedloom.studies.plan": {"Study": "StudyPlan"},
     "fedloom.results.paired.Paired": {
         "one": "label",
         "other": "reference",

@@ -17,7 +17,7 @@ from fedloom.runs.callbacks import Callback
 from fedloom.studies.events import Event
 from fedloom.studies.on_ray import _work
 from fedloom.studies.outcome import Outcome
-from fedloom.studies.plan import Study, parse_study
+from fedloom.studies.plan import StudyPlan, parse_study
 from fedloom.studies.run_study import run_study
 from fedloom.studies.runner import Runner
 from fedloom.studies.study_folder import StudyFolder
@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
 }
 
 
-def run_all(study: Study, out: Path, **how: Any) -> Outcome:
+def run_all(study: StudyPlan, out: Path, **how: Any) -> Outcome:
     return run_study(study, StudyFolder(out), study.cells, **how)
 
 

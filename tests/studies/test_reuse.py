@@ -11,7 +11,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
-from fedloom.studies.plan import Study, parse_study
+from fedloom.studies.plan import StudyPlan, parse_study
 from fedloom.studies.reuse import reuse
 from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
@@ -36,13 +36,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def figure(tmp_path: Path) -> tuple[Study, StudyFolder]:
+def figure(tmp_path: Path) -> tuple[StudyPlan, StudyFolder]:
     study, study_folder = parse_study(FIGURE), StudyFolder(tmp_path / "figure")
     study_folder.claim(study)
     return study, study_folder
 
 
-def test_the_same_cells_are_copied_and_run_no_more(table: Path, figure: tuple[Study, StudyFolder]) -> None:
+def test_the_same_cells_are_copied_and_run_no_more(table: Path, figure: tuple[StudyPlan, StudyFolder]) -> None:
     study, study_folder = figure
     assert reuse(study_folder, study.cells, table) == ["fedavg/seed0"]
     (source,) = table.glob("fedavg-*")
@@ -59,7 +59,7 @@ def test_the_same_cells_are_copied_and_run_no_more(table: Path, figure: tuple[St
     assert again.numbers == original.numbers  # its seconds, too: nothing ran
 
 
-def test_what_is_begun_here_goes_on_here(table: Path, figure: tuple[Study, StudyFolder]) -> None:
+def test_what_is_begun_here_goes_on_here(table: Path, figure: tuple[StudyPlan, StudyFolder]) -> None:
     study, study_folder = figure
     begun = study_folder.cell(study.cells[0].folder)
     begun.mkdir()
@@ -68,13 +68,13 @@ def test_what_is_begun_here_goes_on_here(table: Path, figure: tuple[Study, Study
     assert [path.name for path in begun.iterdir()] == ["mine.txt"]
 
 
-def test_a_cell_that_another_process_holds_is_left_to_it(table: Path, figure: tuple[Study, StudyFolder]) -> None:
+def test_a_cell_that_another_process_holds_is_left_to_it(table: Path, figure: tuple[StudyPlan, StudyFolder]) -> None:
     study, study_folder = figure
     with StudyFolder(study_folder.path).cell_lock(study.cells[0].folder):
         assert reuse(study_folder, study.cells, table) == []
 
 
-def test_what_a_killed_copy_left_is_cleared(table: Path, figure: tuple[Study, StudyFolder]) -> None:
+def test_what_a_killed_copy_left_is_cleared(table: Path, figure: tuple[StudyPlan, StudyFolder]) -> None:
     study, study_folder = figure
     half = study_folder.path / ".copies" / study.cells[0].folder
     half.mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_what_a_killed_copy_left_is_cleared(table: Path, figure: tuple[Study, St
 
 @pytest.mark.parametrize("what", ["version", "config", "unfinished"])
 def test_other_versions_other_configs_and_unfinished_runs_are_left(
-    table: Path, figure: tuple[Study, StudyFolder], tmp_path: Path, what: str
+    table: Path, figure: tuple[StudyPlan, StudyFolder], tmp_path: Path, what: str
 ) -> None:
     study, study_folder = figure
     name = study.cells[0].folder
@@ -106,13 +106,13 @@ def test_other_versions_other_configs_and_unfinished_runs_are_left(
     assert reuse(study_folder, study.cells, other) == []
 
 
-def test_a_folder_that_is_no_study_is_refused(figure: tuple[Study, StudyFolder], tmp_path: Path) -> None:
+def test_a_folder_that_is_no_study_is_refused(figure: tuple[StudyPlan, StudyFolder], tmp_path: Path) -> None:
     study, study_folder = figure
     with pytest.raises(ConfigError, match="no study in this folder"):
         reuse(study_folder, study.cells, tmp_path)
 
 
-def test_a_damaged_run_is_named(table: Path, figure: tuple[Study, StudyFolder], tmp_path: Path) -> None:
+def test_a_damaged_run_is_named(table: Path, figure: tuple[StudyPlan, StudyFolder], tmp_path: Path) -> None:
 
     study, study_folder = figure
     other = tmp_path / "other"

@@ -26,7 +26,7 @@ from fedloom.runs.callbacks import Callback
 from fedloom.studies.collect import collect
 from fedloom.studies.events import Event
 from fedloom.studies.outcome import Outcome, done_of, outcome
-from fedloom.studies.plan import Study, parse_study
+from fedloom.studies.plan import StudyPlan, parse_study
 from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
 
@@ -42,7 +42,7 @@ TINY: dict[str, Any] = {
 }
 
 
-def run_all(study: Study, out: Path, only: list[str] | None = None, **how: Any) -> Outcome:
+def run_all(study: StudyPlan, out: Path, only: list[str] | None = None, **how: Any) -> Outcome:
     return run_study(study, StudyFolder(out), study.chosen(only or ()), **how)
 
 

@@ -16,7 +16,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 
 if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe, Scale
-    from fedloom.studies.plan import Cell, Study
+    from fedloom.studies.plan import Cell, StudyPlan
     from fedloom.studies.study_folder import StudyFolder
 
 
@@ -141,7 +141,9 @@ def show_tables(scale: Scale, as_json: bool) -> None:
     )
 
 
-def show_cost(recipe: Recipe, study: Study, cells: Sequence[Cell], folder: Path, scale: Scale, as_json: bool) -> None:
+def show_cost(
+    recipe: Recipe, study: StudyPlan, cells: Sequence[Cell], folder: Path, scale: Scale, as_json: bool
+) -> None:
     """Print the rows of a table with their cells, hours on this machine, how far they are, and what data are missing.
 
     Args:

@@ -16,7 +16,7 @@ from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, FedloomError
 
 if TYPE_CHECKING:
-    from fedloom.studies.plan import Cell, Study
+    from fedloom.studies.plan import Cell, StudyPlan
     from fedloom.studies.study_folder import StudyFolder
     from fedloom.studies.tuning import Job
 
@@ -63,7 +63,7 @@ def study(
 
 
 def run_and_report(
-    study: Study,
+    study: StudyPlan,
     out: Path,
     only: Sequence[str],
     plan: bool,
@@ -138,7 +138,7 @@ def run_and_report(
 
 
 def show_plan(
-    study: Study, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job], as_json: bool
+    study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job], as_json: bool
 ) -> None:
     """Print the trials of tuning and the cells with how far they are, and the time of those left; nothing is written.
 

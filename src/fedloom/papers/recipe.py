@@ -19,7 +19,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import PrintedValue, printed_values
-from fedloom.studies.plan import Study, overlaid, parse_study
+from fedloom.studies.plan import StudyPlan, overlaid, parse_study
 from fedloom.studies.study_keys import OF_STUDIES
 
 Scale = Literal["full", "small"]
@@ -237,7 +237,9 @@ class Recipe:
         own_names = {paper, paper.removeprefix("fed")}  # a method, and a wrapper over others
         return not own_names.isdisjoint(self.rows.get(run_row, {"method": ""})["method"].split("+"))
 
-    def study(self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None) -> Study:
+    def study(
+        self, scale: Scale = "full", seeds: int | None = None, keys: Mapping[str, Any] | None = None
+    ) -> StudyPlan:
         """Make the study of the table.
 
         - seeds: how many seeds, from 0 on; None takes the recipe's number.

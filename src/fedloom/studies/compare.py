@@ -16,7 +16,7 @@ from fedloom.runs.run import Existing
 from fedloom.storage import ownership
 from fedloom.storage.data_record import KEY, refuse_mixed_data
 from fedloom.studies.events import Listener
-from fedloom.studies.plan import Cell, Study
+from fedloom.studies.plan import Cell, StudyPlan
 from fedloom.studies.runner import Runner
 from fedloom.studies.side_by_side import run_jobs
 from fedloom.studies.study_folder import StudyFolder
@@ -59,7 +59,7 @@ def compare(
         raise ConfigError(
             f"jobs = {jobs}: several processes need out, and no scenario or model that is an object; use jobs=1"
         )
-    study, folder = Study({}, cells, [], {}), None if out is None else StudyFolder(out)
+    study, folder = StudyPlan({}, cells, [], {}), None if out is None else StudyFolder(out)
     if out is not None:
         ownership.refuse_links(out / cell.folder for cell in cells)
         with ownership.creating(out, "comparison"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedloom.core.errors import RunFolderError
 from fedloom.results.result import Result
 from fedloom.results.versions import refuse_mixed_results
-from fedloom.studies.plan import Cell, Study
+from fedloom.studies.plan import Cell, StudyPlan
 from fedloom.studies.study_folder import StudyFolder, read
 from fedloom.studies.tuning import Choices
 
@@ -24,7 +24,7 @@ class Outcome:
     results: dict[str, Result] = field(default_factory=dict, repr=False)
 
 
-def outcome(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
+def outcome(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
     """Return the outcome of cells so far, as their folders show it.
 
     Args:
@@ -59,7 +59,7 @@ def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, Result]) -
     return None
 
 
-def done_of(study: Study, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[Result]]:
+def done_of(study: StudyPlan, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[Result]]:
     """Return the results of finished cells by setting and row; other listed values share an entry.
 
     ended: outcome of the cells of `study`. Raises `ConfigError` for results of different versions of fedloom, unless
@@ -74,7 +74,7 @@ def done_of(study: Study, ended: Outcome, allow_mixed: bool = False) -> dict[tup
     return results_by_row
 
 
-def failed_of(study: Study, ended: Outcome) -> dict[tuple[str, str], dict[int, str]]:
+def failed_of(study: StudyPlan, ended: Outcome) -> dict[tuple[str, str], dict[int, str]]:
     """Return the errors of failed cells, by setting and row as `done_of`, then by seed."""
     errors_by_row: dict[tuple[str, str], dict[int, str]] = {}
     for cell in study.cells:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from fedloom._renamed import missing_attribute
 from fedloom.config.bounds import refuse_many
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.explain import explain_validation_error
@@ -61,7 +62,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
+class StudyPlan:
     """A parsed study. `tried`: sets of values that methods try before the cells, with the keys of `trials`."""
 
     values: dict[str, Any]
@@ -74,7 +75,7 @@ class Study:
         """Hash (16 hex digits) of everything in the study that can change a number."""
         return hashlib.sha256(json.dumps(relevant(self.values), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
-    def holds(self, subset: Study) -> bool:
+    def holds(self, subset: StudyPlan) -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
         same = (self.tried, self.trials) == (subset.tried, subset.trials)
         if self.tried and "seed" not in self.trials:  # trials use the first seed, so that it must stay the first
@@ -105,7 +106,13 @@ class Study:
         ]
 
 
-def read_study(path: Path, overrides: Sequence[str] = ()) -> Study:
+if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
+
+    def __getattr__(name: str) -> object:
+        raise missing_attribute(__name__, name)
+
+
+def read_study(path: Path, overrides: Sequence[str] = ()) -> StudyPlan:
     """Read a study from a YAML file, with `key=value` words on top. Raises `ConfigError` for an invalid file."""
     if not path.is_file() and (ready_config := find_config(path)) != path:
         path = ready_config
@@ -117,7 +124,7 @@ def read_study(path: Path, overrides: Sequence[str] = ()) -> Study:
     return parse_study(values, path.parent)
 
 
-def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
+def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> StudyPlan:
     """Make a study from plain values. Configs that it names are searched in the folder `beside`, then among the ready
     ones.
 
@@ -144,7 +151,7 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> Study:
     complete |= {"trials": dict(keys.trials)} if keys.trials else {}
     tried = tried_in(keys.tune, keys.tries)
     refuse_many("the trials of tuning", [len({cell.group for cell in cells}), len(tried)])
-    return Study(complete, cells, tried, keys.trials)
+    return StudyPlan(complete, cells, tried, keys.trials)
 
 
 def relevant(values: Mapping[str, Any]) -> dict[str, Any]:

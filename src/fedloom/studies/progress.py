@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from fedloom.results.page_sections import Cell, PageSection, SectionTable
 from fedloom.results.text import counted, listed, seeds_text
 from fedloom.studies.plan import Cell as Planned
-from fedloom.studies.plan import Study
+from fedloom.studies.plan import StudyPlan
 
 if TYPE_CHECKING:
     from fedloom.studies.outcome import Outcome
 
 
-def progress(study: Study, ended: Outcome) -> PageSection:
+def progress(study: StudyPlan, ended: Outcome) -> PageSection:
     """Return the section on done, failed and remaining seeds of each row. ended: outcome of all cells of `study`."""
     done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
     summary = (

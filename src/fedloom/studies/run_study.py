@@ -13,7 +13,7 @@ from fedloom.runs.callbacks import Callback
 from fedloom.studies.events import Listener
 from fedloom.studies.on_ray import on_ray
 from fedloom.studies.outcome import Outcome, outcome
-from fedloom.studies.plan import Cell, Study
+from fedloom.studies.plan import Cell, StudyPlan
 from fedloom.studies.runner import Runner
 from fedloom.studies.side_by_side import run_jobs
 from fedloom.studies.study_folder import StudyFolder, read
@@ -21,7 +21,7 @@ from fedloom.studies.tuning import Choices, jobs_of
 
 
 def run_study(
-    study: Study,
+    study: StudyPlan,
     study_folder: StudyFolder,
     cells: Sequence[Cell],
     *,
@@ -64,7 +64,7 @@ def run_study(
     return outcome(study, study_folder, cells)
 
 
-def refuse_other_versions(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:
+def refuse_other_versions(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:
     """Raise `ConfigError` if the cells and the folder's runs would have several versions of fedloom.
 
     Args:
@@ -82,7 +82,7 @@ def refuse_other_versions(study: Study, study_folder: StudyFolder, cells: Sequen
     refuse_mixed(versions, more=not all(map(study_folder.finished, folders)))
 
 
-def _folders(study: Study, study_folder: StudyFolder, cells: Sequence[Cell]) -> list[str]:
+def _folders(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> list[str]:
     """Return the run folders of cells, of tuned ones as far as they are chosen, and of their trials."""
     choices = Choices(study, study_folder)
     tuned = (choices.of(job)[0] if isinstance(job, Cell) else job for job in jobs_of(study, cells))

@@ -18,7 +18,7 @@ from fedloom.storage.data_record import OtherDataError
 from fedloom.storage.ownership import refuse_links
 from fedloom.storage.resources import full_disk_message, stopped_by_full_disk
 from fedloom.studies.events import Event, Forward, Listener, first_wait
-from fedloom.studies.plan import Cell, Study
+from fedloom.studies.plan import Cell, StudyPlan
 from fedloom.studies.study_folder import StudyFolder
 from fedloom.studies.tuning import Choices, Job
 
@@ -42,7 +42,7 @@ class Runner:
 
     def __init__(
         self,
-        study: Study,
+        study: StudyPlan,
         folder: StudyFolder | None,
         jobs: Sequence[Job],
         on_error: Literal["raise", "record"],

@@ -23,7 +23,7 @@ from fedloom.results.result import Result
 from fedloom.results.tuning_record import TRIALS
 from fedloom.results.versions import version_of
 from fedloom.storage import ownership as marker
-from fedloom.studies.plan import Study, parse_study, relevant
+from fedloom.studies.plan import StudyPlan, parse_study, relevant
 
 STUDY = "study.yaml"
 LOCKS = ".locks"
@@ -40,7 +40,7 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def check(self, study: Study) -> None:
+    def check(self, study: StudyPlan) -> None:
         """Raise `RunFolderError` unless the folder is empty, or its study's cells include this one's or vice versa."""
         marker.check(self.path, "study")
         existing = read(self.path)
@@ -48,7 +48,7 @@ class StudyFolder:
             how = difference(relevant(existing.values), relevant(study.values)) or "made by another version of fedloom"
             raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
 
-    def claim(self, study: Study) -> None:
+    def claim(self, study: StudyPlan) -> None:
         """Create and mark the folder for this study, or for more cells of the study there. Raises as `check`."""
         with marker.creating(self.path, "study"):
             marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
@@ -159,7 +159,7 @@ class StudyFolder:
         return cell.with_name(f"{cell.name}{_ERROR}")
 
 
-def read(path: Path) -> Study | None:
+def read(path: Path) -> StudyPlan | None:
     """Return the study of a folder, as the present code understands it; None if there is none.
 
     Raises `RunFolderError` if its file is damaged or has content that this version does not know.

@@ -21,7 +21,7 @@ from fedloom.core.files import json_text, write_atomic
 from fedloom.results.result import Result
 from fedloom.results.tuning_record import TRIALS, VALIDATION, assignments, read, rule_of
 from fedloom.storage.run_folder import folder_name
-from fedloom.studies.plan import Cell, Study, nested, overlaid
+from fedloom.studies.plan import Cell, StudyPlan, nested, overlaid
 from fedloom.studies.study_folder import StudyFolder
 
 
@@ -44,7 +44,7 @@ class Trial:
         return f"{TRIALS}/{folder_name(self.config)}"
 
 
-def trials_of(study: Study, cell: Cell) -> list[Trial]:
+def trials_of(study: StudyPlan, cell: Cell) -> list[Trial]:
     """Return the trials of the group that `cell` belongs to, the same for all its seeds; empty without tuning.
 
     Raises `ConfigError` if there is no validation data to choose by, or for a value that the config refuses.
@@ -63,7 +63,7 @@ def trials_of(study: Study, cell: Cell) -> list[Trial]:
 Job = Cell | Trial
 
 
-def jobs_of(study: Study, cells: Sequence[Cell]) -> list[Job]:
+def jobs_of(study: StudyPlan, cells: Sequence[Cell]) -> list[Job]:
     """Return every run once, in the order of `cells`, each after its trials, so that rows are completed early."""
     jobs: dict[str, Job] = {}
     for cell in cells:
@@ -95,7 +95,9 @@ class Choices:
     folder, which are ignored, because their trials will be run again.
     """
 
-    def __init__(self, study: Study, study_folder: StudyFolder, *, earlier: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, study: StudyPlan, study_folder: StudyFolder, *, earlier: Mapping[str, str] | None = None
+    ) -> None:
         self._study, self._study_folder = study, study_folder
         self._records, self._earlier = earlier is not None, earlier or {}
         self._known: dict[str, dict[str, Any]] = {}
