@@ -21,7 +21,7 @@ import click
 import typer
 
 from fedloom._version import __version__
-from fedloom.commands import catalogue, comparisons, flower, model, reproduce, studies
+from fedloom.commands import catalogue, comparisons, flower, model, publication, reproduce, studies
 from fedloom.commands.config import config as config_command
 from fedloom.commands.methods import methods
 from fedloom.commands.shared import (
@@ -188,6 +188,7 @@ def inspect(
 
 app.command()(comparisons.report)
 app.command()(comparisons.table)
+app.command()(publication.figure)
 for command in (methods, catalogue.models, catalogue.datasets, catalogue.scenarios, config_command):
     app.command()(command)
 

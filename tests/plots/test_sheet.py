@@ -10,8 +10,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fedloom.plots.palette import LIGHT
-from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotPanel, Ranking
-from fedloom.plots.sheet import COLUMN, PAGE, draw_figure, save_figure
+from fedloom.plots.plot_data import COLUMN, PAGE, Curve, Estimate, PlotData, PlotPanel, Ranking
+from fedloom.plots.sheet import draw_figure, save_figure
 
 METHODS = ["fedavg", "fedsc", "moon"]
 

@@ -190,9 +190,7 @@ def table(
     else:
         text = done.fairness_table(format) if fairness else done.table(format)
     say_left_out(collected.left_out)
-    for part in sections_of_studies(_studies(runs, collected.results, allow_mixed), with_paper_values=False):
-        for limit in part.limits:
-            say(limit)
+    say_limits(runs, collected.results, allow_mixed)
     print(printable(text, keep_lines=True))
     for note in done.tuned():
         say(note)
@@ -209,3 +207,10 @@ def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:
     """Print the folders that are left out, with the reason."""
     for path, why in left_out:
         say(f"left out: {path}: {why}")
+
+
+def say_limits(runs: Sequence[Path], results: Sequence[Result], allow_mixed: bool) -> None:
+    """Print how many cells of the runs' studies failed or are not run yet."""
+    for part in sections_of_studies(_studies(runs, results, allow_mixed), with_paper_values=False):
+        for limit in part.limits:
+            say(limit)

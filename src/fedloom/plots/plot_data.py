@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+
 PlotKind = Literal["curves", "dots", "bars", "critical-difference"]
 PLOT_KINDS: tuple[str, ...] = get_args(PlotKind)
+COLUMN, PAGE = 3.3, 6.9  # inches: the text widths of a paper's column and of its page
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +67,10 @@ class PlotData:
     quantity: str
     note: str
     bounded: tuple[float, float] | None = None  # the values that the measure can have
+
+
+def check_kind(kind: str) -> None:
+    """Raise `ConfigError` for a kind of figure that does not exist."""
+    if kind not in PLOT_KINDS:
+        hint = suggest_name(kind, PLOT_KINDS)
+        raise ConfigError(f"kind = {short_repr(kind)}: {hint}; figures are {', '.join(PLOT_KINDS)}")

@@ -19,7 +19,6 @@ from fedloom.plots.drawings import draw_panel
 from fedloom.plots.palette import LIGHT, tones_of
 from fedloom.plots.plot_data import PlotData, Ranking
 
-COLUMN, PAGE = 3.3, 6.9  # inches: the text widths of a paper's column and of its page
 _PANEL = 2.1  # inches, the least width of a panel
 _LETTER = 0.052  # inches that one takes in a legend or a label
 _NOTE = 6.5  # points

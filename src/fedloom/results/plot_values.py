@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.plots.plot_data import PLOT_KINDS, Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series
+from fedloom.core.errors import ConfigError, short_repr
+from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
 from fedloom.results.mean_curves import mean_curve
 from fedloom.results.measured import check_measure, is_share, measures_of, values_by_seed, words_of
@@ -35,10 +35,7 @@ def plot_values(results: Sequence[RunData], kind: str, metric: str = "accuracy")
     only are one method in one setting. Raises `ConfigError` for an unknown kind or metric, and if there is nothing to
     draw.
     """
-    if kind not in PLOT_KINDS:
-        raise ConfigError(
-            f"kind = {short_repr(kind)}: {suggest_name(kind, PLOT_KINDS)}; figures are {listed(PLOT_KINDS)}"
-        )
+    check_kind(kind)
     if not results:
         raise ConfigError("a figure needs at least one finished run, got none")
     groups = grouped(results)
