@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from fedloom.commands.comparisons import AllowMixed, say_left_out, say_limits
-from fedloom.commands.shared import AsJson, Runs, console_of, print_json
+from fedloom.commands.shared import AsJson, Runs, print_json
+from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.plots.plot_data import COLUMN, PAGE, check_kind
 
