@@ -26,6 +26,13 @@ STARTED = {
 }
 
 
+def checks() -> list[list[str]]:
+    """The words of the checks before units start, and of the one that the compose file's comment names."""
+    lines = [line for file in UNITS for line in re.findall(r"^ExecStartPre=(.*)$", file.read_text(), re.MULTILINE)]
+    lines += re.findall(r"`docker compose run --rm \w+ (.*)`", (FOLDER / "compose.yaml").read_text())
+    return [shlex.split(line.removeprefix(PREFIX)) for line in lines]
+
+
 def units() -> dict[str, list[str]]:
     """The words that each unit starts."""
     return {
@@ -78,9 +85,11 @@ def test_the_compose_file_gives_each_service_its_own_keys_alone() -> None:
 
 
 def test_our_own_commands_have_the_options_that_are_used() -> None:
-    for words in commands():
+    assert len(checks()) == 3
+    for words in [*commands(), *checks()]:
         if words[0] == "fedloom":
-            usage = CliRunner().invoke(app, [*words[1:3], "--help"])
+            group = 4 if words[2] == "check" else 3
+            usage = CliRunner().invoke(app, [*words[1:group], "--help"])
             assert usage.exit_code == 0
             text = re.sub(r"\x1b\[[0-9;]*m", "", usage.output)
             assert all(word in text for word in words if word.startswith("--"))

@@ -31,7 +31,7 @@ def test_a_certificate_is_for_the_loopback_too_and_one_that_is_not_is_refused(tm
         certificates.create(tmp_path / str(number), hosts, 0)
         for host in (*hosts, "127.0.0.1"):
             certificates.check(tmp_path / str(number), host, pytest.fail)
-    monkeypatch.setattr(certificates, "_LOOPBACK", "superlink")  # one that an earlier version made
+    monkeypatch.setattr(certificates, "LOOPBACK", "superlink")  # one that an earlier version made
     certificates.create(tmp_path / "old", ["superlink"], 0)
     monkeypatch.undo()
     with pytest.raises(ConfigError, match=r"server\.crt is for superlink, not for 127\.0\.0\.1; delete the folder's"):

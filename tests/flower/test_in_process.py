@@ -11,7 +11,7 @@ from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.wire import ErrorReply, Message, TrainReply, read
+from fedloom.flower.wire import ErrorReply, JoinReply, Message, MessageError, TrainReply, read
 from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of, settings_of
 from support import FEDERATED, same_bits, sampled
@@ -238,6 +238,29 @@ def test_a_node_with_another_version_is_left_out(nodes_of, monkeypatch):
     monkeypatch.setattr("fedloom.flower.node_registry.__version__", "0.0.1")
     with pytest.raises(FederationError, match="0 of 4 clients are there"):
         serve(config, Faulty(nodes, lambda request, answer: answer))
+
+
+@pytest.mark.parametrize(("seconds", "says"), [(420, "7.00 min ahead of"), (-400, "6.6"), (0, None), (4, None)])
+def test_a_node_with_a_wrong_clock_is_named_once_with_the_difference(seconds, says, nodes_of):
+    def shifted(request, answer):
+        if request.do != "join":
+            return answer
+        reply = read(answer, JoinReply)
+        return reply.model_copy(update={"clock": reply.clock + seconds * (reply.client == 1)}).to_message()
+
+    notes, config = Notes(), config_of(rounds=1, evaluation={"every": 1})
+    serve(config, Faulty(nodes_of(config), shifted), callbacks=[notes])
+    lines = [text for text in notes.texts if "clock" in text]
+    assert len(lines) == (says is not None)
+    assert all(line.startswith(f"client 1: its node's clock is {says}") for line in lines)
+    assert all("the server's; set it by NTP" in line for line in lines)
+
+
+@pytest.mark.parametrize("clock", ["NaN", "-1", "1e30", '"now"'])
+def test_a_clock_that_is_no_time_is_refused(clock):
+    facts = f'{{"run": "ab", "client": 0, "token": "0", "samples": 1, "classes": [], "clock": {clock}}}'
+    with pytest.raises(MessageError, match="clock"):
+        read(Message(facts), JoinReply)
 
 
 def test_a_second_node_with_one_client_id_is_left_out_and_the_run_goes_on(nodes_of, tmp_path):

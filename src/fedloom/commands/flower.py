@@ -1,4 +1,4 @@
-"""Commands for real federations: `fedloom flower export`, `up`, `keys`, `status`, `metrics` and `admit`."""
+"""Commands for real federations: `fedloom flower export`, `up`, `keys`, `check`, `status`, `metrics`, `admit`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedloom.commands import federation
+from fedloom.commands import federation, preflight
 from fedloom.commands.shared import (
     AsJson,
     Config,
@@ -120,6 +120,7 @@ def up(
         echo(f"  report: {out / 'report.html'}")
 
 
+group.add_typer(preflight.group, name="check")
 group.command()(federation.status)
 group.command()(federation.metrics)
 group.command()(federation.admit)

@@ -12,14 +12,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.files import private_folder, write_atomic
+from fedloom.flower.preflight.finding import refuse_errors
+from fedloom.flower.preflight.tls import LOOPBACK, date_findings, read_certificate, server_certificate_findings
 
 _DAYS = 365
-_WARNING_PERIOD = timedelta(days=30)
-_LOOPBACK = "127.0.0.1"  # where the SuperLink's own processes on the server connect to
-_CERTIFICATES = ("ca.crt", "server.crt")
-_RENEWAL_ADVICE = "delete the folder's .crt files, and `fedloom flower keys` makes new ones"
 
 
 def create(folder: Path, hosts: list[str], nodes: int) -> None:
@@ -34,7 +31,7 @@ def create(folder: Path, hosts: list[str], nodes: int) -> None:
         if key.is_file() and not key.is_symlink():
             key.chmod(0o600)
     if not (folder / "server.crt").exists():
-        _make_certificates(folder, list(dict.fromkeys([*hosts, _LOOPBACK])))
+        _make_certificates(folder, list(dict.fromkeys([*hosts, LOOPBACK])))
     for node in range(nodes):
         if not (folder / f"node-{node:06d}").exists():
             _make_node_key(folder / f"node-{node:06d}")
@@ -45,29 +42,11 @@ def check(folder: Path, host: str, note: Callable[[str], None], now: datetime | 
 
     Raises `ConfigError` if one is missing, damaged, expired, or not for `host` and 127.0.0.1.
     """
-    from cryptography import x509
-    from cryptography.x509.oid import ExtensionOID
-
-    for name in (*_CERTIFICATES, "server.key"):
-        if not (folder / name).is_file():
-            raise ConfigError(f"{folder / name} is missing; {_RENEWAL_ADVICE}")
-    now = now or datetime.now(UTC)
-    for name in _CERTIFICATES:
-        if (end := _read(folder / name).not_valid_after_utc) <= now:
-            raise ConfigError(f"{folder / name} ended on {end:%Y-%m-%d}; {_RENEWAL_ADVICE}")
-    for text in expiring(folder, now):
-        note(text)
-    try:
-        names: Any = (
-            _read(folder / "server.crt").extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
-        )
-    except x509.ExtensionNotFound:
-        names = ()
-    certified_hosts = [str(name.value) for name in names]
-    for needed in (host, _LOOPBACK):
-        if needed not in certified_hosts:
-            hosts = ", ".join(certified_hosts) or "no host"
-            raise ConfigError(f"{folder / 'server.crt'} is for {hosts}, not for {needed}; {_RENEWAL_ADVICE}")
+    findings = server_certificate_findings(folder, [host], now or datetime.now(UTC))
+    refuse_errors(findings)
+    for finding in findings:
+        if finding.level == "warning":
+            note(finding.text)
 
 
 def expiring(folder: Path, now: datetime | None = None) -> list[str]:
@@ -75,23 +54,9 @@ def expiring(folder: Path, now: datetime | None = None) -> list[str]:
 
     Raises `ConfigError` for a damaged certificate.
     """
-    now, sentences = now or datetime.now(UTC), []
-    for file in (folder / name for name in _CERTIFICATES if (folder / name).is_file()):
-        end = _read(file).not_valid_after_utc
-        if end <= now:
-            sentences.append(f"{file} ended on {end:%Y-%m-%d}")
-        elif end - now < _WARNING_PERIOD:
-            sentences.append(f"{file} ends on {end:%Y-%m-%d}, in {(end - now).days} days")
-    return sentences
-
-
-def _read(file: Path) -> Any:
-    from cryptography import x509
-
-    try:
-        return x509.load_pem_x509_certificate(file.read_bytes())
-    except ValueError:
-        raise ConfigError(f"{file}: no certificate in PEM; {_RENEWAL_ADVICE}") from None
+    files = [folder / name for name in ("ca.crt", "server.crt") if (folder / name).is_file()]
+    now = now or datetime.now(UTC)
+    return [finding.text for file in files for finding in date_findings(str(file), read_certificate(file), now)]
 
 
 def _make_certificates(folder: Path, hosts: list[str]) -> None:

@@ -13,6 +13,7 @@ from fedloom.core.files import write_atomic
 from fedloom.flower.node_data import refuse_newcomers
 
 PACKAGE = "fedloom_app"
+CONFIG = f"{PACKAGE}/config.yaml"  # within the app's folder
 _PROJECT = """\
 [build-system]
 requires = ["hatchling"]
@@ -66,7 +67,7 @@ def export(config: RunConfig, folder: Path) -> list[Path]:
         f"{PACKAGE}/__init__.py": "",
         f"{PACKAGE}/server.py": _MODULE.format(side="server"),
         f"{PACKAGE}/client.py": _MODULE.format(side="client"),
-        f"{PACKAGE}/config.yaml": yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True),
+        CONFIG: yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True),
     }
     for path, text in texts.items():
         write_atomic(folder / path, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from fedloom.flower.facts import restore_fields
 from fedloom.flower.logs import log
 from fedloom.flower.moments import Scale, moments_of
 from fedloom.flower.node_data import node_scenario, node_source, refuse_newcomers
+from fedloom.flower.preflight.machine import require_disk, stored_bytes
 from fedloom.flower.store import StateStore
 from fedloom.flower.wire import (
     ErrorReply,
@@ -155,8 +157,12 @@ class Node:
     def _join(self, message: Message) -> tuple[Reply, bytes]:
         request, scenario = read(message, JoinRequest), self.scenario
         samples, names = len(scenario.train[self.client]), scenario.class_names
+        state = self._setup.method.client_init(self._context(1))
+        require_disk(self._folder, stored_bytes(self.config, state), "private states")
         token = StateStore(self._folder, request.run, self.client).token()
-        reply = JoinReply(run=request.run, client=self.client, token=token, samples=samples, classes=names)
+        reply = JoinReply(
+            run=request.run, client=self.client, token=token, samples=samples, classes=names, clock=time.time()
+        )
         nodes = node_source(self.config)
         if nodes is None or not nodes.numeric_features or request.scale is not None:
             return reply, b""

@@ -12,6 +12,7 @@ from fedloom.core.errors import FedloomError, printable
 from fedloom.flower.absences import Absences
 from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.checks import check_join
+from fedloom.flower.clocks import clock_difference
 from fedloom.flower.logs import LogRecord
 from fedloom.flower.moments import ClientMoments, Scale
 from fedloom.flower.status import NodeStatus, StatusWriter
@@ -80,6 +81,7 @@ class NodeRegistry:
         self._node: dict[int, int] = {}  # by client
         self._joined: dict[int, JoinReply] = {}
         self._absences = Absences()
+        self._odd_clocks: set[int] = set()  # clients of which a wrong clock was reported
         self._online: set[int] = set()
         self._members: set[int] = set()  # nodes that have joined and stayed online since
 
@@ -244,6 +246,7 @@ class NodeRegistry:
         except MessageError as error:
             self._leave_out(request, str(error), error.client if isinstance(error, WrongClientError) else client)
             return
+        self._compare_clocks(request, reply)
         self._absences.end(node)
         self._members.add(node)
         before = self._joined.get(reply.client)
@@ -253,6 +256,16 @@ class NodeRegistry:
         for former_client in [client for client, client_node in self._node.items() if client_node == node]:
             del self._node[former_client]
         self._node[reply.client], self._joined[reply.client] = node, reply
+
+    def _compare_clocks(self, request: _PendingJoin, reply: JoinReply) -> None:
+        """Report a node whose clock differs from this server's by more than Flower takes in signatures, once."""
+        if reply.clock is None or reply.client in self._odd_clocks:
+            return
+        now, elapsed = time.time(), time.monotonic() - request.sent
+        text = clock_difference(reply.clock, now - elapsed, now)
+        if text:
+            self._odd_clocks.add(reply.client)
+            self._note(LogRecord(f"client {reply.client}: {text}", "clock", client=reply.client))
 
     def _leave_out(self, request: _PendingJoin, reason: str, client: int | None = None) -> None:
         """Report a node that does not take part, once for each reason."""

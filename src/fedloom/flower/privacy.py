@@ -13,6 +13,7 @@ REPORTED_FACTS = {
         "samples": "how many training samples it has",
         "classes": "the class names that it knows",
         "moments": "once, of each measured column where no scale is agreed on: mean and squared distances from it",
+        "clock": "its time of day",
     },
     "with an upload": {
         "steps": "optimiser steps",

@@ -21,6 +21,7 @@ from fedloom.flower.logs import LogCallback
 from fedloom.flower.moments import Scale, outliers, pool_moments, read_scale, write_scale
 from fedloom.flower.node_data import node_source, refuse_newcomers, server_data, server_scenario
 from fedloom.flower.node_registry import NodeRegistry, RunIdentity
+from fedloom.flower.preflight.machine import require_disk, stored_bytes
 from fedloom.flower.remote import RemoteEngine
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import Transport
@@ -46,7 +47,7 @@ def serve(
     tests: the file that names the server's test data, if nodes have data of their own. keys: folder with the clients'
     public keys (`bindings.py`); without it each client is bound to the key that it first joins with. Events are logged
     (`logs.py`), and the status is written to the run's folder (`status.py`). Raises what `fedloom.runs.run.run` raises,
-    and `FederationError` if too few clients are online.
+    `ConfigError` for a disk without space for checkpoints, and `FederationError` if too few clients are online.
     """
     if config.build_method().spec.pooled:
         raise ConfigError(
@@ -82,6 +83,7 @@ def serve(
 
     def engine(federation: Federation, worker: Worker, note: Callable[[str], None]) -> Engine:
         if out is not None:
+            require_disk(out, stored_bytes(config, federation.server), "checkpoints")
             restrict_to_owner(out)  # only the server may read its checkpoints and its list of clients
             write_atomic(out / _NAME, name.name, private=True)
         if out is not None and name.scale is not None:

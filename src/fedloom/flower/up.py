@@ -22,6 +22,8 @@ from fedloom.flower.export import export
 from fedloom.flower.grid import require_flower
 from fedloom.flower.node_data import node_file, server_file
 from fedloom.flower.node_registry import FederationError
+from fedloom.flower.preflight.finding import refuse_errors
+from fedloom.flower.preflight.sides import check_server
 from fedloom.flower.processes import ChildProcesses, executable, free_ports, require_free
 from fedloom.flower.replies import RemoteError
 from fedloom.results.result import Result
@@ -69,8 +71,13 @@ class LocalFederation:
             address += "insecure = true\n"
         else:
             certificates.create(self._keys, [HOST, "localhost"], self.clients)
-            certificates.check(self._keys, HOST, say)
             address += f'root-certificates = "{self._keys / "ca.crt"}"\n'
+        keys = None if insecure else self._keys
+        findings = check_server(config, keys=keys, hosts=[HOST], port=port, listen=HOST, out=self.folder)
+        refuse_errors(findings)
+        for finding in findings:
+            if finding.level == "warning":
+                say(finding.text)
         write_atomic(home / "config.toml", address, private=True)
         export(config, self.folder / "app")
 

@@ -75,7 +75,10 @@ class JobRequest(Request, extra="forbid"):
 
 
 class JoinReply(_MessageFacts):
-    """The node's client, a token of its disk, its training samples and class names; moments if nodes pool them."""
+    """The node's client, a token of its disk, its training samples and class names; moments if nodes pool them.
+
+    clock: the node's time, in seconds since 1970.
+    """
 
     kind: Literal["joined"] = "joined"
     client: Count
@@ -83,6 +86,7 @@ class JoinReply(_MessageFacts):
     samples: _Samples
     classes: tuple[Name, ...]
     moments: Moments | None = None
+    clock: Annotated[float, Field(ge=0, le=2**40)] | None = None
 
 
 class ResultReply(_MessageFacts):

@@ -1,0 +1,139 @@
+"""The server's certificate and the nodes' keys before the start: what would fail is said in one line."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra flower")
+
+from fedloom.flower import certificates
+from fedloom.flower.preflight.finding import has_error
+from fedloom.flower.preflight.tls import key_findings, server_certificate_findings
+
+HOST = "server.example.org"
+
+
+@pytest.fixture
+def keys(tmp_path):
+    certificates.create(tmp_path / "keys", [HOST], 2)
+    return tmp_path / "keys"
+
+
+def findings_of(keys, hosts=(HOST,), now=None):
+    return server_certificate_findings(keys, hosts, now or datetime.now(UTC))
+
+
+def error_of(findings):
+    (error,) = [finding.text for finding in findings if finding.level == "error"]
+    assert "\n" not in error
+    return error
+
+
+def test_a_good_certificate_is_one_line(keys):
+    (finding,) = findings_of(keys)
+    assert finding.level == "ok"
+    assert finding.text.startswith(f"{keys / 'server.crt'} is for {HOST}, 127.0.0.1, until 20")
+
+
+def test_one_that_ends_tomorrow_is_a_warning_with_its_date(keys, tmp_path, monkeypatch):
+    monkeypatch.setattr(certificates, "_DAYS", 2)
+    certificates.create(tmp_path / "short", [HOST], 0)
+    findings = findings_of(tmp_path / "short")
+    tomorrow = datetime.now(UTC) + timedelta(days=2, minutes=-5)
+    assert [finding.text for finding in findings if finding.level == "warning"] == [
+        f"{tmp_path / 'short' / name} ends on {tomorrow:%Y-%m-%d}, in 1 day" for name in ("ca.crt", "server.crt")
+    ]
+    assert not has_error(findings)
+
+
+@pytest.mark.parametrize(("days", "says"), [(400, "ended on 20"), (-1, "is valid from 20")])
+def test_one_that_has_ended_or_not_begun_is_an_error(keys, days, says):
+    errors = [f.text for f in findings_of(keys, now=datetime.now(UTC) + timedelta(days=days)) if f.level == "error"]
+    assert len(errors) == 2
+    assert says in errors[0]
+    assert days > 0 or "this machine's clock says" in errors[0]
+
+
+@pytest.mark.parametrize("host", ["other.example.org", "10.0.0.7", "::1"])
+def test_one_for_another_host_is_an_error(keys, host):
+    error = error_of(findings_of(keys, [HOST, host]))
+    assert error.startswith(f"{keys / 'server.crt'} is for {HOST}, 127.0.0.1, not for {host}; delete the folder's .crt")
+
+
+def test_one_without_the_loopback_is_an_error(tmp_path, monkeypatch):
+    """Flower's SuperExec connects to 127.0.0.1, and `flwr run --stream` would hang."""
+    monkeypatch.setattr(certificates, "LOOPBACK", HOST)
+    certificates.create(tmp_path, [HOST], 0)
+    assert "not for 127.0.0.1; delete" in error_of(findings_of(tmp_path))
+
+
+def test_one_of_another_authority_is_an_error(keys, tmp_path):
+    certificates.create(tmp_path / "others", [HOST], 0)
+    shutil.copy(tmp_path / "others" / "ca.crt", keys)
+    error = error_of(findings_of(keys))
+    assert "server.crt is not signed by" in error
+    assert "take the ca.crt of the folder that the server's certificate is from" in error
+
+
+def test_a_key_that_does_not_fit_is_an_error(keys, tmp_path):
+    certificates.create(tmp_path / "others", [HOST], 0)
+    shutil.copy(tmp_path / "others" / "server.key", keys)
+    assert error_of(findings_of(keys)).startswith(f"{keys / 'server.key'} is no key of {keys / 'server.crt'}; put its")
+
+
+def test_a_wildcard_is_understood_as_the_connection_understands_it(tmp_path):
+    certificates.create(tmp_path, ["*.example.org"], 0)
+    assert not has_error(findings_of(tmp_path, ["server.example.org"]))
+    assert "not for example.com" in error_of(findings_of(tmp_path, ["example.com"]))
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "server.crt", "server.key"])
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda file: file.unlink(), "is missing; delete the folder's .crt"),
+        (lambda file: (file.unlink(), file.mkdir()), "is a folder, need a file in PEM"),
+        (lambda file: file.write_bytes(b""), "in PEM|no private key"),
+        (lambda file: file.write_bytes(b"\xff\x00" * 99), "in PEM|no private key"),
+        (lambda file: (file.unlink(), file.symlink_to("/dev/null")), "is no regular file|in PEM|cannot be read"),
+    ],
+)
+def test_files_that_are_none_are_named(keys, name, spoil, says):
+    spoil(keys / name)
+    error = error_of(findings_of(keys))
+    assert error.startswith(str(keys / name))
+    assert re.search(says, error)
+
+
+def test_keys_that_others_can_read_are_a_warning(keys):
+    (keys / "server.key").chmod(0o644)
+    (keys / "node-000000").chmod(0o640)
+    for findings, name in ((findings_of(keys), "server.key"), (key_findings(keys / "node-000000"), "node-000000")):
+        (warning,) = [finding.text for finding in findings if finding.level == "warning"]
+        assert warning.endswith(f"so others can read it; run `chmod 600 {keys / name}`")
+
+
+def test_a_nodes_key_is_named_by_its_fingerprint(keys):
+    (finding,) = key_findings(keys / "node-000001")
+    assert finding.text.startswith(f"{keys / 'node-000001'} is SHA256:")
+
+
+def test_a_public_key_of_another_node_is_an_error(keys):
+    shutil.copy(keys / "node-000000.pub", keys / "node-000001.pub")
+    assert "node-000001.pub is no public key of" in error_of(key_findings(keys / "node-000001"))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"])
+def test_what_is_no_key_is_named(tmp_path, content):
+    (tmp_path / "node").write_bytes(content)
+    assert "no private key without a password" in error_of(key_findings(tmp_path / "node"))
+
+
+def test_a_key_that_is_a_folder_is_named(tmp_path):
+    assert error_of(key_findings(tmp_path)) == (
+        f"{tmp_path} is a folder, need a private key; name the file that `fedloom flower keys` wrote"
+    )
