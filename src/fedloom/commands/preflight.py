@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedloom.commands.shared import AsJson, console_of, print_json
+from fedloom.commands.shared import AsJson, print_json
+from fedloom.core.console import console_of
 
 if TYPE_CHECKING:
     from fedloom.flower.preflight.finding import Finding
