@@ -6,7 +6,7 @@ import functools
 import pytest
 import torch
 
-from fedloom.engine.keys import phase_key
+from fedloom.engine.keys import phase_key, quickly_equal
 from fedloom.methods.contract.phases import ClassMeans, Collect, OptimizerSpec, SampleMean, Train
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.parts.gradients import clipped
@@ -35,6 +35,39 @@ def test_everything_else_counts():
         Collect({"means": ClassMeans(lambda net, batch, consts: net.features(batch.x))}),
     ]
     assert len({phase_key(phase) for phase in phases}) == len(phases)
+
+
+def test_phases_that_are_equal_at_a_glance_have_equal_keys():
+    counted = []
+
+    def until(means):
+        counted.append(means)
+        return False
+
+    def loss(net, batch, consts, scale=[1.0]):  # noqa: B006
+        return scale[0] * METHOD.loss(net, batch, consts)
+
+    phases = [
+        *(Train(method.loss, epochs) for method in (METHOD, FedAvg()) for epochs in (1, 2)),
+        Train(METHOD.loss),
+        Train(METHOD.loss, trains=frozenset({Role.HEAD})),
+        Train(METHOD.loss, trains=frozenset([Role.HEAD])),
+        Train(METHOD.loss, share=0.5),
+        Train(METHOD.loss, optimizer=OptimizerSpec(lr=0.2)),
+        Train(METHOD.loss, optimizer=OptimizerSpec(lr=0.2)),
+        Train(METHOD.loss, optimizer={"head": OptimizerSpec(lr=0.2)}),
+        Train(METHOD.loss, grad_map=clipped(1.0)),
+        Train(METHOD.loss, until=until),
+        Train(loss),
+        Train(METHOD.loss, collect={"means": ClassMeans("features")}),
+        Collect({"means": ClassMeans("features")}),
+    ]
+    pairs = [(a, b) for a in phases for b in phases]
+    assert all(phase_key(a) == phase_key(b) for a, b in pairs if quickly_equal(a, b))
+    assert quickly_equal(phases[0], phases[4])
+    assert quickly_equal(phases[5], phases[6])
+    assert quickly_equal(phases[8], phases[9])
+    assert not any(quickly_equal(phase, phase) for phase in phases[10:])  # what they refer to may have changed
 
 
 def test_tensors_are_told_apart_by_identity():

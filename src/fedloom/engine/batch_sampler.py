@@ -32,6 +32,7 @@ class BatchSampler:
     def __init__(self, data: Dataset, local_training: LocalTraining, views: int, skip_single: Sequence[bool]) -> None:
         self.data, self.local_training = data, local_training
         self._views, self._skip_single = views, skip_single
+        self.batches_per_block = max(1, _BLOCK_NUMBERS // (local_training.batch_size * max(1, data.x[:1].numel())))
 
     def generators(self, job: Job, prefix: str = "") -> Draws:
         """Return the client's generators of this round. prefix: of the streams' names."""
@@ -59,11 +60,12 @@ class BatchSampler:
             batches: the number of batches at most; None takes all.
         """
         count = job.indices.numel()
-        order = torch.from_numpy(draws.order.permutation(count))[: math.ceil(share * count)]
+        order = torch.from_numpy(draws.order.permutation(count))
         batches = self.batches_per_epoch(job, share) if batches is None else batches
-        return sent_to(
-            job.indices.index_select(0, order[: batches * self.local_training.batch_size]), self.data.y.device
-        )
+        samples = min(math.ceil(share * count), batches * self.local_training.batch_size)
+        if samples < count:
+            order = order[:samples]
+        return sent_to(job.indices.index_select(0, order), self.data.y.device)
 
     def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> EpochBatches:
         """Draw the order of one epoch, and return its batches. Batches of an augmented run must be read in turn.
@@ -102,9 +104,9 @@ class EpochBatches:
     def __init__(self, sampler: BatchSampler, draws: Draws, order: Tensor, epoch: int) -> None:
         self._sampler, self._draws, self._order, self.epoch = sampler, draws, order, epoch
         self.batch_size, self.augmented = sampler.local_training.batch_size, draws.augment is not None
-        numbers = sampler.data.x[0].numel()
-        self.batches_per_block = 1 if self.augmented else max(1, _BLOCK_NUMBERS // (self.batch_size * numbers))
-        self._position, self._last = 0, -(-len(order) // self.batch_size)
+        self.batches_per_block = 1 if self.augmented else sampler.batches_per_block
+        self._samples = order.shape[0]
+        self._position, self._last = 0, -(-self._samples // self.batch_size)
         self._block: tuple[int, list[Block]] = -1, []
 
     def __len__(self) -> int:
@@ -126,14 +128,14 @@ class EpochBatches:
 
     def next_rows(self) -> tuple[int, int]:
         """Return the samples in the next batch, and the number of batches from there on that have as many."""
-        full_left = len(self._order) // self.batch_size - self._position
+        full_left = self._samples // self.batch_size - self._position
         if full_left > 0:
             return self.batch_size, min(full_left, len(self))
-        return len(self._order) % self.batch_size, 1
+        return self._samples % self.batch_size, 1
 
     def rows(self, first: int, batches: int) -> list[int]:
         """Return the sizes of some batches, from the batch `first` of the epoch on."""
-        samples = min(len(self._order), (first + batches) * self.batch_size) - first * self.batch_size
+        samples = min(self._samples, (first + batches) * self.batch_size) - first * self.batch_size
         full, last = divmod(samples, self.batch_size)
         return [self.batch_size] * full + [last] * bool(last)
 

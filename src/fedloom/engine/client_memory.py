@@ -75,11 +75,15 @@ class SeparateMemory:
 
     def __init__(self, loaded_net: LoadedNet, start: Tree, generators: GlobalGenerators) -> None:
         self._loaded_net, self._generators = loaded_net, generators
-        separate: dict[tuple[int, torch.Size], Tensor] = {}  # entries that share memory in the net share it here
-        for tensor in loaded_net.tree.values():
-            separate.setdefault((tensor.data_ptr(), tensor.shape), torch.empty_like(tensor))
-        self.tensors = [separate[tensor.data_ptr(), tensor.shape] for tensor in loaded_net.tree.values()]
-        torch._foreach_copy_(self.tensors, [start[name].detach() for name in loaded_net.tree])
+        with torch.no_grad():
+            if loaded_net.is_laid_out_as(start):
+                self.tensors = [start[name].clone() for name in loaded_net.tree]
+                return
+            separate: dict[tuple[int, torch.Size], Tensor] = {}  # entries that share memory in the net share it here
+            for tensor in loaded_net.tree.values():
+                separate.setdefault((tensor.data_ptr(), tensor.shape), torch.empty_like(tensor))
+            self.tensors = [separate[tensor.data_ptr(), tensor.shape] for tensor in loaded_net.tree.values()]
+            torch._foreach_copy_(self.tensors, [start[name] for name in loaded_net.tree])
 
     @property
     def generator(self) -> torch.Generator:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, get_type_hints
 
@@ -161,10 +160,17 @@ class Client:
         self.consts = self.consts | results
 
 
-@contextlib.contextmanager
-def staged(ctx: ClientContext, stage: str) -> Iterator[None]:
-    """Raises `ClientError` that says where an exception came from."""
-    try:
-        yield
-    except Exception as error:
-        raise ClientError(ctx.client, ctx.round, stage, error) from error
+class staged:
+    """A block that raises `ClientError`, which says where an exception came from."""
+
+    __slots__ = ("_ctx", "_stage")
+
+    def __init__(self, ctx: ClientContext, stage: str) -> None:
+        self._ctx, self._stage = ctx, stage
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            raise ClientError(self._ctx.client, self._ctx.round, self._stage, error) from error

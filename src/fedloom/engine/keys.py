@@ -9,9 +9,10 @@ from enum import Enum
 from types import FunctionType, MethodType
 from typing import Any
 
-from fedloom.methods.contract.phases import Collect, Phase, Train
+from fedloom.methods.contract.phases import Collect, OptimizerSpec, Phase, Train
 
 _PLAIN_TYPES = frozenset({int, float, str, bytes, bool, type(None)})
+_FIXED_TYPES = _PLAIN_TYPES | {OptimizerSpec}
 _FUNCTION_TYPES = (FunctionType, MethodType)
 _PHASE_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Train, Collect)}
 
@@ -19,6 +20,38 @@ _PHASE_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (
 def phase_key(phase: Phase) -> Hashable:
     """Return a key that is equal for phases that do the same, as long as both are alive. It covers every field."""
     return type(phase), tuple([_key(getattr(phase, name)) for name in _PHASE_FIELDS[type(phase)]])
+
+
+def quickly_equal(first: Phase, second: Phase) -> bool:
+    """Whether phases are seen at a glance to have equal keys. False says nothing.
+
+    Objects that may have changed since are not compared: their keys are made of what they contain at the time.
+    """
+    kind = type(first)
+    return kind is type(second) and all(
+        _seen_equal(getattr(first, name), getattr(second, name)) for name in _PHASE_FIELDS[kind]
+    )
+
+
+def _seen_equal(first: Any, second: Any) -> bool:
+    kind = type(first)
+    if kind is not type(second):
+        return False
+    if kind in _FIXED_TYPES:
+        return bool(first == second)
+    if kind is MethodType:
+        return bool(first == second) and _is_fixed(first.__func__)
+    if kind is FunctionType:
+        return first is second and _is_fixed(first)
+    if kind is frozenset or kind is tuple:
+        return first is second or bool(first == second)
+    return kind is dict and not first and not second
+
+
+def _is_fixed(function: Any) -> bool:
+    """Whether a function refers to nothing that may change, apart from what is global or its owner's."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return function.__defaults__ is None and function.__kwdefaults__ is None and all(type(c) is type for c in cells)
 
 
 def _key(value: Any) -> Hashable:

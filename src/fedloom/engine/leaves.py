@@ -53,6 +53,8 @@ def from_leaves(structure: Any, leaves: Iterator[Any]) -> Any:
 
 def to_device(value: Any, device: torch.device) -> Any:
     """Return constants with their tensors on a device; the same object if they are there already."""
+    if isinstance(value, dict) and not value:
+        return value
     leaves = leaves_of(value)
     if all(leaf.device == device for leaf in leaves if isinstance(leaf, Tensor)):
         return value

@@ -48,13 +48,15 @@ class Optimizer:
         self.parameters, self.steps = list(parameters), 0
         spec_list = [specs] * len(self.parameters) if isinstance(specs, OptimizerSpec) else specs
         self._groups: list[_Group] = []
-        for spec in dict.fromkeys(spec_list):
+        alike = all(spec is spec_list[0] for spec in spec_list)
+        for spec in spec_list[:1] if alike else dict.fromkeys(spec_list):
             device = self.parameters[0].device
             rate = torch.tensor(spec.lr_in(round_), dtype=torch.float64, device=device) if spec.decay != 1 else None
-            indices = [index for index, parameter_spec in enumerate(spec_list) if parameter_spec == spec]
+            indices = [index for index, other in enumerate(spec_list) if other is spec or other == spec]
             self._groups.append(_Group(spec, indices, rate))
 
         self._specs = tuple((group.spec, tuple(group.indices)) for group in self._groups)
+        self._has_numbers = any(group.spec.name == "adam" for group in self._groups)
         self._is_plain_sgd = all(spec.name == "sgd" and not spec.momentum for spec, _ in self._specs)
 
     @property
@@ -76,6 +78,12 @@ class Optimizer:
     def has_state(self) -> bool:
         """Whether the next step finds moments, or needs none."""
         return self._is_plain_sgd or bool(self.state)
+
+    def numbers_of_steps(self, first: int, steps: int) -> list[float]:
+        """Return the `step_numbers` of consecutive steps, from the step `first` on."""
+        if not self._has_numbers:
+            return []
+        return [number for step in range(first, first + steps) for number in self.step_numbers(step)]
 
     def step_numbers(self, step: int) -> list[float]:
         """Return the numbers in the arithmetic of a step that depend on how many steps came before, counted from 1."""

@@ -165,7 +165,7 @@ def run_steps(
     return StepResults(objectives, [] if had_state else optimizer.state)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EpochSteps:
     """All that the steps of one epoch need, apart from the batches.
 
@@ -255,7 +255,7 @@ class Tally:
 
     def add_table(self, table: StepTable, batches: Sequence[Batch]) -> None:
         """Add a table of objectives; `batches` are those of its steps, and only read if there are statistics."""
-        self.steps += len(table.rows)
+        self.steps += table.rows.shape[0]
         self._totals.append(table.rows[:, 0])
         for index, name in enumerate(table.terms, 1):
             self._terms.setdefault(name, []).append(table.rows[:, index])

@@ -31,6 +31,8 @@ class LoadedNet:
                 parameter.data = parameter.data.clone(memory_format=memory_format)
         self.tree = tree_of(net)
         self.parameters = dict(net.named_parameters())
+        addresses = {tensor.data_ptr() for tensor in self.tree.values()}
+        self._is_plain = len(addresses) == len(self.tree) and all(t.is_contiguous() for t in self.tree.values())
         self._device = next(iter(self.tree.values())).device if self.tree else torch.device("cpu")
         self._buffers = [
             (module, name, path, buffer)
@@ -38,6 +40,13 @@ class LoadedNet:
             for name, buffer in module._buffers.items()
             if buffer is not None and (path := f"{prefix}.{name}".lstrip(".")) in self.tree
         ]
+
+    def is_laid_out_as(self, tree: Tree) -> bool:
+        """Whether clones of a tree's tensors lie as the net's do: in the plain order, none shared, on its device."""
+        return self._is_plain and all(
+            (value := tree[name]).is_contiguous() and value.dtype is tensor.dtype and value.device == self._device
+            for name, tensor in self.tree.items()
+        )
 
     def restore_buffers(self) -> None:
         """Copy buffers that the net has replaced into their old tensors.

@@ -215,12 +215,14 @@ struct Replay : torch::CustomClassHolder {
   double seconds = 0;
 
   Replay(c10::intrusive_ptr<Samples> training_set, Tensors weight_tensors, Tensors rate_tensors, Tensors state_tensors,
-         Tensors constants, IValue random, int64_t samples_per_batch, int64_t batches_per_block)
+         Tensors constants, int64_t samples_per_batch, int64_t batches_per_block)
       : samples(std::move(training_set)), weights(std::move(weight_tensors)), fixed(std::move(rate_tensors)),
-        state(std::move(state_tensors)), rates(fixed.size()), batch_size(samples_per_batch), slots(batches_per_block),
-        generator(std::move(random)) {
+        state(std::move(state_tensors)), rates(fixed.size()), batch_size(samples_per_batch), slots(batches_per_block) {
+    for (Tensor& weight : weights) weight = weight.detach();
     for (Tensor& constant : constants) fixed.push_back(std::move(constant));
   }
+
+  void draw_from(IValue random) { generator = std::move(random); }
 
   void gather(c10::intrusive_ptr<Program> program, Tensor order, int64_t rows, int64_t slot, bool recorded,
               std::vector<double> numbers) {
@@ -402,15 +404,15 @@ TORCH_LIBRARY(fedloom_replay, library) {
       .def("finish", &Program::finish);
   library.class_<Samples>("Samples").def(torch::init<Tensor, Tensor, std::vector<double>, std::vector<double>>());
   library.class_<Replay>("Replay")
-      .def(torch::init<c10::intrusive_ptr<Samples>, Tensors, Tensors, Tensors, Tensors, IValue, int64_t, int64_t>())
+      .def(torch::init<c10::intrusive_ptr<Samples>, Tensors, Tensors, Tensors, Tensors, int64_t, int64_t>())
+      .def("draw_from", &Replay::draw_from)
       .def("gather", &Replay::gather)
       .def("feed", &Replay::feed)
       .def("run", &Replay::run)
-      .def("error", [](const c10::intrusive_ptr<Replay>& self) { return self->error; })
       .def("seconds", [](const c10::intrusive_ptr<Replay>& self) { return self->seconds; })
-      .def("values", [](const c10::intrusive_ptr<Replay>& self) { return self->value_tensor(); })
-      .def("taps", [](const c10::intrusive_ptr<Replay>& self) { return self->taps; })
-      .def("state", [](const c10::intrusive_ptr<Replay>& self) { return self->state; });
+      .def("results", [](const c10::intrusive_ptr<Replay>& self) {  // error, scalars, taps, optimiser state
+        return std::make_tuple(self->error, self->value_tensor(), self->taps, self->state);
+      });
   library.class_<Pool>("Pool")
       .def(torch::init<int64_t>())
       .def("submit", &Pool::submit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,12 +17,13 @@ from fedloom.engine.client_memory import ClientMemory
 from fedloom.engine.epoch_results import EpochResults
 from fedloom.engine.fast.recording import RecordedStep, Recording, UnrecordableError, program_of
 from fedloom.engine.fast.torch_library import replay_library
-from fedloom.engine.keys import phase_key
+from fedloom.engine.keys import phase_key, quickly_equal
 from fedloom.engine.leaves import leaves_of, structure_of
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.steps import Block, EpochSteps, StepResults, StepTable
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.methods.contract.phases import Objective
+from fedloom.methods.contract.phases import Consts, Objective, Train
+from fedloom.nets.loaded_net import LoadedNet
 
 SAVED_SECONDS = 0.00025  # per step, about; of a step that takes longer than `LONGEST_SECONDS`, next to nothing
 FIRST_SECONDS = 0.008  # expected time of a recording; the latest one corrects it
@@ -30,20 +31,44 @@ MAX_PROGRAMS = 512
 MAX_COUNTED = 4096  # kinds of steps
 _ALIGNMENT = 64  # bytes, of new tensors
 _GATHERED = (torch.uint8, torch.float32, torch.int64)  # dtypes of samples that C++ reads
+_RECENT = 4  # kinds of phases that are found without their key
 _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 
 
 @dataclass(slots=True)
 class _StepKind:
-    """Steps that do the same on tensors of the same layout.
+    """Steps of one kind of phase on batches of one size."""
 
-    alive: the objects whose ids are in the key. No more of the steps is kept: they refer to the worker, and that to
-    this stepper, so the nets of a run would stay until the garbage collector comes by.
-    """
-
-    alive: object
     count: int = 0
     program: _Program | None = None
+
+
+@dataclass(slots=True)
+class _PhaseKind:
+    """Phases whose steps do the same on tensors of the same layout, apart from sizes of batches.
+
+    The first one's objects are kept, because their ids are in the key. No more of its steps is kept: they refer to the
+    worker, and that to this stepper, so the nets of a run would stay until the garbage collector comes by.
+    """
+
+    loaded_net: LoadedNet
+    phase: Train
+    consts: Consts
+    trainable: list[str]
+    optimizer: Hashable
+    refused: bool = False
+    steps: dict[Hashable, _StepKind] = field(default_factory=dict)
+
+    def is_at_a_glance(self, steps: EpochSteps) -> bool:
+        """Whether steps are quickly seen to be of this kind. False says nothing."""
+        return (
+            steps.loaded_net is self.loaded_net
+            and not steps.consts
+            and not self.consts
+            and quickly_equal(steps.phase, self.phase)
+            and steps.optimizer.key == self.optimizer
+            and list(steps.trainable) == self.trainable
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +78,13 @@ class _Program:
     taps: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Phase:
-    """Facts that the steps of a client's phase share. key: of all that a step does, apart from sizes of batches."""
+    """The steps of a client's phase, and their kind. consts: the tensors among their constants."""
 
     steps: EpochSteps
-    key: Hashable
+    kind: _PhaseKind
     consts: list[Tensor]
-
-    @staticmethod
-    def of(steps: EpochSteps) -> _Phase:
-        leaves = leaves_of(steps.consts)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        numbers = tuple([leaf for leaf in leaves if not isinstance(leaf, Tensor)])
-        first: dict[int, int] = {}  # one tensor in several places is one input
-        layout = tuple([(t.shape, t.stride(), first.setdefault(id(t), index)) for index, t in enumerate(tensors)])
-        consts = structure_of(steps.consts), numbers, layout
-        key = id(steps.loaded_net), phase_key(steps.phase), consts, tuple(steps.trainable)
-        return _Phase(steps, key, tensors)
 
     def inputs(self, batch: Block) -> list[Tensor]:
         """Return all tensors that a step reads or writes: net entries, rates and state, constants, samples."""
@@ -82,24 +96,34 @@ class _Phase:
 
 
 class ReplayedSteps:
-    """Consecutive steps of one client, to be taken by C++."""
+    """Consecutive steps of one client, to be taken by C++. job: the object in C++."""
 
-    def __init__(self, optimizer: Optimizer, job: Any) -> None:
-        self._optimizer, self.job, self.segments = optimizer, job, list[_Segment]()
-        self._makes_state = not optimizer.has_state
+    def __init__(self, optimizer: Optimizer, memory: ClientMemory, job: Any) -> None:
+        self._optimizer, self._memory, self.job, self.segments = optimizer, memory, job, list[_Segment]()
+        self._makes_state, self._draws, self.batches = not optimizer.has_state, False, 0
 
-    def add(self, program: _Program, epoch: EpochBatches, batches: int, numbers: list[float], *, wanted: bool) -> None:
-        """Add the next batches of an epoch, which have equal sizes.
+    def add(
+        self, program: _Program, epoch: EpochBatches, rows: int, batches: int, numbers: list[float], *, wanted: bool
+    ) -> None:
+        """Add the next batches of an epoch.
 
         Args:
             program: the recorded step.
             epoch: the epoch; its position moves on.
+            rows: samples in each batch.
             batches: how many batches.
             numbers: numbers of the program that depend on the number of the step, for all of these steps.
             wanted: whether the objectives are reported.
         """
-        first, slot, (rows, _) = epoch.position, epoch.slot, epoch.next_rows()
-        self.segments.append(_Segment(program, epoch, first, batches, wanted))
+        self.batches += batches
+        last, first, slot = self.segments[-1] if self.segments else None, epoch.position, epoch.slot
+        if last is not None and last.continues(program, epoch, wanted=wanted):
+            last.batches += batches
+        else:
+            self.segments.append(_Segment(program, epoch, first, batches, wanted))
+        if program.step.draws and not self._draws:
+            self._draws = True
+            self.job.draw_from(self._memory.generator)
         if epoch.augmented:
             batch = epoch.take()
             views = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
@@ -113,31 +137,37 @@ class ReplayedSteps:
 
     def finish(self, results: EpochResults) -> None:
         """Add the objectives to `results`. Raises `RuntimeError` if a call failed."""
-        if error := self.job.error():
+        error, numbers, all_taps, state = self.job.results()
+        if error:
             raise RuntimeError(error)
-        new_state = self.job.state() if self._makes_state else []
-        self._optimizer.advance(sum(segment.batches for segment in self.segments), new_state)
-        numbers, taps, start = self.job.values(), iter(self.job.taps()), 0
+        self._optimizer.advance(self.batches, state if self._makes_state else [])
+        taps, start = iter(all_taps), 0
         for segment in self.segments:
             table = None
             if segment.wanted:
                 names, width = segment.program.terms, 1 + len(segment.program.terms)
-                rows = numbers[start : start + segment.batches * width].view(segment.batches, width)
-                start += rows.numel()
+                count = segment.batches * width
+                rows = numbers if count == numbers.shape[0] else numbers[start : start + count]
+                start += count
                 step_taps = [{name: next(taps) for name in segment.program.taps} for _ in range(segment.batches)]
-                table = StepTable(rows, names, step_taps)
+                table = StepTable(rows.view(segment.batches, width), names, step_taps)
             results.add_replayed(segment.epoch, segment.first, segment.batches, table)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Segment:
-    """Batches of an epoch that one program takes, from the batch `first` on."""
+    """Batches of an epoch whose objectives have the same terms, from the batch `first` on."""
 
     program: _Program
     epoch: EpochBatches
     first: int
     batches: int
     wanted: bool
+
+    def continues(self, program: _Program, epoch: EpochBatches, *, wanted: bool) -> bool:
+        """Whether the next batches of an epoch, taken by `program`, can be added to these."""
+        alike = program.terms == self.program.terms and program.taps == self.program.taps
+        return epoch is self.epoch and wanted == self.wanted and alike
 
 
 class Replayer:
@@ -152,11 +182,11 @@ class Replayer:
         self._data, self.eager = data, eager
         self.programs, self.plain_steps, self.replayed_steps = 0, 0, 0
         self._expected_seconds, self._recorded_before = FIRST_SECONDS, False
-        self._kinds: dict[Hashable, _StepKind] = {}
-        self._refused: set[Hashable] = set()  # phases
+        self._kinds: dict[Hashable, _PhaseKind] = {}
+        self._recent: list[_PhaseKind] = []
         self._notes: list[Diagnostic] = []
         self._samples: Any = None
-        self._counted = 0, 0
+        self._counted, self._new_kinds = (0, 0), 0
         replay_library().start()
 
     def notes(self) -> Sequence[Diagnostic]:
@@ -177,56 +207,66 @@ class Replayer:
         self, steps: EpochSteps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
     ) -> Iterator[ReplayedSteps]:
         """Take a step for each batch that is left in the epochs. Yield work that others may run."""
-        phase = _Phase.of(steps)
+        phase = self._phase_of(steps)
         usable = replay_library().wait() if self.eager else replay_library().ready()
         while any(map(len, epochs)):
-            if usable and phase.key not in self._refused:
+            if usable and not phase.kind.refused:
                 replay = self._replay(phase, memory, epochs, results)
                 if replay.segments:
                     yield replay
                     replay.finish(results)
-                    self.replayed_steps += sum(segment.batches for segment in replay.segments)
+                    self.replayed_steps += replay.batches
                     continue
             with memory.in_net():
                 steps.set_modes()
                 self._plain_steps(phase, epochs, results, usable)
+
+    def _phase_of(self, steps: EpochSteps) -> _Phase:
+        for kind in self._recent:
+            if kind.is_at_a_glance(steps):
+                return _Phase(steps, kind, [])
+        leaves = leaves_of(steps.consts)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        numbers = tuple([leaf for leaf in leaves if not isinstance(leaf, Tensor)])
+        first: dict[int, int] = {}  # one tensor in several places is one input
+        layout = tuple([(t.shape, t.stride(), first.setdefault(id(t), index)) for index, t in enumerate(tensors)])
+        consts = structure_of(steps.consts), numbers, layout
+        trainable, optimizer = list(steps.trainable), steps.optimizer.key
+        key = id(steps.loaded_net), phase_key(steps.phase), consts, tuple(trainable), optimizer
+        kind = self._kinds.setdefault(
+            key, _PhaseKind(steps.loaded_net, steps.phase, steps.consts, trainable, optimizer)
+        )
+        if not steps.consts:
+            self._recent = [kind, *self._recent[: _RECENT - 1]]
+        return _Phase(steps, kind, tensors)
 
     def _replay(
         self, phase: _Phase, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
     ) -> ReplayedSteps:
         """Take the batches up to the first one for which there is no program."""
         optimizer = phase.steps.optimizer
-        replay = ReplayedSteps(optimizer, self._job_of(phase, memory, epochs[0]))
+        replay = ReplayedSteps(optimizer, memory, self._job_of(phase, memory, epochs[0]))
         has_state, number = optimizer.has_state, optimizer.steps
         for epoch in epochs:
             while len(epoch):
-                if epoch.augmented and len(replay.segments) >= _AUGMENTED_AT_ONCE:
+                if epoch.augmented and replay.batches >= _AUGMENTED_AT_ONCE:
                     return replay
                 rows, batches = epoch.next_rows()
-                kind = self._kinds.get(self._key(phase, epoch, has_state, rows))
+                kind = phase.kind.steps.get(self._key(epoch, has_state, rows))
                 if kind is None or kind.program is None:
                     return replay
                 if not has_state or epoch.augmented:
                     batches = 1
-                numbers = [n for step in range(batches) for n in optimizer.step_numbers(number + step + 1)]
-                replay.add(kind.program, epoch, batches, numbers, wanted=results.wants(epoch))
+                numbers = optimizer.numbers_of_steps(number + 1, batches)
+                replay.add(kind.program, epoch, rows, batches, numbers, wanted=results.wants(epoch))
                 has_state, number = True, number + batches
         return replay
 
     def _job_of(self, phase: _Phase, memory: ClientMemory, epoch: EpochBatches) -> Any:
         """A job in C++ without steps."""
-        optimizer = phase.steps.optimizer
-        tensors = [tensor.detach() for tensor in memory.tensors]
-        sizes = epoch.batch_size, epoch.batches_per_block
-        return torch.classes.fedloom_replay.Replay(
-            self._samples_in_cpp(),
-            tensors,
-            optimizer.rates,
-            optimizer.state,
-            phase.consts,
-            memory.generator,
-            *sizes,
-        )
+        optimizer, sizes = phase.steps.optimizer, (epoch.batch_size, epoch.batches_per_block)
+        tensors = memory.tensors, optimizer.rates, optimizer.state, phase.consts
+        return torch.classes.fedloom_replay.Replay(self._samples_in_cpp(), *tensors, *sizes)
 
     def _samples_in_cpp(self) -> Any:
         """The training set as an object in C++."""
@@ -239,27 +279,24 @@ class Replayer:
         return self._samples
 
     @staticmethod
-    def _key(phase: _Phase, epoch: EpochBatches, has_state: bool, rows: int) -> Hashable:
+    def _key(epoch: EpochBatches, has_state: bool, rows: int) -> Hashable:
         if not epoch.augmented:
-            return phase.key, phase.steps.optimizer.key, has_state, rows
+            return has_state, rows
         batch = epoch.peek()
-        layouts = [view.stride() for view in (batch.x, batch.second_view) if view is not None]
-        return phase.key, phase.steps.optimizer.key, has_state, rows, tuple(layouts)
+        return has_state, rows, tuple(view.stride() for view in (batch.x, batch.second_view) if view is not None)
 
     def _plain_steps(self, phase: _Phase, epochs: Sequence[EpochBatches], results: EpochResults, usable: bool) -> None:
         """Take steps in Python up to the next one that can be replayed. Record the first if that pays off."""
-        steps = phase.steps
+        steps, kinds = phase.steps, phase.kind.steps
         for epoch in epochs:
             while len(epoch):
-                key = self._key(phase, epoch, steps.optimizer.has_state, epoch.next_rows()[0])
-                kind = self._kinds.get(key)
-                refused = phase.key in self._refused
+                key = self._key(epoch, steps.optimizer.has_state, epoch.next_rows()[0])
+                kind, refused = kinds.get(key), phase.kind.refused
                 if kind is not None and kind.program is not None and usable and not refused:
                     return
                 if kind is None:
-                    if len(self._kinds) >= MAX_COUNTED:  # numbers that change every round make new kinds
-                        self._kinds = {k: old for k, old in self._kinds.items() if old.program is not None}
-                    kind = self._kinds[key] = _StepKind((steps.loaded_net, steps.phase, steps.consts))
+                    self._forget_rare_kinds(phase.kind)
+                    kind = kinds[key] = _StepKind()
                 kind.count += 1
                 batch = epoch.take()
                 self.plain_steps += 1
@@ -268,6 +305,17 @@ class Replayer:
                 else:
                     objectives = steps.run(batch).objectives
                 results.add(epoch, objectives, [batch])
+
+    def _forget_rare_kinds(self, present: _PhaseKind) -> None:
+        """Drop kinds without a program if there are many: numbers that change every round make new ones."""
+        self._new_kinds += 1
+        if self._new_kinds < MAX_COUNTED:
+            return
+        self._new_kinds, self._recent = 0, []
+        for kind in self._kinds.values():
+            for key in [key for key, steps in kind.steps.items() if steps.program is None]:
+                del kind.steps[key]
+        self._kinds = {key: kind for key, kind in self._kinds.items() if kind.steps or kind.refused or kind is present}
 
     def _pays_off(self, kind: _StepKind, remaining_ratio: float) -> bool:
         if self.programs >= MAX_PROGRAMS:
@@ -286,7 +334,7 @@ class Replayer:
             kind.program = trial.program(recording, results, self._samples_in_cpp())
             self.programs += 1
         except Exception as error:  # the plain steps still run
-            self._refused.add(phase.key)
+            phase.kind.refused = True
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             if not isinstance(error, UnrecordableError):
                 reason = f"{type(error).__name__}: {reason}"
@@ -330,12 +378,13 @@ class _Trial:
         for _ in range(2):
             generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
             job, inputs = self._replayed(step, samples, generator, numbers)
-            if job.error():
-                raise UnrecordableError(job.error())
+            error, values, taps, state = job.results()
+            if error:
+                raise UnrecordableError(error)
             expected = torch.stack([scalar.detach().double().reshape(()) for scalar in scalars])
-            pairs = [(expected, job.values()), *zip(outputs[1], job.taps(), strict=True)]
+            pairs = [(expected, values), *zip(outputs[1], taps, strict=True)]
             if results.new_state:
-                pairs += zip(results.new_state, job.state(), strict=True)
+                pairs += zip(results.new_state, state, strict=True)
             pairs += zip(self.live, inputs, strict=True)
             same_draws = generator.get_state().numpy().tobytes() == now
             if not same_draws or not all(torch.equal(a.detach(), b) for a, b in pairs):
@@ -351,9 +400,8 @@ class _Trial:
         counts = len(steps.loaded_net.tree), len(steps.optimizer.rates), self.state_count, len(self.phase.consts)
         weights, rates, state, consts = ([next(tensors) for _ in range(count)] for count in counts)
         samples_per_batch = self.live[-1].shape[0]
-        job = torch.classes.fedloom_replay.Replay(
-            samples, weights, rates, state, consts, generator, samples_per_batch, 1
-        )
+        job = torch.classes.fedloom_replay.Replay(samples, weights, rates, state, consts, samples_per_batch, 1)
+        job.draw_from(generator)
         job.feed(step.program, list(tensors), True, numbers)
         job.run()
         return job, inputs
