@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,84 +15,24 @@ from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.client_memory import ClientMemory
 from fedloom.engine.epoch_results import EpochResults
-from fedloom.engine.fast.recording import RecordedStep, Recording, UnrecordableError, program_of
+from fedloom.engine.fast.program_check import ProgramCheck, copies_of
+from fedloom.engine.fast.recording import Recording, UnrecordableError
+from fedloom.engine.fast.step_kinds import ClientPhase, PhaseKind, StepKind, StepProgram
 from fedloom.engine.fast.torch_library import replay_library
-from fedloom.engine.keys import phase_key, quickly_equal
+from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import leaves_of, structure_of
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.steps import Block, EpochSteps, StepResults, StepTable
+from fedloom.engine.steps import Block, EpochSteps, StepTable
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.methods.contract.phases import Consts, Objective, Train
-from fedloom.nets.loaded_net import LoadedNet
+from fedloom.methods.contract.phases import Objective
 
 SAVED_SECONDS = 0.00025  # per step, about; of a step that takes longer than `LONGEST_SECONDS`, next to nothing
 FIRST_SECONDS = 0.008  # expected time of a recording; the latest one corrects it
 MAX_PROGRAMS = 512
 MAX_COUNTED = 4096  # kinds of steps
-_ALIGNMENT = 64  # bytes, of new tensors
 _GATHERED = (torch.uint8, torch.float32, torch.int64)  # dtypes of samples that C++ reads
 _RECENT = 4  # kinds of phases that are found without their key
 _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
-
-
-@dataclass(slots=True)
-class _StepKind:
-    """Steps of one kind of phase on batches of one size."""
-
-    count: int = 0
-    program: _Program | None = None
-
-
-@dataclass(slots=True)
-class _PhaseKind:
-    """Phases whose steps do the same on tensors of the same layout, apart from sizes of batches.
-
-    The first one's objects are kept, because their ids are in the key. No more of its steps is kept: they refer to the
-    worker, and that to this stepper, so the nets of a run would stay until the garbage collector comes by.
-    """
-
-    loaded_net: LoadedNet
-    phase: Train
-    consts: Consts
-    trainable: list[str]
-    optimizer: Hashable
-    refused: bool = False
-    steps: dict[Hashable, _StepKind] = field(default_factory=dict)
-
-    def is_at_a_glance(self, steps: EpochSteps) -> bool:
-        """Whether steps are quickly seen to be of this kind. False says nothing."""
-        return (
-            steps.loaded_net is self.loaded_net
-            and not steps.consts
-            and not self.consts
-            and quickly_equal(steps.phase, self.phase)
-            and steps.optimizer.key == self.optimizer
-            and list(steps.trainable) == self.trainable
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    step: RecordedStep
-    terms: list[str]
-    taps: list[str]
-
-
-@dataclass(slots=True)
-class _Phase:
-    """The steps of a client's phase, and their kind. consts: the tensors among their constants."""
-
-    steps: EpochSteps
-    kind: _PhaseKind
-    consts: list[Tensor]
-
-    def inputs(self, batch: Block) -> list[Tensor]:
-        """Return all tensors that a step reads or writes: net entries, rates and state, constants, samples."""
-        steps = self.steps
-        steps.loaded_net.restore_buffers()  # programs read and write the tensors of its tree
-        data = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
-        entries = steps.loaded_net.net.state_dict(keep_vars=True).values()  # the tensors that operators see
-        return [*entries, *steps.optimizer.rates, *steps.optimizer.state, *self.consts, *data]
 
 
 class ReplayedSteps:
@@ -103,7 +43,7 @@ class ReplayedSteps:
         self._makes_state, self._draws, self.batches = not optimizer.has_state, False, 0
 
     def add(
-        self, program: _Program, epoch: EpochBatches, rows: int, batches: int, numbers: list[float], *, wanted: bool
+        self, program: StepProgram, epoch: EpochBatches, rows: int, batches: int, numbers: list[float], *, wanted: bool
     ) -> None:
         """Add the next batches of an epoch.
 
@@ -158,13 +98,13 @@ class ReplayedSteps:
 class _Segment:
     """Batches of an epoch whose objectives have the same terms, from the batch `first` on."""
 
-    program: _Program
+    program: StepProgram
     epoch: EpochBatches
     first: int
     batches: int
     wanted: bool
 
-    def continues(self, program: _Program, epoch: EpochBatches, *, wanted: bool) -> bool:
+    def continues(self, program: StepProgram, epoch: EpochBatches, *, wanted: bool) -> bool:
         """Whether the next batches of an epoch, taken by `program`, can be added to these."""
         alike = program.terms == self.program.terms and program.taps == self.program.taps
         return epoch is self.epoch and wanted == self.wanted and alike
@@ -182,8 +122,8 @@ class Replayer:
         self._data, self.eager = data, eager
         self.programs, self.plain_steps, self.replayed_steps = 0, 0, 0
         self._expected_seconds, self._recorded_before = FIRST_SECONDS, False
-        self._kinds: dict[Hashable, _PhaseKind] = {}
-        self._recent: list[_PhaseKind] = []
+        self._kinds: dict[Hashable, PhaseKind] = {}
+        self._recent: list[PhaseKind] = []
         self._notes: list[Diagnostic] = []
         self._samples: Any = None
         self._counted, self._new_kinds = (0, 0), 0
@@ -221,10 +161,10 @@ class Replayer:
                 steps.set_modes()
                 self._plain_steps(phase, epochs, results, usable)
 
-    def _phase_of(self, steps: EpochSteps) -> _Phase:
+    def _phase_of(self, steps: EpochSteps) -> ClientPhase:
         for kind in self._recent:
             if kind.is_at_a_glance(steps):
-                return _Phase(steps, kind, [])
+                return ClientPhase(steps, kind, [])
         leaves = leaves_of(steps.consts)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         numbers = tuple([leaf for leaf in leaves if not isinstance(leaf, Tensor)])
@@ -233,15 +173,13 @@ class Replayer:
         consts = structure_of(steps.consts), numbers, layout
         trainable, optimizer = list(steps.trainable), steps.optimizer.key
         key = id(steps.loaded_net), phase_key(steps.phase), consts, tuple(trainable), optimizer
-        kind = self._kinds.setdefault(
-            key, _PhaseKind(steps.loaded_net, steps.phase, steps.consts, trainable, optimizer)
-        )
+        kind = self._kinds.setdefault(key, PhaseKind(steps.loaded_net, steps.phase, steps.consts, trainable, optimizer))
         if not steps.consts:
             self._recent = [kind, *self._recent[: _RECENT - 1]]
-        return _Phase(steps, kind, tensors)
+        return ClientPhase(steps, kind, tensors)
 
     def _replay(
-        self, phase: _Phase, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
+        self, phase: ClientPhase, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
     ) -> ReplayedSteps:
         """Take the batches up to the first one for which there is no program."""
         optimizer = phase.steps.optimizer
@@ -262,7 +200,7 @@ class Replayer:
                 has_state, number = True, number + batches
         return replay
 
-    def _job_of(self, phase: _Phase, memory: ClientMemory, epoch: EpochBatches) -> Any:
+    def _job_of(self, phase: ClientPhase, memory: ClientMemory, epoch: EpochBatches) -> Any:
         """A job in C++ without steps."""
         optimizer, sizes = phase.steps.optimizer, (epoch.batch_size, epoch.batches_per_block)
         tensors = memory.tensors, optimizer.rates, optimizer.state, phase.consts
@@ -285,7 +223,9 @@ class Replayer:
         batch = epoch.peek()
         return has_state, rows, tuple(view.stride() for view in (batch.x, batch.second_view) if view is not None)
 
-    def _plain_steps(self, phase: _Phase, epochs: Sequence[EpochBatches], results: EpochResults, usable: bool) -> None:
+    def _plain_steps(
+        self, phase: ClientPhase, epochs: Sequence[EpochBatches], results: EpochResults, usable: bool
+    ) -> None:
         """Take steps in Python up to the next one that can be replayed. Record the first if that pays off."""
         steps, kinds = phase.steps, phase.kind.steps
         for epoch in epochs:
@@ -296,7 +236,7 @@ class Replayer:
                     return
                 if kind is None:
                     self._forget_rare_kinds(phase.kind)
-                    kind = kinds[key] = _StepKind()
+                    kind = kinds[key] = StepKind()
                 kind.count += 1
                 batch = epoch.take()
                 self.plain_steps += 1
@@ -306,7 +246,7 @@ class Replayer:
                     objectives = steps.run(batch).objectives
                 results.add(epoch, objectives, [batch])
 
-    def _forget_rare_kinds(self, present: _PhaseKind) -> None:
+    def _forget_rare_kinds(self, present: PhaseKind) -> None:
         """Drop kinds without a program if there are many: numbers that change every round make new ones."""
         self._new_kinds += 1
         if self._new_kinds < MAX_COUNTED:
@@ -317,21 +257,21 @@ class Replayer:
                 del kind.steps[key]
         self._kinds = {key: kind for key, kind in self._kinds.items() if kind.steps or kind.refused or kind is present}
 
-    def _pays_off(self, kind: _StepKind, remaining_ratio: float) -> bool:
+    def _pays_off(self, kind: StepKind, remaining_ratio: float) -> bool:
         if self.programs >= MAX_PROGRAMS:
             return False
         return self.eager or kind.count * (1 + remaining_ratio) * SAVED_SECONDS >= self._expected_seconds
 
-    def _record(self, phase: _Phase, kind: _StepKind, batch: Block) -> list[Objective]:
+    def _record(self, phase: ClientPhase, kind: StepKind, batch: Block) -> list[Objective]:
         """Take a step, and keep it as a program if that gives the same bits."""
         started, steps = time.thread_time(), phase.steps  # other work on the machine does not count
         live = phase.inputs(batch)
-        trial = _Trial(phase, live, _copies(live), generator_states(), len(steps.optimizer.state))
+        check = ProgramCheck(phase, live, copies_of(live), generator_states(), len(steps.optimizer.state))
         with Recording() as recording:
             results = steps.run(batch)
             steps.loaded_net.restore_buffers()  # the values of buffers that the net has replaced
         try:
-            kind.program = trial.program(recording, results, self._samples_in_cpp())
+            kind.program = check.program(recording, results, self._samples_in_cpp())
             self.programs += 1
         except Exception as error:  # the plain steps still run
             phase.kind.refused = True
@@ -344,79 +284,3 @@ class Replayer:
             self._expected_seconds = time.thread_time() - started
         self._recorded_before = True
         return results.objectives
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """The test of a recorded step against the step itself.
-
-    Attributes:
-        live: the inputs of the step, as it has left them.
-        copies: the inputs as they were before it.
-        generators: states of the global generators before it.
-        state_count: number of tensors of the optimiser's state before it.
-    """
-
-    phase: _Phase
-    live: Sequence[Tensor]
-    copies: Sequence[Tensor]
-    generators: tuple[bytes, int, tuple[int, bytes]]
-    state_count: int
-
-    def program(self, recording: Recording, results: StepResults, samples: Any) -> _Program:
-        """Return the recorded step as a program. Raises `UnrecordableError` if it gives other bits, played twice."""
-        torch_state, *other_states = self.generators
-        now, *other_now = generator_states()
-        if other_now != other_states:
-            raise UnrecordableError("the loss or the net draws random numbers of Python or NumPy")
-        optimizer, (objective,) = self.phase.steps.optimizer, results.objectives
-        numbers = optimizer.step_numbers(optimizer.steps)
-        scalars = [objective.total, *objective.terms.values()]
-        outputs = scalars, list(objective.taps.values()), results.new_state
-        step = program_of(recording.calls, self.live, outputs, numbers)
-        generator = torch.Generator()
-        for _ in range(2):
-            generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
-            job, inputs = self._replayed(step, samples, generator, numbers)
-            error, values, taps, state = job.results()
-            if error:
-                raise UnrecordableError(error)
-            expected = torch.stack([scalar.detach().double().reshape(()) for scalar in scalars])
-            pairs = [(expected, values), *zip(outputs[1], taps, strict=True)]
-            if results.new_state:
-                pairs += zip(results.new_state, state, strict=True)
-            pairs += zip(self.live, inputs, strict=True)
-            same_draws = generator.get_state().numpy().tobytes() == now
-            if not same_draws or not all(torch.equal(a.detach(), b) for a, b in pairs):
-                raise UnrecordableError("what was recorded gives other bits")
-        return _Program(step, list(objective.terms), list(objective.taps))
-
-    def _replayed(
-        self, step: RecordedStep, samples: Any, generator: torch.Generator, numbers: Sequence[float]
-    ) -> tuple[Any, list[Tensor]]:
-        """Replay the step on copies of the inputs. Return the job in C++, and the copies."""
-        steps, inputs = self.phase.steps, _copies(self.copies)
-        tensors = iter(inputs)
-        counts = len(steps.loaded_net.tree), len(steps.optimizer.rates), self.state_count, len(self.phase.consts)
-        weights, rates, state, consts = ([next(tensors) for _ in range(count)] for count in counts)
-        samples_per_batch = self.live[-1].shape[0]
-        job = torch.classes.fedloom_replay.Replay(samples, weights, rates, state, consts, samples_per_batch, 1)
-        job.draw_from(generator)
-        job.feed(step.program, list(tensors), True, numbers)
-        job.run()
-        return job, inputs
-
-
-def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return a copy of each tensor; one that occurs twice is copied once."""
-    copies = {id(tensor): _copy(tensor.detach()) for tensor in tensors}
-    return [copies[id(tensor)] for tensor in tensors]
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """Return a copy as far from a multiple of 64 bytes as the tensor is, because sums may depend on that."""
-    offset = tensor.data_ptr() % _ALIGNMENT // tensor.element_size()
-    if not offset:
-        return tensor.clone()
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.new_empty(offset + span).as_strided(tensor.shape, tensor.stride(), offset).copy_(tensor)

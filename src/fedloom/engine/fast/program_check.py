@@ -1,0 +1,93 @@
+"""The check that a recorded step gives the bits of the step itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.streams import generator_states
+from fedloom.engine.fast.recording import RecordedStep, Recording, UnrecordableError, program_of
+from fedloom.engine.fast.step_kinds import ClientPhase, StepProgram
+from fedloom.engine.steps import StepResults
+
+_ALIGNMENT = 64  # bytes, of new tensors
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCheck:
+    """The test of a recorded step against the step itself.
+
+    Attributes:
+        live: the inputs of the step, as it has left them.
+        copies: the inputs as they were before it.
+        generators: states of the global generators before it.
+        state_count: number of tensors of the optimiser's state before it.
+    """
+
+    phase: ClientPhase
+    live: Sequence[Tensor]
+    copies: Sequence[Tensor]
+    generators: tuple[bytes, int, tuple[int, bytes]]
+    state_count: int
+
+    def program(self, recording: Recording, results: StepResults, samples: Any) -> StepProgram:
+        """Return the recorded step as a program. Raises `UnrecordableError` if it gives other bits, played twice."""
+        torch_state, *other_states = self.generators
+        now, *other_now = generator_states()
+        if other_now != other_states:
+            raise UnrecordableError("the loss or the net draws random numbers of Python or NumPy")
+        optimizer, (objective,) = self.phase.steps.optimizer, results.objectives
+        numbers = optimizer.step_numbers(optimizer.steps)
+        scalars = [objective.total, *objective.terms.values()]
+        outputs = scalars, list(objective.taps.values()), results.new_state
+        step = program_of(recording.calls, self.live, outputs, numbers)
+        generator = torch.Generator()
+        for _ in range(2):
+            generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
+            job, inputs = self._replayed(step, samples, generator, numbers)
+            error, values, taps, state = job.results()
+            if error:
+                raise UnrecordableError(error)
+            expected = torch.stack([scalar.detach().double().reshape(()) for scalar in scalars])
+            pairs = [(expected, values), *zip(outputs[1], taps, strict=True)]
+            if results.new_state:
+                pairs += zip(results.new_state, state, strict=True)
+            pairs += zip(self.live, inputs, strict=True)
+            same_draws = generator.get_state().numpy().tobytes() == now
+            if not same_draws or not all(torch.equal(a.detach(), b) for a, b in pairs):
+                raise UnrecordableError("what was recorded gives other bits")
+        return StepProgram(step, list(objective.terms), list(objective.taps))
+
+    def _replayed(
+        self, step: RecordedStep, samples: Any, generator: torch.Generator, numbers: Sequence[float]
+    ) -> tuple[Any, list[Tensor]]:
+        """Replay the step on copies of the inputs. Return the job in C++, and the copies."""
+        steps, inputs = self.phase.steps, copies_of(self.copies)
+        tensors = iter(inputs)
+        counts = len(steps.loaded_net.tree), len(steps.optimizer.rates), self.state_count, len(self.phase.consts)
+        weights, rates, state, consts = ([next(tensors) for _ in range(count)] for count in counts)
+        samples_per_batch = self.live[-1].shape[0]
+        job = torch.classes.fedloom_replay.Replay(samples, weights, rates, state, consts, samples_per_batch, 1)
+        job.draw_from(generator)
+        job.feed(step.program, list(tensors), True, numbers)
+        job.run()
+        return job, inputs
+
+
+def copies_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return a copy of each tensor; one that occurs twice is copied once."""
+    copies = {id(tensor): _copy(tensor.detach()) for tensor in tensors}
+    return [copies[id(tensor)] for tensor in tensors]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a copy as far from a multiple of 64 bytes as the tensor is, because sums may depend on that."""
+    offset = tensor.data_ptr() % _ALIGNMENT // tensor.element_size()
+    if not offset:
+        return tensor.clone()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.new_empty(offset + span).as_strided(tensor.shape, tensor.stride(), offset).copy_(tensor)

@@ -1,0 +1,76 @@
+"""Kinds of steps that occur again, with the programs that replay them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedloom.engine.fast.recording import RecordedStep
+from fedloom.engine.keys import quickly_equal
+from fedloom.engine.steps import Block, EpochSteps
+from fedloom.methods.contract.phases import Consts, Train
+from fedloom.nets.loaded_net import LoadedNet
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgram:
+    """A recorded step, and the names of the loss terms and taps that it returns."""
+
+    step: RecordedStep
+    terms: list[str]
+    taps: list[str]
+
+
+@dataclass(slots=True)
+class StepKind:
+    """Steps of one kind of phase on batches of one size."""
+
+    count: int = 0
+    program: StepProgram | None = None
+
+
+@dataclass(slots=True)
+class PhaseKind:
+    """Phases whose steps do the same on tensors of the same layout, apart from sizes of batches.
+
+    The first one's objects are kept, because their ids are in the key. No more of its steps is kept: they refer to the
+    worker, and that to this stepper, so the nets of a run would stay until the garbage collector comes by.
+    """
+
+    loaded_net: LoadedNet
+    phase: Train
+    consts: Consts
+    trainable: list[str]
+    optimizer: Hashable
+    refused: bool = False
+    steps: dict[Hashable, StepKind] = field(default_factory=dict)
+
+    def is_at_a_glance(self, steps: EpochSteps) -> bool:
+        """Whether steps are quickly seen to be of this kind. False says nothing."""
+        return (
+            steps.loaded_net is self.loaded_net
+            and not steps.consts
+            and not self.consts
+            and quickly_equal(steps.phase, self.phase)
+            and steps.optimizer.key == self.optimizer
+            and list(steps.trainable) == self.trainable
+        )
+
+
+@dataclass(slots=True)
+class ClientPhase:
+    """The steps of a client's phase, and their kind. consts: the tensors among their constants."""
+
+    steps: EpochSteps
+    kind: PhaseKind
+    consts: list[Tensor]
+
+    def inputs(self, batch: Block) -> list[Tensor]:
+        """Return all tensors that a step reads or writes: net entries, rates and state, constants, samples."""
+        steps = self.steps
+        steps.loaded_net.restore_buffers()  # programs read and write the tensors of its tree
+        data = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
+        entries = steps.loaded_net.net.state_dict(keep_vars=True).values()  # the tensors that operators see
+        return [*entries, *steps.optimizer.rates, *steps.optimizer.state, *self.consts, *data]
