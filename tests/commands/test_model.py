@@ -14,6 +14,7 @@ from PIL import Image
 
 import fedloom as fl
 from command_line import call
+from fedloom.export.imported_model import imported_model
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 
@@ -37,7 +38,9 @@ def test_export_then_predict(capsys: Any, run_dir: Path) -> None:
     told = json.loads(out)
     assert told == {
         "weights": "m.safetensors",
-        "card": "m.json",
+        "metadata": "m.json",
+        "card": "m.card.md",
+        "format": "safetensors",
         "method": "fedavg",
         "client": None,
         "round": 2,
@@ -86,8 +89,40 @@ def test_texts_and_clients(capsys: Any) -> None:
 
 def test_export_for_people(capsys: Any, run_dir: Path) -> None:
     code, out, _ = call(capsys, "export", str(run_dir))
-    assert (code, out) == (0, "model.safetensors, model.json: the global model of fedavg after round 2 of 2\n")
+    assert (code, out) == (
+        0,
+        "model.safetensors, model.json, model.card.md: the global model of fedavg after round 2 of 2\n",
+    )
     assert Path("model.safetensors").is_file()
+
+
+def test_the_format_decides_the_suffix(capsys: Any, run_dir: Path) -> None:
+    code, out, err = call(capsys, "export", str(run_dir), "--format", "torch-export", "--json")
+    assert (code, err) == (0, "")
+    content = json.loads(out)
+    assert content["weights"] == "model.pt2"
+    assert content["difference"] <= 1e-5
+    assert sorted(path.name for path in Path().iterdir()) == ["model.pt2", "model.pt2.card.md", "model.pt2.json"]
+
+
+def test_a_model_from_python_is_imported_by_name(capsys: Any) -> None:
+    Path("nets.py").write_text(
+        "from torch import nn\n\ndef make_net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    reference = "nets.py:make_net"
+    scenario = fl.scenario("digits", partition="dirichlet", alpha=0.5, clients=4)
+    result = fl.run("fedavg", scenario=scenario, model=imported_model(reference), rounds=1, out="run", engine="serial")
+    code, _, err = call(capsys, "export", "run")
+    assert code == 2
+    assert "--model" in err
+    assert call(capsys, "export", "run", "--model", reference)[0] == 0
+    assert call(capsys, "export", "run", "--model", reference, "--format", "torch-export")[0] == 0
+    np.savez("x.npz", x=np.zeros((2, 1, 8, 8), np.uint8))
+    for place in ("run", "model.safetensors"):
+        code, out, err = call(capsys, "predict", place, "x.npz", "--model", reference, "--json")
+        assert (code, err) == (0, "")
+        assert len(json.loads(out)["predictions"]) == 2
+    assert result.numbers["rounds"] == 1
 
 
 def test_an_unfinished_run_says_which_round_it_is(capsys: Any, run_dir: Path) -> None:
@@ -107,6 +142,11 @@ def test_an_unfinished_run_says_which_round_it_is(capsys: Any, run_dir: Path) ->
         ["export", "RUN", "--client", "1"],
         ["export", "RUN", "--at", "best"],
         ["export", "RUN", "--out", "m.pt"],
+        ["export", "RUN", "--format", "pickle"],
+        ["export", "RUN", "--format", "onnx", "--out", "m.safetensors"],
+        ["export", "RUN", "--model", "nets.py:make"],
+        ["export", "RUN", "--model", "nets"],
+        ["predict", "m.onnx", "none.npz"],
         ["export", "RUN", "--out", "/proc/m.safetensors"],
         ["predict", "RUN", "none.npz"],
         ["predict", "none.safetensors", "none.npz"],

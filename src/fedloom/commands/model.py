@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Client = Annotated[int | None, typer.Option(help="This client's personal model; without it the server's.")]
 Round = Annotated[str, typer.Option("--at", help="last, or best_val: the best round on validation data.")]
+UserModel = Annotated[
+    str | None,
+    typer.Option("--model", help="Your model, for a run that was given one in Python: FILE.py:NAME or MODULE:NAME."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
 
 
@@ -30,23 +34,51 @@ def register(app: typer.Typer) -> None:
 
 def export(
     run: Run,
-    out: Annotated[Path, typer.Option(help="The weights; what they are goes beside them, as .json.")] = Path(
-        "model.safetensors"
-    ),
+    out: Annotated[
+        Path | None, typer.Option(help="The file; its metadata and card go beside it. Without it model.safetensors.")
+    ] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help="safetensors, onnx or torch-export; without it the suffix of --out.")
+    ] = None,
     client: Client = None,
     selection: Round = "last",
+    model: UserModel = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's trained model: a plain state dict, and what it is."""
+    """Write a run's trained model as weights or as a graph, with its metadata and a model card."""
     from fedloom.export.metadata import check_place
+    from fedloom.results.export_model import export_model
+    from fedloom.storage.run_data import RunData
 
-    check_place(out)
-    trained = _trained(run, client, selection)
-    card = trained.save(out)
+    path = _path_of(out, file_format)
+    check_place(path)
+    trained = _trained(run, client, selection, model)
+    exported = export_model(trained, path, RunData.read(run) if run.is_dir() else None)
     if as_json:
-        typer.echo(json.dumps({"weights": str(out), "card": str(card), **_about(trained)}))
+        graph = exported.described.graph
+        content = {
+            "weights": str(exported.model),
+            "metadata": str(exported.metadata),
+            "card": str(exported.card),
+            "format": exported.described.format,
+            **_about(trained),
+        }
+        typer.echo(json.dumps(content if graph is None else {**content, "difference": graph.difference}))
     else:
-        echo(f"{out}, {card.name}: {_sentence(trained)}")
+        echo(f"{exported.model}, {exported.metadata.name}, {exported.card.name}: {_sentence(trained)}")
+
+
+def _path_of(out: Path | None, format_name: str | None) -> Path:
+    """Return the file to write. Raises `ConfigError` for an unknown format, and for a suffix that is another's."""
+    from fedloom.core.errors import ConfigError
+    from fedloom.export.metadata import SUFFIXES, format_named
+
+    suffix = SUFFIXES[format_named(format_name)] if format_name is not None else None
+    if out is None:
+        return Path(f"model{suffix or SUFFIXES['safetensors']}")
+    if suffix is not None and out.suffix != suffix:
+        raise ConfigError(f"{out}: --format {format_name} writes {suffix}; take a name such as {out.stem}{suffix}")
+    return out
 
 
 def predict(
@@ -54,13 +86,14 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="What the run learned from: pictures, texts, tables, .npz.")],
     client: Client = None,
     selection: Round = "last",
+    model: UserModel = None,
     top: Annotated[int, typer.Option(min=1, help="Classes to print for each sample.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Class names and probabilities for new samples."""
     from fedloom.export.samples import read_samples
 
-    trained = _trained(run, client, selection)
+    trained = _trained(run, client, selection, model)
     names, samples = read_samples(files, trained.metadata.input, note=lambda text: typer.echo(text, err=True))
     rows: list[list[float]] = trained.probabilities(samples).tolist()
     classes = trained.metadata.classes
@@ -87,14 +120,17 @@ def evaluate(
     client: Client = None,
     selection: Round = "last",
     label: Annotated[str | None, typer.Option(help="The column with the labels, for a table.")] = None,
+    model: UserModel = None,
     metric: Annotated[list[str] | None, typer.Option(help="A metric; may be repeated. Without it all.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Test a trained model on new labelled data, with all metrics."""
     from fedloom.export.evaluation import evaluate as test
+    from fedloom.export.imported_model import imported_model
 
     at = cast("RoundSelection", selection)
-    tested = test(run, data, client, at, metrics=metric or (), label=label, note=lambda text: say(text))
+    user_model = None if model is None else imported_model(model)
+    tested = test(run, data, client, at, metrics=metric or (), label=label, model=user_model, note=say)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(tested)))
         return
@@ -113,10 +149,12 @@ def _cell(value: float | None) -> str:
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
-def _trained(run: Path, client: int | None, selection: str) -> Trained:
+def _trained(run: Path, client: int | None, selection: str, model: str | None) -> Trained:
+    from fedloom.export.imported_model import imported_model
     from fedloom.export.trained import read
 
-    return read(run, client, cast("RoundSelection", selection), note=say)
+    user_model = None if model is None else imported_model(model)
+    return read(run, client, cast("RoundSelection", selection), model=user_model, note=say)
 
 
 def _about(trained: Trained) -> dict[str, Any]:

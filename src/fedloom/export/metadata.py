@@ -1,22 +1,25 @@
-"""The JSON beside exported weights: the net that they fit, its input and its classes."""
+"""The JSON beside an exported model: the net that its weights fit, its input and its classes."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from fedloom._version import __version__
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError, short_repr, suggest_name
 from fedloom.core.files import parse_json, refuse_unwritable, write_atomic
 from fedloom.core.trees import Tree
 from fedloom.storage.curves import RoundSelection
 
+ExportFormat = Literal["safetensors", "onnx", "torch-export"]
 SUFFIX = ".safetensors"
+SUFFIXES: Mapping[ExportFormat, str] = {"safetensors": SUFFIX, "onnx": ".onnx", "torch-export": ".pt2"}
 
 
 class _Part(BaseModel):
@@ -52,9 +55,10 @@ class Input(_Part):
 
 
 class Training(_Part):
-    """The origin of the weights: method, round and client (None for the server's model)."""
+    """The origin of the weights: method, round and client (None for the server's model). source: the method's paper."""
 
     method: str
+    source: str = ""
     preset: str
     options: dict[str, Any]
     seed: int
@@ -65,24 +69,73 @@ class Training(_Part):
     client: int | None
 
 
+class Graph(_Part):
+    """How an exported graph is called, and how it was checked against the module.
+
+    inputs, outputs: their names; the first dimension of both is the batch, of any size. opset: of ONNX, None for
+    torch.export. checked_with: package that ran the graph. batches: sizes of the checked batches of random samples.
+    difference: the largest one between class scores of the graph and of the module.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opset: int | None
+    torch: str
+    checked_with: str
+    batches: tuple[int, ...]
+    difference: float
+
+
 class ExportMetadata(_Part):
-    """All that is needed to use the weights. `weights` and `sha256`: name and hash of the weights' file."""
+    """All that is needed to use an exported model.
+
+    weights, sha256: name and hash of the file with the weights. graph: of formats that hold the computation too.
+    """
 
     fedloom: str = __version__
     architecture: Architecture
     classes: tuple[str, ...]
     input: Input
     training: Training
+    format: ExportFormat = "safetensors"
+    graph: Graph | None = None
     weights: str = ""
     sha256: str = ""
 
 
-def write(metadata: ExportMetadata, tree: Tree, path: Path) -> Path:
-    """Write `tree` to `path` and metadata beside it, and return the latter's path. Raises as `check_place`."""
+def format_of(path: Path) -> ExportFormat:
+    """Return the format that a file's suffix stands for. Raises `ConfigError` for other suffixes."""
+    formats = {suffix: name for name, suffix in SUFFIXES.items()}
+    if path.suffix not in formats:
+        listed = ", ".join(f"{path.stem or 'model'}{suffix} ({name})" for suffix, name in formats.items())
+        raise ConfigError(f"{path}: no format has the suffix {path.suffix!r}; take a name such as {listed}")
+    return formats[path.suffix]
+
+
+def format_named(name: str) -> ExportFormat:
+    """Return the format of this name. Raises `ConfigError` if there is none."""
+    known: tuple[ExportFormat, ...] = get_args(ExportFormat)
+    for known_name in known:
+        if known_name == name:
+            return known_name
+    raise ConfigError(f"format = {short_repr(name)}: {suggest_name(name, known)}")
+
+
+def metadata_path(path: Path) -> Path:
+    """Return the path of the metadata of an exported file: model.json, or model.onnx.json and model.pt2.json."""
+    return path.with_suffix(".json") if path.suffix == SUFFIX else path.with_name(f"{path.name}.json")
+
+
+def write(metadata: ExportMetadata, raw: bytes, path: Path) -> Path:
+    """Write the bytes of a model to `path` and metadata beside it, and return the latter's path.
+
+    Raises as `check_place`.
+    """
     check_place(path)
-    beside = path.with_suffix(".json")
-    raw = save({name: value.detach().cpu().clone().contiguous() for name, value in tree.items()}, {"format": "pt"})
-    described = metadata.model_copy(update={"weights": path.name, "sha256": hashlib.sha256(raw).hexdigest()})
+    beside = metadata_path(path)
+    described = metadata.model_copy(
+        update={"format": format_of(path), "weights": path.name, "sha256": hashlib.sha256(raw).hexdigest()}
+    )
     try:
         write_atomic(path, raw)
         write_atomic(beside, described.model_dump_json(indent=1) + "\n")
@@ -93,13 +146,10 @@ def write(metadata: ExportMetadata, tree: Tree, path: Path) -> Path:
 
 def check_place(path: Path) -> None:
     """Raise `ConfigError` for a wrong suffix or foreign files at `path`, `RunFolderError` if it is not writable."""
-    if path.suffix != SUFFIX:
-        raise ConfigError(
-            f"{path}: weights are written as {SUFFIX}; take a name such as {path.stem or 'model'}{SUFFIX}"
-        )
-    beside = path.with_suffix(".json")
+    format_of(path)
+    beside = metadata_path(path)
     for file in (path, beside):
-        if file.exists() and not _exported(beside, path.name):
+        if file.exists() and not is_exported(path):
             raise ConfigError(f"{file} is there, and no export of fedloom's; choose another name with --out")
         try:
             refuse_unwritable(file)
@@ -112,7 +162,7 @@ def read(path: Path) -> tuple[ExportMetadata, Tree]:
 
     Raises `RunFolderError` for files that are missing, damaged, or do not belong together.
     """
-    beside = path.with_suffix(".json")
+    beside = metadata_path(path)
     try:
         metadata = ExportMetadata.model_validate_json(beside.read_bytes())
         raw = path.read_bytes()
@@ -132,10 +182,10 @@ def read(path: Path) -> tuple[ExportMetadata, Tree]:
     return metadata, tree
 
 
-def _exported(beside: Path, name: str) -> bool:
-    """Whether `beside` is the metadata of the weights `name`."""
+def is_exported(path: Path) -> bool:
+    """Return whether the metadata beside `path` are those of a model that fedloom exported to this path."""
     try:
-        content = parse_json(beside.read_text(encoding="utf-8"))
+        content = parse_json(metadata_path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(content, dict) and "fedloom" in content and content.get("weights") == name
+    return isinstance(content, dict) and "fedloom" in content and content.get("weights") == path.name

@@ -42,7 +42,8 @@ def config_of(resolved: Mapping[str, Any], user_model: OwnModel | None) -> RunCo
     if len(sources) != len(places):
         had = ", ".join(str(words[number].get("module")) for number in places) or "none, but a registered one"
         raise ConfigError(
-            f"this run's models from Python: {had}; pass these or their factories to fedloom.load(..., model=...)"
+            f"this run's models from Python: {had}; pass these or their factories to fedloom.load(..., model=...), or "
+            "their name to a command, --model FILE.py:NAME"
         )
     for number, source in zip(places, sources, strict=True):
         words[number] = UserModelConfig.model_validate({**words[number], "user_model": UserModel(source)})
@@ -101,7 +102,10 @@ def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnMode
 def _blueprint(metadata: ExportMetadata, user_model: ModelSource | None, **options: Any) -> Blueprint:
     name, is_user_model = metadata.architecture.model, metadata.architecture.given
     if is_user_model and user_model is None:
-        raise ConfigError(f"{metadata.weights} needs your {name}: pass it or its factory, fedloom.load(..., model=...)")
+        raise ConfigError(
+            f"{metadata.weights} needs your {name}: pass it or its factory, fedloom.load(..., model=...), or "
+            "--model FILE.py:NAME"
+        )
     if not is_user_model and name not in MODELS:
         raise ConfigError(f"model '{name}' is not registered here: import the module that registers it")
     make = None if user_model is None else UserModel(user_model)

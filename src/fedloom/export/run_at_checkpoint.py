@@ -95,6 +95,7 @@ class RunAtCheckpoint:
             raise misfit_error(self.checkpoint, error) from error
         training = Training(
             method=self.config.method,
+            source=self.method.citation.source if self.method.citation else "",
             preset=self.config.preset,
             options=self.method.options.model_dump(mode="json"),
             seed=self.config.seed,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import torch
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from fedloom._renamed import missing_attribute
@@ -21,6 +22,7 @@ from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH
 from fedloom.export import metadata as metadata_file
+from fedloom.export.graphs import graph_bytes
 from fedloom.export.metadata import ExportMetadata
 from fedloom.export.modules import OwnModel, config_of, module_of_metadata
 from fedloom.export.run_at_checkpoint import Memory, RunAtCheckpoint
@@ -65,15 +67,23 @@ class Trained:
             return torch.cat([self.module(data.gather(part)) for part in parts])
 
     def save(self, path: Path | str) -> Path:
-        """Write the weights to `path` (.safetensors) and the metadata beside it (.json), and return the metadata's
-        path.
+        """Write the model to `path` and its metadata beside it (.json), and return the metadata's path.
 
-        Raises as `fedloom.export.metadata.write`, and `ConfigError` if a file cannot hold the method's prediction.
+        The suffix of `path` is the format: .safetensors holds the weights; .onnx and .pt2 (torch.export) also hold the
+        computation, which is checked against the module. Raises as `fedloom.export.metadata.write` and
+        `fedloom.export.graphs.graph_bytes`, and `ConfigError` if .safetensors cannot hold the method's prediction.
         """
+        path = expand_home(path)
+        metadata_file.check_place(path)
+        export_format = metadata_file.format_of(path)
+        if export_format != "safetensors":
+            raw, graph = graph_bytes(self.module, self.metadata, export_format)
+            return metadata_file.write(self.metadata.model_copy(update={"graph": graph}), raw, path)
         tree = self.module.state_dict()
         if self.metadata.architecture.forward == "method":
             self._refuse_what_a_file_lacks(tree)
-        return metadata_file.write(self.metadata, tree, expand_home(path))
+        plain = {name: value.detach().cpu().clone().contiguous() for name, value in tree.items()}
+        return metadata_file.write(self.metadata, safetensors_bytes(plain, {"format": "pt"}), path)
 
     def _refuse_what_a_file_lacks(self, tree: Tree) -> None:
         """Raise `ConfigError` if the method predicts with more than nets, e.g. prototypes: a file holds only nets."""
@@ -88,7 +98,7 @@ class Trained:
         if not same:
             raise ConfigError(
                 f"{self.metadata.training.method} predicts with more than its nets hold, which no file of weights "
-                "can say; use fedloom.load or fedloom predict with the run folder"
+                "can say; write .onnx or .pt2, or use fedloom.load or fedloom predict with the run folder"
             )
 
 
@@ -163,6 +173,8 @@ def read(
         metadata, tree = metadata_file.read(path)
         with reproducible_settings():
             return Trained(module_of_metadata(metadata, tree, model), metadata)
+    if path.suffix in metadata_file.SUFFIXES.values() and not path.is_dir():
+        raise ConfigError(f"{path}: a graph for other programs; fedloom reads run folders and {metadata_file.SUFFIX}")
     folder = RunFolder(path)
     resolved = folder.read_config()
     if resolved is None:

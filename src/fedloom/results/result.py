@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fedloom.export.evaluation import Evaluation
     from fedloom.export.run_at_checkpoint import Memory
+    from fedloom.results.export_model import ExportedFiles
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,6 +47,17 @@ class Result(RunData, Tabular):
         from fedloom.export.trained import of_result
 
         return of_result(self, client, at).module
+
+    def export(self, path: Path | str, client: int | None = None, at: RoundSelection = "last") -> ExportedFiles:
+        """Write the trained model to `path`, with its metadata and its model card beside it.
+
+        The suffix is the format: .safetensors, .onnx, or .pt2 for torch.export. client, at: as for `model`. Raises as
+        `fedloom.load` and `fedloom.export.trained.Trained.save` do.
+        """
+        from fedloom.export.trained import of_result
+        from fedloom.results.export_model import export_model
+
+        return export_model(of_result(self, client, at), path, self)
 
     def evaluate(
         self, data: Path | str | tuple[Any, Any], client: int | None = None, at: RoundSelection = "last", **options: Any
