@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fedloom.core.units import value_text, with_unit
 from fedloom.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
 from fedloom.results.formats import ATTACK_NOTE, optional_columns
 from fedloom.results.result import Result
@@ -214,7 +215,7 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
         f"{n['flops'] / 1e9:,.1f} GFLOPs"
     )
     if metrics := n.get("metrics"):
-        texts = (f"{name} {'–' if value is None else format(value, '.4f')}" for name, value in metrics.items())
+        texts = (f"{name} {value_text(name, value)}" for name, value in metrics.items() if name != "accuracy")
         console.print("  " + ", ".join(texts), soft_wrap=True)
     seconds = n["seconds"]
     shares = ", ".join(f"{name} {seconds[name]:.1f} s" for name in SECONDS if name != "total" and name in seconds)
@@ -257,7 +258,7 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     figures = figure_names(rows)
     for column in ("n", "accuracy %", "best val %", "up", "down", "time", *figures):
         table.add_column(column, justify="right", no_wrap=True)
-    optional = [column for column in optional_columns(rows) if column[0] not in _BELOW]
+    optional = [column for column in optional_columns(rows) if column[0] not in map(with_unit, _BELOW)]
     for heading, number, _ in optional:
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for row in rows:
@@ -283,7 +284,7 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
         alike = len({*texts.values()}) == 1 and len(texts) == len(rows)
         values = [*texts.values()][:1] if alike else [f"{label} {text}" for label, text in texts.items()]
         if values:
-            console.print(f"  {name}: {_in_ascii(console, escape(', '.join(values)))}", soft_wrap=True)
+            console.print(f"  {with_unit(name)}: {_in_ascii(console, escape(', '.join(values)))}", soft_wrap=True)
     if any(row["attack"] for row in rows):
         console.print(f"  {ATTACK_NOTE}", soft_wrap=True)
     for row in rows:

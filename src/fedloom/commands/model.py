@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from fedloom.commands.shared import echo, say
+from fedloom.core.units import number_text, value_text, with_unit
 
 if TYPE_CHECKING:
     from fedloom.export.trained import Trained
@@ -137,16 +138,16 @@ def evaluate(
     echo(f"{tested.model}, on {tested.samples:,} samples of {data}")
     for name, value in tested.metrics.items():
         note = tested.details.get(name, {}).get("note")
-        echo(f"  {name:18} {'not defined' if value is None else f'{value:.4f}'}{f' ({note})' if note else ''}")
+        echo(f"  {name:18} {'not defined' if value is None else value_text(name, value)}{f' ({note})' if note else ''}")
     columns = [*tested.by_class()[0]]
     width = max(map(len, (*tested.classes, "class")))
-    echo(f"  {'class':{width}}" + "".join(f"{column:>11}" for column in columns[1:]))
+    echo(f"  {'class':{width}}" + "".join(f"{with_unit(column):>13}" for column in columns[1:]))
     for row in tested.by_class():
-        echo(f"  {row['class']:{width}}" + "".join(f"{_cell(row[column]):>11}" for column in columns[1:]))
+        echo(f"  {row['class']:{width}}" + "".join(f"{_cell(column, row[column]):>13}" for column in columns[1:]))
 
 
-def _cell(value: float | None) -> str:
-    return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+def _cell(column: str, value: float | None) -> str:
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else number_text(column, value, 2)
 
 
 def _trained(run: Path, client: int | None, selection: str, model: str | None) -> Trained:

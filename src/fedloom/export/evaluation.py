@@ -12,6 +12,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
+from fedloom.core.units import value_text
 from fedloom.evaluation import METRICS, MetricStates, Predictions
 from fedloom.evaluation.protocols import finite
 from fedloom.export.labelled import read_labelled
@@ -36,8 +37,7 @@ class Evaluation:
     details: Mapping[str, Mapping[str, Any]]
 
     def __repr__(self) -> str:
-        values = ("–" if value is None else f"{value:.4f}" for value in self.metrics.values())
-        shown = ", ".join(f"{name} {value}" for name, value in zip(self.metrics, values, strict=True))
+        shown = ", ".join(f"{name} {value_text(name, value)}" for name, value in self.metrics.items())
         return f"Evaluation({self.model} on {self.samples:,} samples:\n  {shown})"
 
     def by_class(self) -> list[dict[str, Any]]:

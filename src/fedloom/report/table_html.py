@@ -37,7 +37,11 @@ def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> Markup
             row["protocol"],
             row["select"],
             *(
-                ((text(row), row["metrics"].get(name, row["attack_success"])) if number else text(row))
+                (
+                    (text(row), row["metrics"].get(name.partition(" ")[0], row["attack_success"]))
+                    if number
+                    else text(row)
+                )
                 for name, number, text in optional
             ),
         ]
@@ -55,3 +59,8 @@ def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> Markup
 
 def _accuracy(row: ResultRow) -> Markup:
     return accuracy_cell(percent(row["accuracy"]), "" if row["std"] is None else percent(row["std"]))
+
+
+def _to_sort(row: ResultRow, column: str) -> float | None:
+    """Return the number of a column of metrics or attacks, whose heading ends in the unit."""
+    return row["metrics"].get(column.partition(" ")[0], row["attack_success"])

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from tabulate import tabulate
 
 from fedloom.core.errors import ConfigError, suggest_name
+from fedloom.core.units import with_unit
 from fedloom.results.costs import costs
 from fedloom.results.table import ResultRow, figure_names, figure_text, grouped, metric_names, metric_text, result_table
 from fedloom.results.targets import reached_mean
@@ -160,7 +161,7 @@ def _figure(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
 
 def _metric(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
     """Return the column of a further metric."""
-    return name, True, lambda row: metric_text(row, name)
+    return with_unit(name), True, lambda row: metric_text(row, name)
 
 
 def rows_csv(rows: Sequence[ResultRow]) -> str:

@@ -1,4 +1,4 @@
-"""Measures of runs: their names, their units, and their values over seeds. Needs no torch."""
+"""Measures of runs: their names, and their values over seeds. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,31 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.units import number_text, unit
+from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
-
-# Measures that are shares in [0, 1]; people read them in percent. All others are shown as they are stored.
-SHARES = frozenset(
-    (
-        *("accuracy", "best_val", "balanced_accuracy", "macro_f1", "weighted_f1", "precision", "recall", "auroc"),
-        *("average_precision", "ece", "adaptive_ece", "attack_success", "majority_global", "majority_own", "worst"),
-    )
-)
-NATS = frozenset(("loss", "nll"))
-
-
-def is_share(measure: str) -> bool:
-    """Whether a measure, also of one class or predictor, such as "accuracy/online", is a share in [0, 1]."""
-    return measure.partition("/")[0] in SHARES
-
-
-def unit(measure: str) -> str:
-    """Return the unit in which people read a measure: "%", "nats", or "" for a plain number.
-
-    Example:
-        >>> unit("auroc"), unit("loss"), unit("brier")
-        ('%', 'nats', '')
-    """
-    return "%" if is_share(measure) else "nats" if measure.partition("/")[0] in NATS else ""
 
 
 def words_of(measure: str) -> str:
@@ -45,6 +23,13 @@ def values_by_seed(group: Group, measure: str) -> list[float] | None:
         return group.row["by_seed"]
     values = [_value(run.numbers, measure) for run in group.results]
     return None if None in values else [value for value in values if value is not None]
+
+
+def mean_text(measure: str, values: Sequence[float]) -> str:
+    """Return mean and sample standard deviation in the unit of the measure, "73.3 ± 10.5"."""
+    mean, std = mean_std(values)
+    text = number_text(measure, mean)
+    return text if std is None else f"{text} ± {number_text(measure, std)}"
 
 
 def measures_of(groups: Sequence[Group]) -> list[str]:

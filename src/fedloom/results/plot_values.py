@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.units import is_share
 from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
 from fedloom.results.mean_curves import mean_curve
-from fedloom.results.measured import check_measure, is_share, measures_of, values_by_seed, words_of
+from fedloom.results.measured import check_measure, mean_text, measures_of, values_by_seed, words_of
 from fedloom.results.ranks import MIN_TESTED, average_ranks
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
@@ -93,8 +94,8 @@ def _estimates(
             diverged.append(f"{row.method} {row.title}".rstrip())
         elif values is not None:
             scaled = [scale * value for value in values]
-            mean, std = mean_std(scaled)
-            text = _number(mean, scale) if std is None else f"{_number(mean, scale)} ± {_number(std, scale)}"
+            mean, _ = mean_std(scaled)
+            text = mean_text(metric, values)
             bounds = bounds_of(scaled, scale * row.group.row["step"])
             panels[row.title].append(Estimate(row.method, mean, bounds, text))
     note = _NOTES[kind].format(seeds=_seeds(rows))
@@ -117,10 +118,6 @@ def _interval(values: Sequence[float], step: float) -> tuple[float, float] | Non
 def _deviation(values: Sequence[float], step: float) -> tuple[float, float] | None:
     mean, std = mean_std(values)
     return None if std is None else (mean - std, mean + std)
-
-
-def _number(value: float, scale: float) -> str:
-    return f"{value:.1f}" if scale == 100.0 else f"{value:.3f}"
 
 
 def _ranks(rows: Sequence[_Row], metric: str) -> PlotData:

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, TypedDict
 
 from fedloom.config.execution_keys import EXECUTION
+from fedloom.core.units import number_text
 from fedloom.results.difference import STEP
 from fedloom.results.statistics import mean_std
 from fedloom.results.tuning_record import tuned_keys
@@ -232,16 +233,17 @@ def figure_names(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def metric_names(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the names of all further metrics that some row has, in the order of their first appearance."""
-    return list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    """Return the names of all metrics but accuracy that some row has, in the order of their first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row["metrics"] if name != "accuracy"))
 
 
 def metric_text(row: ResultRow, name: str) -> str:
-    """Return a metric with four decimals and its spread over seeds; empty if the row has none."""
+    """Return a metric in its unit (`core.units`), with its spread over seeds; empty if the row has none."""
     if name not in row["metrics"]:
         return ""
     mean, std = row["metrics"][name], row["metrics_std"][name]
-    return f"{mean:.4f}" if std is None else f"{mean:.4f} ± {std:.4f}"
+    text = number_text(name, mean)
+    return text if std is None else f"{text} ± {number_text(name, std)}"
 
 
 def figure_text(row: ResultRow, name: str) -> str:
